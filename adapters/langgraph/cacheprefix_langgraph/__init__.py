@@ -1,0 +1,3 @@
+"""cacheprefix for LangGraph and LangChain agents."""
+
+__all__: list[str] = []
