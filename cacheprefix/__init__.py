@@ -1,0 +1,1 @@
+"""Shared, frozen prompt prefixes for agent teams."""

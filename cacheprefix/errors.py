@@ -1,0 +1,87 @@
+"""Every error cacheprefix raises: what happened, where, and what to do about it.
+
+Only misuse at set-up raises. While an application runs, an error in our code or in a
+plugin is counted, warned about once, and the user's original request goes out.
+"""
+
+from __future__ import annotations
+
+
+class CacheprefixError(Exception):
+    """Base of all errors raised by cacheprefix."""
+
+
+class SetupError(CacheprefixError):
+    """The application wired cacheprefix up in a way that cannot work; the message names the fix."""
+
+
+class BodyError(CacheprefixError):
+    """A request or response body cannot be read.
+
+    ``path`` is where in the body the trouble is, in the form ``messages[3].content[0]``.
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+        self.problem = problem
+
+
+class ToolClashError(SetupError):
+    """Two tools carry one name and different schemas, so no union of tools exists."""
+
+    def __init__(self, name: str, difference: str) -> None:
+        super().__init__(
+            f"tool {name!r} is declared twice with different schemas ({difference}); "
+            "rename one of them or make the two declarations equal"
+        )
+        self.name = name
+
+
+class MissingExtraError(SetupError):
+    """An optional part is used whose packages are not installed."""
+
+    def __init__(self, feature: str, extra: str, package: str | None = None) -> None:
+        what = f" (no module {package!r})" if package else ""
+        super().__init__(f'{feature} needs an extra{what}: pip install "cacheprefix[{extra}]"')
+        self.feature = feature
+        self.extra = extra
+
+
+class UnsafeForkError(CacheprefixError):
+    """A fork would not share its parent's prefix; raised before any call is made.
+
+    ``reasons`` lists what differs. Pass a policy with ``cache_safe=False`` when it is meant.
+    """
+
+    def __init__(self, reasons: tuple[str, ...]) -> None:
+        super().__init__(
+            "this fork cannot read the shared prefix: "
+            + "; ".join(reasons)
+            + " (use ForkPolicy.rewrite() if that is intended)"
+        )
+        self.reasons = reasons
+
+
+class BudgetError(CacheprefixError):
+    """What must be sent does not fit; the message says by how many tokens."""
+
+    def __init__(self, message: str, over_by: int) -> None:
+        super().__init__(message)
+        self.over_by = over_by
+
+
+class StateError(CacheprefixError):
+    """A saved state cannot be loaded: wrong shape, unknown version, or another prefix."""
+
+
+class ProfileError(SetupError):
+    """A provider profile row is missing, malformed or contradicts itself."""
+
+
+class StoreError(CacheprefixError):
+    """A store cannot be opened or answered nonsense."""
+
+
+class AbortedError(CacheprefixError):
+    """The fork's abort handle was triggered before or during the call."""

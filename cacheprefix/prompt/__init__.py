@@ -1,0 +1,75 @@
+"""Prompts as rows of sections in cache order, read from and written to wire bodies."""
+
+from cacheprefix.prompt._codec import decode, encode, guess_api
+from cacheprefix.prompt._compare import (
+    Divergence,
+    Placement,
+    chain,
+    common_prefix,
+    difference,
+    lane_key,
+    placed,
+    salt,
+    shared_characters,
+    shared_sections,
+    shared_tokens,
+)
+from cacheprefix.prompt._json import dumps, dumps_sorted, loads
+from cacheprefix.prompt._memo import Memo
+from cacheprefix.prompt._sections import (
+    TIERS,
+    Api,
+    CountTokens,
+    Kind,
+    Marker,
+    Prompt,
+    Section,
+    Tier,
+    section,
+)
+from cacheprefix.prompt._tokens import (
+    ESTIMATE,
+    Counter,
+    count_messages,
+    default_counter,
+    estimate_tokens,
+    template_counter,
+    tiktoken_counter,
+)
+
+__all__ = [
+    "ESTIMATE",
+    "TIERS",
+    "Api",
+    "CountTokens",
+    "Counter",
+    "Divergence",
+    "Kind",
+    "Marker",
+    "Memo",
+    "Placement",
+    "Prompt",
+    "Section",
+    "Tier",
+    "chain",
+    "common_prefix",
+    "count_messages",
+    "decode",
+    "default_counter",
+    "difference",
+    "dumps",
+    "dumps_sorted",
+    "encode",
+    "estimate_tokens",
+    "guess_api",
+    "lane_key",
+    "loads",
+    "placed",
+    "salt",
+    "section",
+    "shared_characters",
+    "shared_sections",
+    "shared_tokens",
+    "template_counter",
+    "tiktoken_counter",
+]

@@ -1,0 +1,105 @@
+"""From wire bodies to prompts and back, for every API cacheprefix reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, get_args
+
+from cacheprefix.errors import BodyError, SetupError
+from cacheprefix.prompt import _anthropic, _bedrock, _gemini, _openai_chat, _openai_responses
+from cacheprefix.prompt._json import dumps_sorted, loads
+from cacheprefix.prompt._memo import Memo
+from cacheprefix.prompt._reader import Reader, mapping, settings_of
+from cacheprefix.prompt._sections import Api, CountTokens, Prompt, Section
+from cacheprefix.prompt._tokens import estimate_tokens
+
+_SECTIONS: dict[str, Callable[[Mapping[str, Any], Reader], Iterator[Section]]] = {
+    "openai-chat": _openai_chat.sections,
+    "openai-responses": _openai_responses.sections,
+    "anthropic": _anthropic.sections,
+    "gemini": _gemini.sections,
+    "bedrock": _bedrock.sections,
+}
+_BODIES: dict[str, Callable[[Prompt], dict[str, Any]]] = {
+    "openai-chat": _openai_chat.body,
+    "openai-responses": _openai_responses.body,
+    "anthropic": _anthropic.body,
+    "gemini": _gemini.body,
+    "bedrock": _bedrock.body,
+}
+_CONTENT: dict[str, frozenset[str]] = {
+    "openai-chat": _openai_chat.CONTENT,
+    "openai-responses": _openai_responses.CONTENT,
+    "anthropic": _anthropic.CONTENT,
+    "gemini": _gemini.CONTENT,
+    "bedrock": _bedrock.CONTENT,
+}
+
+
+def decode(
+    body: Mapping[str, Any] | bytes | str,
+    api: Api,
+    *,
+    headers: Mapping[str, str] | None = None,
+    count: CountTokens | None = None,
+    memo: Memo | None = None,
+) -> Prompt:
+    """Read a request body into a prompt.
+
+    ``headers`` are those that matter to the cache (``anthropic-beta`` …). With a ``memo`` an append-only
+    history costs only its new messages. Raises ``BodyError`` with the path of what cannot be read.
+    """
+    if api not in _SECTIONS:
+        message = f"unknown API form {api!r}; use one of {', '.join(get_args(Api))}"
+        raise SetupError(message)
+    fields = mapping(loads(body) if isinstance(body, (bytes, str)) else body, "body")
+    model = fields.get("model", fields.get("modelId", ""))
+    if not isinstance(model, str):
+        raise BodyError("model", f"expected a string, found {type(model).__name__}")
+    reader = Reader(api, model, count or estimate_tokens, memo)
+    sections = tuple(_SECTIONS[api](fields, reader))
+    settings = settings_of(fields, _CONTENT[api], headers)
+    if api == "bedrock":
+        choice = _bedrock.tool_choice(fields)
+        if choice is not None:
+            settings["toolChoice"] = dumps_sorted(choice, "toolConfig.toolChoice")
+    top = _anthropic.top_marker(fields) if api == "anthropic" else None
+    return Prompt(api, model, sections, settings, top)
+
+
+def encode(prompt: Prompt) -> dict[str, Any]:
+    """The canonical wire body of a prompt: ``decode(encode(p), p.api)`` equals ``p``."""
+    body = _BODIES[prompt.api](prompt)
+    body["modelId" if prompt.api == "bedrock" else "model"] = prompt.model
+    for name, value in prompt.settings.items():
+        if name.startswith("header:"):
+            continue
+        if prompt.api == "bedrock" and name == _bedrock.TOOL_CHOICE:
+            body.setdefault("toolConfig", {})[name] = loads(value)
+        else:
+            body[name] = loads(value)
+    return body
+
+
+def guess_api(body: Mapping[str, Any]) -> Api:
+    """The API form of a bare body, from the fields it has."""
+    if "contents" in body:
+        return "gemini"
+    if "input" in body or "instructions" in body:
+        return "openai-responses"
+    if "modelId" in body or "toolConfig" in body or "inferenceConfig" in body:
+        return "bedrock"
+    if "system" in body or "anthropic_version" in body or "thinking" in body or "cache_control" in body:
+        return "anthropic"
+    tools = body.get("tools")
+    if isinstance(tools, list) and tools and isinstance(tools[0], Mapping) and "input_schema" in tools[0]:
+        return "anthropic"
+    messages = body.get("messages")
+    for message in messages if isinstance(messages, list) else []:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for block in content if isinstance(content, list) else []:
+            if isinstance(block, Mapping) and (
+                block.get("type") in ("tool_use", "tool_result", "thinking") or "cache_control" in block
+            ):
+                return "anthropic"
+    return "openai-chat"

@@ -1,0 +1,92 @@
+"""Gemini generateContent; an explicit cache is named by ``cachedContent`` and kept as a setting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix.prompt._json import loads
+from cacheprefix.prompt._reader import Reader, items, mapping
+from cacheprefix.prompt._sections import Kind, Prompt, Section, Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONTENT = frozenset({"model", "contents", "systemInstruction", "system_instruction", "tools"})
+
+_KINDS: dict[str, Kind] = {
+    "functionCall": "tool_use",
+    "functionResponse": "tool_result",
+    "inlineData": "image",
+    "fileData": "image",
+}
+
+
+def sections(body: Mapping[str, Any], reader: Reader) -> Iterator[Section]:
+    """The sections of a generateContent body in cache order."""
+    for index, tool in enumerate(items(body.get("tools") or [], "tools")):
+        yield from reader.unit("tools", f"tools[{index}]", tool, _split_tool)
+    system = body.get("systemInstruction", body.get("system_instruction"))
+    if system is not None:
+        yield from reader.unit("system", "system", system, _split_system)
+    given = body.get("contents", [])
+    if isinstance(given, str):
+        given = [{"role": "user", "parts": [{"text": given}]}]
+    for index, content in enumerate(items(given, "contents")):
+        yield from reader.unit("messages", f"messages[{index}]", content, _split_content)
+
+
+def _split_tool(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:
+    return [reader.json(tier, path, "tool", "tool", mapping(value, path))]
+
+
+def _split_system(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:
+    parts = [{"text": value}] if isinstance(value, str) else mapping(value, path).get("parts") or []
+    return [
+        _part(reader, tier, f"{path}[{index}]", "system", part) for index, part in enumerate(items(parts, path))
+    ]
+
+
+def _split_content(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:
+    content = mapping(value, path)
+    role = str(content.get("role") or "user")
+    made: list[Section] = []
+    for index, part in enumerate(items(content.get("parts") or [], f"{path}.parts")):
+        made.append(_part(reader, tier, f"{path}.content[{index}]", "+" if made else role, part))
+    return made or [reader.json(tier, path, "block", role, {})]
+
+
+def _part(reader: Reader, tier: Tier, path: str, head: str, value: Any) -> Section:
+    part = mapping(value, path)
+    if set(part) == {"text"} and isinstance(part["text"], str):
+        return reader.text(tier, path, head, part["text"])
+    if part.get("thought") is True:
+        return reader.json(tier, path, "thinking", head, part)
+    kind = next((known for name, known in _KINDS.items() if name in part), "block")
+    return reader.json(tier, path, kind, head, part)
+
+
+def body(prompt: Prompt) -> dict[str, Any]:
+    """The canonical generateContent body of a prompt."""
+    out: dict[str, Any] = {}
+    tools = [loads(tool.data) for tool in prompt.tier("tools")]
+    if tools:
+        out["tools"] = tools
+    system = [_wire(section) for section in prompt.tier("system")]
+    if system:
+        out["systemInstruction"] = {"parts": system}
+    contents: list[dict[str, Any]] = []
+    for section in prompt.tier("messages"):
+        if section.head != "+":
+            contents.append({"role": section.head, "parts": []})
+        if section.kind != "block" or section.data != b"{}":
+            contents[-1]["parts"].append(_wire(section))
+    out["contents"] = contents
+    return out
+
+
+def _wire(section: Section) -> dict[str, Any]:
+    if section.kind == "text":
+        return {"text": section.text}
+    part: dict[str, Any] = loads(section.data)
+    return part

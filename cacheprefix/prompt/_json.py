@@ -1,0 +1,50 @@
+"""JSON in and out, without losing what orjson cannot hold (lone surrogates, huge integers)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+
+from cacheprefix.errors import BodyError
+
+_OPTIONS_SORTED = orjson.OPT_SORT_KEYS
+
+
+def dumps(value: Any, path: str) -> bytes:
+    """JSON bytes of ``value`` with its own key order.
+
+    Key order is kept because inference servers render tool schemas in it, so it is part of
+    the prompt. ``path`` only names the place in the ``BodyError`` raised for unserialisable values.
+    """
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return _slow_dumps(value, path, sort_keys=False)
+
+
+def dumps_sorted(value: Any, path: str) -> str:
+    """JSON text of ``value`` with sorted keys, for settings, where order carries no meaning."""
+    try:
+        return orjson.dumps(value, option=_OPTIONS_SORTED).decode()
+    except TypeError:
+        return _slow_dumps(value, path, sort_keys=True).decode()
+
+
+def loads(data: bytes | str, path: str = "body") -> Any:
+    """Parse JSON; falls back to the standard library where orjson is stricter than JSON on the wire."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise BodyError(path, f"not JSON: {error}") from None
+
+
+def _slow_dumps(value: Any, path: str, *, sort_keys: bool) -> bytes:
+    try:
+        return json.dumps(value, separators=(",", ":"), sort_keys=sort_keys).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BodyError(path, f"cannot be written as JSON: {error}") from None

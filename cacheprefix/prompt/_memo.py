@@ -1,0 +1,49 @@
+"""Sections of message bodies already seen, so that an append-only history costs only what is new.
+
+A message's JSON bytes are the key: writing them is cheaper than hashing and splitting, and a
+message that was changed in place has other bytes, so a change is never missed.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cacheprefix.prompt._sections import Section
+
+Key = tuple[str, str, str, bytes]
+
+_OVERHEAD = 400
+
+
+class Memo:
+    """Two generations of entries: when the young one is full the old one is dropped. Bounded by bytes."""
+
+    def __init__(self, max_bytes: int = 64_000_000) -> None:
+        self._half = max_bytes // 2
+        self._young: dict[Key, tuple[Section, ...]] = {}
+        self._old: dict[Key, tuple[Section, ...]] = {}
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: Key) -> tuple[Section, ...] | None:
+        """The sections stored under ``key``; None when unknown."""
+        found = self._young.get(key)
+        if found is None:
+            found = self._old.get(key)
+            if found is not None:
+                self.put(key, found)
+        return found
+
+    def put(self, key: Key, sections: tuple[Section, ...]) -> None:
+        """Store the sections of one message."""
+        with self._lock:
+            self._young[key] = sections
+            self._bytes += len(key[3]) + sum(len(section.data) for section in sections) + _OVERHEAD
+            if self._bytes > self._half:
+                self._old, self._young, self._bytes = self._young, {}, 0
+
+    def __len__(self) -> int:
+        """Entries held."""
+        return len(self._young) + len(self._old)

@@ -1,0 +1,102 @@
+"""The values every room works with: a prompt as a row of sections in the order the provider caches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Literal
+
+Tier = Literal["tools", "system", "messages"]
+"""The three parts of a prompt, in cache order; a change in one invalidates it and those after it."""
+
+Api = Literal["openai-chat", "openai-responses", "anthropic", "gemini", "bedrock"]
+"""The wire form of a request body."""
+
+Kind = Literal["tool", "text", "thinking", "tool_use", "tool_result", "image", "block"]
+"""What a section holds; ``block`` is anything this version does not know, kept byte for byte."""
+
+CountTokens = Callable[[str, str], int]
+"""``count(text, model)`` gives tokens."""
+
+TIERS: tuple[Tier, ...] = ("tools", "system", "messages")
+DIGEST_BYTES = 16
+MESSAGE_TOKENS = 3
+"""Tokens that a message's own envelope adds (role and delimiters), about what chat templates spend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A cache breakpoint found on a section. Where it stands is not content (providers strip it).
+
+    ``ttl`` is the lifetime asked for as the provider spells it (``"5m"``, ``"1h"``), None for its default.
+    """
+
+    ttl: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One addressable part of a prompt.
+
+    Equality is equality of content: place, token count and marker are left out.
+    """
+
+    tier: Tier
+    path: str = field(compare=False)
+    """``tools[2]``, ``system[0]``, ``messages[7].content[1]``; message indexes are those of the body's list."""
+    kind: Kind
+    head: str
+    """The message envelope (``user``, or JSON with role, name, call id); ``+`` for further blocks of a message."""
+    data: bytes
+    """Canonical bytes without markers: text as UTF-8 (surrogates passed), everything else as JSON."""
+    digest: bytes = field(compare=False)
+    tokens: int = field(compare=False)
+    marker: Marker | None = field(default=None, compare=False)
+
+    @property
+    def text(self) -> str:
+        """The data as text, lone surrogates included."""
+        return self.data.decode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What one model request asks, in cache order. Immutable."""
+
+    api: Api
+    model: str
+    sections: tuple[Section, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """All other body fields and cache-relevant headers (``header:name``), as canonical JSON."""
+    top_marker: Marker | None = field(default=None, compare=False)
+    """Anthropic's automatic breakpoint, asked for at the top level of the body."""
+
+    @property
+    def tokens(self) -> int:
+        """Input tokens by the counter the prompt was decoded with."""
+        return sum(section.tokens for section in self.sections)
+
+    def tier(self, tier: Tier) -> tuple[Section, ...]:
+        """The sections of one tier."""
+        return tuple(section for section in self.sections if section.tier == tier)
+
+
+def digest(tier: Tier, kind: str, head: str, data: bytes) -> bytes:
+    """16 bytes over a section's content; lengths are mixed in so that no two contents run together."""
+    envelope = f"{tier}\0{kind}\0{head}\0".encode("utf-8", "surrogatepass")
+    return blake2b(envelope + data, digest_size=DIGEST_BYTES).digest()
+
+
+def section(
+    tier: Tier,
+    path: str,
+    kind: Kind,
+    head: str,
+    data: bytes,
+    count: Callable[[str], int],
+    marker: Marker | None = None,
+) -> Section:
+    """Make a section: digest and tokens follow from the content."""
+    tokens = count(data.decode("utf-8", "surrogatepass")) + (0 if head == "+" else MESSAGE_TOKENS)
+    return Section(tier, path, kind, head, data, digest(tier, kind, head, data), tokens, marker)
