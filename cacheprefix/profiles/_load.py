@@ -27,6 +27,7 @@ _ENUMS: dict[str, tuple[str, ...]] = {
     "control": ("automatic", "explicit", "both", "named", "none"),
     "match": ("block", "breakpoint", "unit"),
     "implicit_reads": ("breakpoint", "prefix"),
+    "found_by": ("model", "provider", "name"),
     "ttl_from": ("start", "end"),
     "readable": ("start", "first_token", "end"),
     "markers": ("anthropic", "bedrock", "openai", "gemini"),
@@ -35,13 +36,13 @@ _ENUMS: dict[str, tuple[str, ...]] = {
 }
 _INTS = {"min_tokens": 0, "block_tokens": 1, "max_breakpoints": 0, "lookback": 0, "read_candidates": 1,
          "rate_per_key": 1}  # fmt: skip
-_FLAGS = frozenset({"by_name", "collapse_runs", "implicit_breakpoint", "automatic_breakpoint",
+_FLAGS = frozenset({"collapse_runs", "implicit_breakpoint", "automatic_breakpoint",
                     "cold_parallel_shares", "input_includes_cached", "mid_system", "thinking_bound",
                     "charges_storage"})  # fmt: skip
 _TEXTS = frozenset({"provider", "routing_key", "note"})
 _OPTIONAL = frozenset({"lookback", "read_candidates", "routing_key", "rate_per_key", "markers"})
 # What a model row may not change: these say which row it is.
-_IDENTITY = frozenset({"name", "provider", "apis", "by_name", "models", "source", "checked_on", "confidence",
+_IDENTITY = frozenset({"name", "provider", "apis", "found_by", "models", "source", "checked_on", "confidence",
                        "evidence", "note"})  # fmt: skip
 VALUE_FIELDS = tuple(f.name for f in fields(Profile) if f.name not in _IDENTITY)
 """Names of the fields that state a cache rule."""

@@ -77,8 +77,9 @@ class Profile:
     apis: tuple[str, ...] = ()
     """Wire forms this row speaks: ``openai-chat``, ``openai-responses``, ``anthropic``, ``gemini``, ``bedrock``."""
 
-    by_name: bool = True
-    """Whether a model name alone leads here. False for rows that need their provider named (Azure, vLLM)."""
+    found_by: Literal["model", "provider", "name"] = "model"
+    """What leads here: the model's name alone; only with its provider (Azure, vLLM); only this row's own name
+    (another reading or another way to use the same models)."""
 
     control: Control
     """``automatic``: any request may be read and written. ``explicit``: only what is marked. ``both``: marks

@@ -109,13 +109,14 @@ class Registry:
         if provider is not None and provider in rows and provider != provider_of(provider):
             return _varied(rows[provider], name.spellings)
         served_by = provider_of(provider) or provider_at(base_url) or name.provider
-        named = [row for row in rows.values() if row.profile.provider == served_by] if served_by else []
+        open_rows = [row for row in rows.values() if row.profile.found_by != "name"]
+        named = [row for row in open_rows if row.profile.provider == served_by]
         best = _best(named, name.spellings, api)
         if best is None and provider is not None and provider in rows:
             best = rows[provider]
         if best is None and not named:
             # A gateway, or a provider without a row: the model's own rules are the best guess there is.
-            best = _best([row for row in rows.values() if row.profile.by_name], name.spellings, api)
+            best = _best([row for row in open_rows if row.profile.found_by == "model"], name.spellings, api)
         return rows["unknown"].profile if best is None else _varied(best, name.spellings)
 
     def _warn(self, model: str, provider: str | None) -> None:
