@@ -1,0 +1,147 @@
+"""The store of one process: a bounded map in memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from cacheprefix.stores._fork import reset_in_child
+from cacheprefix.stores._lru import Lru
+from cacheprefix.stores._protocol import Departure, Listener
+
+# Generations are 8 bytes each and forgetting one only costs misses; this many are about 10 MB.
+_MAX_GENERATIONS = 65_536
+
+
+class MemoryStore:
+    """Entries in this process's memory, least recently used first out; for threads and tasks.
+
+    ``max_entries`` and ``max_bytes`` (values only) bound the entries, None lifts a bound.
+    Generations and leases are kept beside them and do not count. ``clock`` returns seconds and
+    should be monotonic, so that setting the wall clock changes nothing.
+    """
+
+    shared = False
+    blocking = False
+
+    def __init__(
+        self,
+        *,
+        max_entries: int | None = 4_096,
+        max_bytes: int | None = 64 * 1024 * 1024,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._entries: Lru[bytes] = Lru(max_entries, max_bytes, clock, self._dropped)
+        self._generations: Lru[bytes] = Lru(_MAX_GENERATIONS, None, clock)
+        self._leases: dict[str, tuple[str, float, float]] = {}
+        self._listeners: list[Listener] = []
+        reset_in_child(self)
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({len(self._entries)} entries, {self._entries.bytes} bytes)"
+
+    def get(self, key: str) -> bytes | None:
+        """See :meth:`Store.get`."""
+        with self._lock:
+            return self._entries.get(key)
+
+    def read(self, key: str, names: Sequence[str]) -> tuple[bytes | None, bytes]:
+        """See :meth:`Store.read`."""
+        with self._lock:
+            if len(names) == 1:
+                token = self._generations.get(names[0])
+                return self._entries.get(key), token if token is not None else self._fresh(names[0])
+            return self._entries.get(key), self.generations(names)
+
+    def set(self, key: str, value: bytes, ttl: float | None = None) -> None:
+        """See :meth:`Store.set`."""
+        with self._lock:
+            self._entries.put(key, value, len(value), ttl)
+
+    def delete(self, key: str) -> bool:
+        """See :meth:`Store.delete`."""
+        with self._lock:
+            return self._entries.pop(key) is not None
+
+    def generations(self, names: Sequence[str]) -> bytes:
+        """See :meth:`Store.generations`."""
+        with self._lock:
+            return b"".join([self._generations.get(name) or self._fresh(name) for name in names])
+
+    def bump(self, names: Sequence[str]) -> None:
+        """See :meth:`Store.bump`."""
+        with self._lock:
+            for name in names:
+                self._fresh(name)
+
+    def size(self, prefix: str = "") -> tuple[int, int]:
+        """See :meth:`Store.size`."""
+        with self._lock:
+            self._entries.sweep()
+            sizes = [size for _, size in self._entries.sizes(prefix)]
+            return len(sizes), sum(sizes)
+
+    def clear(self, prefix: str = "") -> int:
+        """See :meth:`Store.clear`."""
+        with self._lock:
+            self._generations.clear(prefix)
+            return self._entries.clear(prefix)
+
+    def acquire(self, key: str, owner: str, ttl: float) -> bool:
+        """See :meth:`Store.acquire`."""
+        with self._lock:
+            now = self._clock()
+            held = self._leases.get(key)
+            if held is not None and held[0] != owner and held[1] <= now < held[2]:
+                return False
+            if len(self._leases) > 1_024:
+                self._leases = {k: v for k, v in self._leases.items() if v[1] <= now < v[2]}
+            self._leases[key] = (owner, now, now + ttl)
+            return True
+
+    def renew(self, key: str, owner: str, ttl: float) -> bool:
+        """See :meth:`Store.renew`."""
+        with self._lock:
+            now = self._clock()
+            held = self._leases.get(key)
+            if held is None or held[0] != owner or not held[1] <= now < held[2]:
+                return False
+            self._leases[key] = (owner, now, now + ttl)
+            return True
+
+    def release(self, key: str, owner: str) -> bool:
+        """See :meth:`Store.release`."""
+        with self._lock:
+            held = self._leases.get(key)
+            if held is None or held[0] != owner:
+                return False
+            del self._leases[key]
+            return True
+
+    def listen(self, listener: Listener) -> None:
+        """See :meth:`Store.listen`."""
+        self._listeners.append(listener)
+
+    def close(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self.clear()
+            self._leases.clear()
+
+    def after_fork(self) -> None:
+        """Replace the lock, which another thread of the parent may have held."""
+        self._lock = threading.RLock()
+        self._leases = {}
+
+    def _fresh(self, name: str) -> bytes:
+        token = os.urandom(8)
+        self._generations.put(name, token, 8, None)
+        return token
+
+    def _dropped(self, key: str, why: Departure) -> None:
+        for listener in self._listeners:
+            listener(key, why)

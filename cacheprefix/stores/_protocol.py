@@ -1,0 +1,151 @@
+"""What a store must do: bytes by key with a time to live, generations, and leases.
+
+The protocol is small on purpose. A counter that can be lost and start again would let an
+outdated entry look current, so invalidation rests on *generations*: random tokens. Two
+equal tokens prove that nobody called ``bump`` in between, and a token that was forgotten
+(evicted, expired, lost in a crash) comes back as another one, which costs a miss and never
+a stale read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+
+Departure: TypeAlias = Literal["evicted", "expired"]
+Listener: TypeAlias = Callable[[str, Departure], None]
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Bytes by key. Safe for any number of threads, and for several processes when ``shared``.
+
+    Every method may raise :class:`~cacheprefix.errors.StoreError`, quickly: callers fail open
+    and must not wait for a dead server. Times to live are seconds; ``None`` never expires, and
+    zero or less is expired at once.
+    """
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes read and write the same entries."""
+        ...
+
+    @property
+    def blocking(self) -> bool:
+        """Whether a call may wait for a disk or a network, so that async callers need a thread."""
+        ...
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value of ``key``, or None when it is absent or expired."""
+        ...
+
+    def read(self, key: str, names: Sequence[str]) -> tuple[bytes | None, bytes]:
+        """Return ``get(key)`` and ``generations(names)`` in one round trip."""
+        ...
+
+    def set(self, key: str, value: bytes, ttl: float | None = None) -> None:
+        """Keep ``value`` under ``key`` for ``ttl`` seconds, replacing what was there."""
+        ...
+
+    def delete(self, key: str) -> bool:
+        """Forget ``key``; return whether it was there."""
+        ...
+
+    def generations(self, names: Sequence[str]) -> bytes:
+        """Return the current generations of ``names``, joined in their order.
+
+        Equal answers prove that no name was bumped in between. A name that the store does not
+        know gets a fresh generation.
+        """
+        ...
+
+    def bump(self, names: Sequence[str]) -> None:
+        """Give every name a fresh generation."""
+        ...
+
+    def size(self, prefix: str = "") -> tuple[int, int]:
+        """Return the number of live entries whose key starts with ``prefix``, and their bytes."""
+        ...
+
+    def clear(self, prefix: str = "") -> int:
+        """Forget all entries and generations starting with ``prefix``; return how many entries."""
+        ...
+
+    def acquire(self, key: str, owner: str, ttl: float) -> bool:
+        """Take the lease ``key`` for ``ttl`` seconds; True when ``owner`` holds it now.
+
+        Idempotent: the holder's own second call extends the lease, so a call that is repeated
+        after a lost answer cannot lock its owner out.
+        """
+        ...
+
+    def renew(self, key: str, owner: str, ttl: float) -> bool:
+        """Extend a lease that ``owner`` still holds; False when it is lost."""
+        ...
+
+    def release(self, key: str, owner: str) -> bool:
+        """Give a lease back; False, and nothing happens, when ``owner`` no longer holds it."""
+        ...
+
+    def listen(self, listener: Listener) -> None:
+        """Call ``listener(key, "evicted" | "expired")`` for entries that this store object drops.
+
+        Entries that another process or the server drops are not reported.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections. The store is not used afterwards."""
+        ...
+
+
+class AsyncStore(Protocol):
+    """The same operations as coroutines; :func:`as_async` makes one of any :class:`Store`."""
+
+    async def get(self, key: str) -> bytes | None:
+        """See :meth:`Store.get`."""
+        ...
+
+    async def read(self, key: str, names: Sequence[str]) -> tuple[bytes | None, bytes]:
+        """See :meth:`Store.read`."""
+        ...
+
+    async def set(self, key: str, value: bytes, ttl: float | None = None) -> None:
+        """See :meth:`Store.set`."""
+        ...
+
+    async def delete(self, key: str) -> bool:
+        """See :meth:`Store.delete`."""
+        ...
+
+    async def generations(self, names: Sequence[str]) -> bytes:
+        """See :meth:`Store.generations`."""
+        ...
+
+    async def bump(self, names: Sequence[str]) -> None:
+        """See :meth:`Store.bump`."""
+        ...
+
+    async def size(self, prefix: str = "") -> tuple[int, int]:
+        """See :meth:`Store.size`."""
+        ...
+
+    async def clear(self, prefix: str = "") -> int:
+        """See :meth:`Store.clear`."""
+        ...
+
+    async def acquire(self, key: str, owner: str, ttl: float) -> bool:
+        """See :meth:`Store.acquire`."""
+        ...
+
+    async def renew(self, key: str, owner: str, ttl: float) -> bool:
+        """See :meth:`Store.renew`."""
+        ...
+
+    async def release(self, key: str, owner: str) -> bool:
+        """See :meth:`Store.release`."""
+        ...
+
+    async def close(self) -> None:
+        """See :meth:`Store.close`."""
+        ...
