@@ -1,5 +1,14 @@
 """Providers' cache rules as data, and what follows from them: usage, prices, cost units."""
 
+from cacheprefix.profiles._cost import (
+    ListPrice,
+    Money,
+    cost_units,
+    list_price,
+    lost_money,
+    money,
+    priced,
+)
 from cacheprefix.profiles._load import VALUE_FIELDS
 from cacheprefix.profiles._profile import (
     CacheprefixProfileWarning,
@@ -14,21 +23,35 @@ from cacheprefix.profiles._profile import (
     Ttl,
 )
 from cacheprefix.profiles._registry import Registry, default_registry, load_profiles, profile_for
+from cacheprefix.profiles._usage import NO_CALLS, Usage, usage_from_dict
+from cacheprefix.profiles._usage_shapes import merge_usage, normalise_usage
 
 __all__ = [
+    "NO_CALLS",
     "VALUE_FIELDS",
     "CacheprefixProfileWarning",
     "Confidence",
     "Control",
     "Evidence",
+    "ListPrice",
     "MarkerForm",
     "Match",
+    "Money",
     "Profile",
     "Readable",
     "Registry",
     "Restriction",
     "Ttl",
+    "Usage",
+    "cost_units",
     "default_registry",
+    "list_price",
     "load_profiles",
+    "lost_money",
+    "merge_usage",
+    "money",
+    "normalise_usage",
+    "priced",
     "profile_for",
+    "usage_from_dict",
 ]

@@ -1,0 +1,170 @@
+"""What a call cost: in uncached input tokens, and in US dollars."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cacheprefix.profiles._names import provider_of, read_model
+from cacheprefix.profiles._usage import Usage
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+
+    from cacheprefix.profiles._profile import Profile
+
+_TABLE = Path(__file__).with_name("prices.toml")
+_PER_MILLION = 1e-6
+_NATURAL = ("openai", "anthropic", "gemini", "deepseek", "xai", "mistral", "moonshot", "zai", "dashscope", "minimax")
+"""Providers whose price stands in where the rules in force belong to no provider (``exact``)."""
+
+_GENAI_PROVIDERS = {
+    "anthropic": "anthropic", "openai": "openai", "azure": "azure", "bedrock": "aws", "vertex": "google",
+    "gemini": "google", "deepseek": "deepseek", "xai": "x-ai", "mistral": "mistral", "groq": "groq",
+    "cerebras": "cerebras", "moonshot": "moonshotai", "zai": "zai", "minimax": "minimax",
+}  # fmt: skip
+
+
+class ListPrice(NamedTuple):
+    """One model's input price in the shipped table."""
+
+    input_usd_per_mtok: float
+    read: float
+    write: float
+    write_1h: float
+    source: str
+    checked_on: date
+
+
+@dataclass(frozen=True, slots=True)
+class Money:
+    """What the input of a call cost, in USD, and who says so."""
+
+    usd: float
+    source: str
+    """``genai-prices VERSION``, or the shipped table's source."""
+
+
+def cost_units(usage: Usage, profile: Profile) -> float:
+    """The input's cost in uncached input tokens: uncached + read at its rate + written at their rates.
+
+    What was not reported counts as nothing, so an unreported read is paid in full: an upper bound. Output
+    is left out, since no layout changes it.
+    """
+    read = (usage.cache_read_tokens or 0) * profile.read
+    written = sum(count * profile.ttl(ttl).write for ttl, count in (usage.cache_write or {}).items())
+    return (usage.uncached_tokens or 0) + read + written
+
+
+def money(usage: Usage, model: str, profile: Profile) -> float | None:
+    """The input's price in USD; ``None`` if nobody knows the model's. See :func:`priced`."""
+    found = priced(usage, model, profile)
+    return None if found is None else found.usd
+
+
+def priced(usage: Usage, model: str, profile: Profile) -> Money | None:
+    """The input's price and its source.
+
+    From genai-prices where the extra ``prices`` is installed and knows the model at this provider, its
+    long-context tiers included; else the shipped input price times :func:`cost_units`. Prices are floats:
+    providers bill in fractions far above a float's error. For a sum of calls the average call picks the
+    tier, so add up calls one by one where tiers matter.
+    """
+    if usage.input_tokens is None:
+        return None
+    library = _genai_price(usage, model, profile.provider)
+    if library is not None:
+        return library
+    listed = list_price(model, profile.provider)
+    if listed is None:
+        return None
+    return Money(cost_units(usage, profile) * listed.input_usd_per_mtok * _PER_MILLION, listed.source)
+
+
+def lost_money(tokens: int, model: str, profile: Profile, *, written: bool = False) -> float | None:
+    """What it costs, in USD, that ``tokens`` were not read from the cache.
+
+    ``written`` says that they were written anew instead, at the default lifetime's price. ``None`` if
+    nobody knows the model's price.
+    """
+    if tokens <= 0:
+        return 0.0
+    paid = Usage(input_tokens=tokens, cache_read_tokens=0, cache_write={"": tokens} if written else None)
+    ideal = Usage(input_tokens=tokens, cache_read_tokens=tokens)
+    there, then = money(paid, model, profile), money(ideal, model, profile)
+    return None if there is None or then is None else max(0.0, there - then)
+
+
+def list_price(model: str, provider: str | None = None) -> ListPrice | None:
+    """The shipped table's price of ``model``, at ``provider`` if that has a table."""
+    name = read_model(model)
+    served_by = provider_of(provider) or name.provider
+    tables = _prices()
+    order = (served_by,) if served_by in tables else _NATURAL
+    for table in order:
+        for spelling in name.spellings:
+            found = tables.get(table or "", {}).get(spelling)
+            if found is not None:
+                return found
+    return None
+
+
+@lru_cache(maxsize=1)
+def _prices() -> Mapping[str, Mapping[str, ListPrice]]:
+    data = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    return {
+        provider: {model: _listed(row, data) for model, row in rows.items()}
+        for provider, rows in data["provider"].items()
+    }
+
+
+def _listed(row: Mapping[str, float], data: Mapping[str, Any]) -> ListPrice:
+    write = float(row.get("write", 1.0))
+    return ListPrice(
+        float(row["input"]), float(row["read"]), write, float(row.get("write_1h", write)),
+        data["source"], data["checked_on"],
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _genai() -> tuple[ModuleType, str] | None:
+    try:
+        import genai_prices  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError:
+        return None
+    return genai_prices, f"genai-prices {genai_prices.__version__}"
+
+
+def _genai_price(usage: Usage, model: str, provider: str) -> Money | None:
+    library = _genai()
+    at = _GENAI_PROVIDERS.get(provider)
+    if library is None or at is None:
+        return None
+    module, source = library
+    calls = max(1, usage.calls)
+    counts = {
+        "input_tokens": usage.input_tokens or 0,
+        "cache_read_tokens": usage.cache_read_tokens or 0,
+        "cache_write_tokens": usage.cache_write_tokens or 0,
+        "cache_write_1h_tokens": (usage.cache_write or {}).get("1h", 0),
+    }
+    average = {name: count / calls if calls > 1 else count for name, count in counts.items() if count}
+    for spelling in read_model(model).spellings:
+        try:
+            found = module.calc_price(module.Usage(**average), model_ref=spelling, provider_id=at)
+        except LookupError:
+            continue
+        except Exception:  # a library's new pricing rule must not stop the report: the table answers
+            return None
+        return Money(float(found.input_price) * calls, source)
+    return None
