@@ -1,1 +1,1 @@
-"""What the entry point ``cacheprefix: langgraph`` loads: the adapter's hooks as plain functions of this module."""
+"""What the entry point ``langgraph`` loads: the adapter's hooks, as plain functions of this module."""

@@ -1,0 +1,308 @@
+"""Which plugins there are, and how their hooks are called without ever breaking the user's call.
+
+Built-in behaviour is registered first, then what the ``cacheprefix`` entry points bring, then what the
+application passes. Of several answers the last registered plugin's counts (pluggy's order; ``tryfirst`` and
+``trylast`` change it), so an application overrides an installed plugin, and that one overrides a built-in.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+import threading
+import types
+import warnings
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+import pluggy
+
+from cacheprefix import hookspecs
+from cacheprefix.errors import SetupError
+from cacheprefix.hookspecs import PREFIX, HookName, hookimpl
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = ["GROUP", "VARIABLE", "CacheprefixPluginWarning", "HookName", "PluginInfo", "Plugins", "hookimpl"]
+
+GROUP = "cacheprefix"
+"""Entry point group under which installed distributions register plugins."""
+
+VARIABLE = "CACHEPREFIX_PLUGINS"
+"""Environment variable: unset loads every entry point, empty none, else a comma list of entry point names."""
+
+Origin = Literal["built-in", "entry point", "registered"]
+
+log = logging.getLogger("cacheprefix")
+
+_named: set[tuple[str, str]] = set()
+"""Entry points already named as broken in this process; a second session need not hear of them again."""
+
+
+class CacheprefixPluginWarning(UserWarning):
+    """A plugin failed; the call went on without it. Every plugin is named once."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """One plugin as ``cacheprefix doctor`` shows it."""
+
+    name: str
+    origin: Origin
+    hooks: tuple[HookName, ...]
+    distribution: str | None = None
+    """Name and version of the distribution that brought it, for an entry point."""
+    problem: str | None = None
+    """Why it was not loaded; None for a working plugin."""
+
+
+class Plugins:
+    """The plugins of one session. Safe to call from any thread.
+
+    Args:
+        builtins: plugins registered first; pairs of name and plugin, or plugins.
+        plugins: the application's own, registered last. Each is a module or object whose functions carry
+            a hook's name (``cacheprefix_wrap`` ...); ``hookimpl`` is needed only for its options.
+        discover: whether entry points are loaded, at the first hook call and not before.
+
+    Raises:
+        SetupError: a plugin that implements no hook, an unknown hook, or takes arguments the hook has not.
+    """
+
+    def __init__(
+        self, builtins: Iterable[object] = (), plugins: Iterable[object] = (), *, discover: bool = True
+    ) -> None:
+        self._pm = pluggy.PluginManager(GROUP)
+        self._pm.add_hookspecs(hookspecs)
+        self._lock = threading.RLock()
+        self._failures: Counter[str] = Counter()
+        self._infos: list[PluginInfo] = []
+        self._discovered = not discover
+        self._discovering = False
+        for item in builtins:
+            name, plugin = item if isinstance(item, tuple) else (_name_of(item), item)
+            self._add(plugin, name, "built-in")
+        for plugin in plugins:
+            self.register(plugin)
+
+    @classmethod
+    def with_builtins(cls, plugins: Iterable[object] = ()) -> Plugins:
+        """The built-ins of cacheprefix, the installed entry points, and ``plugins`` above them."""
+        from cacheprefix._builtins import BUILTINS  # noqa: PLC0415 - the built-ins import rooms that know this module
+
+        return cls(BUILTINS, plugins)
+
+    def register(self, plugin: object, name: str | None = None) -> str:
+        """Add a plugin above all others and return the name it goes by in reports.
+
+        Raises:
+            SetupError: as for the class.
+        """
+        self._discover()
+        wanted = name or _name_of(plugin)
+        with self._lock:
+            taken = {info.name for info in self._infos}
+            numbered = (f"{wanted}#{number}" for number in range(2, len(taken) + 3))
+            unique = next(label for label in (wanted, *numbered) if label not in taken)
+            self._add(plugin, unique, "registered")
+        return unique
+
+    def call_first(self, name: HookName, /, **arguments: object) -> Any:
+        """The first answer that is not None, by the order of the plugins; None when there is none.
+
+        For a hook that is not declared as first result every plugin is still asked.
+        """
+        answer = self._call(name, arguments)
+        return next(iter(answer), None) if isinstance(answer, list) else answer
+
+    def call_all(self, name: HookName, /, **arguments: object) -> list[Any]:
+        """Every answer that is not None, the last registered plugin's first."""
+        answer = self._call(name, arguments)
+        if isinstance(answer, list):
+            return answer
+        return [] if answer is None else [answer]
+
+    def overrides(self, name: HookName) -> bool:
+        """Whether a plugin other than the built-ins implements a hook, so that callers may skip asking."""
+        self._discover()
+        return any(name in info.hooks for info in self._infos if info.origin != "built-in")
+
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """How often each plugin raised, by its name; an entry point that did not load counts once."""
+        with self._lock:
+            return dict(self._failures)
+
+    @property
+    def loaded(self) -> tuple[PluginInfo, ...]:
+        """All plugins in the order of registration, with those that could not be loaded and why."""
+        self._discover()
+        with self._lock:
+            return tuple(self._infos)
+
+    def _call(self, name: HookName, arguments: dict[str, object]) -> Any:
+        self._discover()
+        return getattr(self._pm.hook, PREFIX + name)(**arguments)
+
+    def _add(self, plugin: object, name: str, origin: Origin, distribution: str | None = None) -> None:
+        proxy, hooks = self._guarded(plugin, name)
+        if not hooks and origin == "registered":
+            message = f"plugin {name!r} implements no hook; the hooks are {_hooks()}"
+            raise SetupError(message)
+        try:
+            self._pm.register(proxy, name)
+        except (pluggy.PluginValidationError, ValueError) as error:
+            message = f"plugin {name!r} cannot be registered: {error}"
+            raise SetupError(message) from error
+        self._infos.append(PluginInfo(name, origin, hooks, distribution))
+
+    def _guarded(self, plugin: object, name: str) -> tuple[object, tuple[HookName, ...]]:
+        """A copy of the plugin's hooks in which an exception is reported instead of passed on."""
+        if inspect.isclass(plugin):
+            message = f"plugin {name!r} is a class: pass an instance, {plugin.__name__}()"
+            raise SetupError(message)
+        # pluggy compares plugins with ==, and two modules are equal only when they are the same.
+        proxy = types.ModuleType(name)
+        hooks: list[HookName] = []
+        for attribute in dir(plugin):
+            options = self._pm.parse_hookimpl_opts(plugin, attribute)
+            if options is None and not attribute.startswith(PREFIX):
+                continue
+            function = getattr(plugin, attribute)
+            hook = (options and options.get("specname")) or attribute
+            _check(name, hook, function, options or {})
+            short = cast("HookName", hook.removeprefix(PREFIX))
+            guard = self._guard_wrapper if options and options.get("wrapper") else self._guard
+            marker = hookimpl(**options) if options else hookimpl
+            setattr(proxy, attribute, marker(guard(function, name, short)))
+            hooks.append(short)
+        return proxy, tuple(hooks)
+
+    def _guard(self, function: Callable[..., Any], plugin: str, hook: HookName) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def guarded(*arguments: Any) -> Any:
+            try:
+                return function(*arguments)
+            except Exception as error:
+                self._report(plugin, hook, error)
+                return None
+
+        return guarded
+
+    def _guard_wrapper(self, function: Callable[..., Any], plugin: str, hook: HookName) -> Callable[..., Any]:
+        """As ``_guard`` for a hook wrapper: when it fails, the answer it wrapped is passed on."""
+
+        @functools.wraps(function)
+        def guarded(*arguments: Any) -> Generator[None, Any, Any]:
+            try:
+                wrapper = function(*arguments)
+                next(wrapper)
+            except Exception as error:
+                self._report(plugin, hook, error)
+                return (yield)
+            result = yield
+            try:
+                wrapper.send(result)
+            except StopIteration as stop:
+                return stop.value
+            except Exception as error:
+                self._report(plugin, hook, error)
+                return result
+            self._report(plugin, hook, RuntimeError("a hook wrapper yields exactly once"))
+            return result
+
+        return guarded
+
+    def _report(self, plugin: str, hook: str, error: BaseException) -> None:
+        with self._lock:
+            self._failures[plugin] += 1
+            first = self._failures[plugin] == 1
+        if first:
+            said = _said(error)
+            _warn(f"plugin {plugin!r} failed in {hook} and the call went on without it: {said}", error)
+
+    def _discover(self) -> None:
+        if not self._discovered:
+            with self._lock:
+                self._load_entry_points()
+
+    def _load_entry_points(self) -> None:
+        # Other threads wait for the lock; this one, when a plugin being loaded asks for hooks, goes on.
+        if self._discovered or self._discovering:
+            return
+        self._discovering = True
+        wanted = _selection()
+        found = [point for point in _entry_points() if wanted is None or point.name in wanted]
+        for point in found:
+            self._add_entry_point(point)
+        for name in sorted((wanted or set()) - {point.name for point in found}):
+            self._broken(name, "", None, LookupError(f"{VARIABLE} names it, but it is not installed"))
+        self._discovered = True
+
+    def _add_entry_point(self, point: EntryPoint) -> None:
+        distribution = f"{point.dist.name} {point.dist.version}" if point.dist else None
+        try:
+            self._add(point.load(), point.name, "entry point", distribution)
+        except (Exception, SystemExit) as error:
+            self._broken(point.name, point.value, distribution, error)
+
+    def _broken(self, name: str, value: str, distribution: str | None, error: BaseException) -> None:
+        self._failures[name] += 1
+        self._infos.append(PluginInfo(name, "entry point", (), distribution, _said(error)))
+        if (name, value) not in _named:
+            _named.add((name, value))
+            source = f" of {distribution}" if distribution else ""
+            _warn(f"plugin {name!r}{source} was not loaded: {_said(error)}", error)
+
+
+@functools.cache
+def _entry_points() -> tuple[EntryPoint, ...]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - scanning costs more than importing all of the core
+
+    return tuple(sorted(entry_points(group=GROUP), key=lambda point: point.name))
+
+
+def _selection() -> set[str] | None:
+    value = os.environ.get(VARIABLE)
+    return None if value is None else {name.strip() for name in value.split(",")} - {""}
+
+
+def _check(plugin: str, hook: str, function: object, options: Mapping[str, Any]) -> None:
+    if not callable(function) or not hook.startswith(PREFIX) or hook.removeprefix(PREFIX) not in get_args(HookName):
+        message = f"plugin {plugin!r} has {hook!r}, and the only hooks are {_hooks()}"
+        raise SetupError(message)
+    if inspect.iscoroutinefunction(function):
+        message = f"plugin {plugin!r}: {hook} is async; hooks are plain functions, called from sync code"
+        raise SetupError(message)
+    if options.get("hookwrapper"):
+        message = f"plugin {plugin!r}: {hook} uses hookwrapper=True; use wrapper=True, which can be made safe"
+        raise SetupError(message)
+
+
+def _hooks() -> str:
+    return ", ".join(PREFIX + name for name in get_args(HookName))
+
+
+def _name_of(plugin: object) -> str:
+    if isinstance(plugin, types.ModuleType):
+        return plugin.__name__
+    kind = plugin if inspect.isclass(plugin) else type(plugin)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _warn(text: str, error: BaseException) -> None:
+    """Warn without letting a filter that turns warnings into errors reach the user's call."""
+    log.warning(text, exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
+    try:
+        warnings.warn(text, CacheprefixPluginWarning, stacklevel=2)
+    except CacheprefixPluginWarning:
+        log.debug("the warning was turned into an error by a filter and is only logged")
