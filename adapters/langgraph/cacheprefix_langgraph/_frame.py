@@ -1,0 +1,59 @@
+"""The fork in force for the code that runs now, carried by a context variable.
+
+LangGraph keeps context variables through sub-graphs, tasks and its own thread pools; a plain
+``ThreadPoolExecutor`` inside a node loses them, which ``wrap_model`` notices and names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from cacheprefix import Session
+from cacheprefix.prefix import ForkPolicy
+from langchain_core.messages import BaseMessage
+
+
+@dataclass(slots=True)
+class Frame:
+    """One fork: a role's node or agent while it runs."""
+
+    session: Session
+    role: str
+    instruction: str = ""
+    shared: Sequence[BaseMessage] | None = None
+    """The conversation as it stood when the node was entered; what follows it is the role's own."""
+    conversation: str = ""
+    allowed: tuple[str, ...] | None = None
+    """Tools the role may use; None leaves that to what the application binds."""
+    pinned: bool = False
+    """Role text before the role's own messages rather than at the very end."""
+    volatile: Mapping[str, str] = field(default_factory=dict)
+    policy: ForkPolicy | None = None
+    rewritten: Rewritten | None = None
+    """Set where a middleware has already rewritten the messages: the model then only finishes the body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What a rewrite did, for the code that finishes the request."""
+
+    messages: list[BaseMessage]
+    tail: str
+    own: int
+    """Messages of the role's own that stand between the shared part and the tail."""
+    system: tuple[str, ...]
+    """The system texts the application had sent."""
+    applied: bool = True
+
+
+FRAME: ContextVar[Frame | None] = ContextVar("cacheprefix_langgraph_frame", default=None)
+
+
+def thread_of(config: Mapping[str, Any] | None) -> str:
+    """The ``thread_id`` of a run's configuration; empty when it has none."""
+    configurable = (config or {}).get("configurable") or {}
+    thread = configurable.get("thread_id")
+    return "" if thread is None else str(thread)

@@ -1,0 +1,143 @@
+"""``PrefixMiddleware``: a ``create_agent`` agent as a fork of the shared prefix. Put it last in the list."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+from cacheprefix import Session
+from cacheprefix.prefix import ForkPolicy
+from langchain.agents.middleware import AgentMiddleware, AgentState
+from langchain.agents.middleware.types import ModelRequest, ModelResponse, PrivateStateAttr, ToolCallRequest
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.types import Command
+from typing_extensions import NotRequired
+
+from cacheprefix_langgraph._frame import FRAME, Frame, thread_of
+from cacheprefix_langgraph._model import session_of, wrap_model
+
+ENTRY = "cacheprefix_entry"
+
+
+class _State(AgentState):
+    cacheprefix_entry: NotRequired[Annotated[int, PrivateStateAttr]]
+
+
+class PrefixMiddleware(AgentMiddleware):
+    """Moves the agent's system prompt to the end of the request and shares everything before it.
+
+    ``role`` names the agent in the prompt and in reports. ``tools`` names the tools it may use; by default
+    those it was created with. With ``pinned=True`` the role's text stands where the agent was entered, before
+    its own tool loop: cheaper when the loop is not handed on to other agents; by default it is at the very
+    end, so that everything the agent reads can be shared with those who come after it.
+    """
+
+    state_schema = _State
+
+    def __init__(
+        self,
+        session: Session | None = None,
+        *,
+        role: str = "agent",
+        instruction: str = "",
+        tools: Sequence[str] | None = None,
+        pinned: bool = False,
+        volatile: Callable[[Any], Mapping[str, str]] | None = None,
+        policy: ForkPolicy | None = None,
+    ) -> None:
+        super().__init__()
+        self.session = session or Session()
+        self.role = role
+        self.instruction = instruction
+        self.allowed = None if tools is None else tuple(tools)
+        self.pinned = pinned
+        self.volatile = volatile
+        self.policy = policy
+
+    @property
+    def name(self) -> str:
+        """The name LangChain tells middleware apart by."""
+        return f"PrefixMiddleware[{self.role}]"
+
+    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ARG002
+        """Remember where the agent's own messages begin."""
+        return {ENTRY: len(state.get("messages") or [])} if self.pinned else None
+
+    async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Remember where the agent's own messages begin."""
+        return self.before_agent(state, runtime)
+
+    def wrap_model_call(self, request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]) -> Any:
+        """Rewrite the request, and let the model finish its body."""
+        frame, changed = self._prepared(request)
+        token = FRAME.set(frame)
+        try:
+            return handler(changed)
+        finally:
+            FRAME.reset(token)
+
+    async def awrap_model_call(
+        self, request: ModelRequest, handler: Callable[[ModelRequest], Awaitable[ModelResponse]]
+    ) -> Any:
+        """Rewrite the request, and let the model finish its body."""
+        frame, changed = self._prepared(request)
+        token = FRAME.set(frame)
+        try:
+            return await handler(changed)
+        finally:
+            FRAME.reset(token)
+
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
+    ) -> ToolMessage | Command[Any]:
+        """Refuse a tool of the union that this role may not use."""
+        return self._refusal(request) or handler(request)
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
+    ) -> ToolMessage | Command[Any]:
+        """Refuse a tool of the union that this role may not use."""
+        return self._refusal(request) or await handler(request)
+
+    def _prepared(self, request: ModelRequest) -> tuple[Frame | None, ModelRequest]:
+        prepared = self.session.attempt("middleware", lambda: self._prepare(request), None)
+        return (None, request) if prepared is None else prepared
+
+    def _prepare(self, request: ModelRequest) -> tuple[Frame, ModelRequest]:
+        frame = Frame(
+            session=self.session,
+            role=self.role,
+            instruction=self.instruction,
+            conversation=thread_of(var_child_runnable_config.get()),
+            allowed=self.allowed,
+            pinned=self.pinned,
+            volatile=dict(self.volatile(request.state)) if self.volatile is not None else {},
+            policy=self.policy,
+        )
+        model = request.model
+        wrapped = session_of(model)
+        if wrapped is None or wrapped.root is not self.session.root:
+            model = wrap_model(model, self.session)
+        if self.session.mode == "observe":
+            return frame, request.override(model=model)
+        entry = request.state.get(ENTRY) if self.pinned else None
+        frame.shared = request.messages[:entry] if isinstance(entry, int) else list(request.messages)
+        return frame, request.override(model=model)
+
+    def _refusal(self, request: ToolCallRequest) -> ToolMessage | None:
+        name = request.tool_call["name"]
+        if self.session.mode == "observe":
+            return None
+        if self.allowed is None or name in self.allowed:
+            if request.tool is not None or name not in self.session.prefix.tool_names:
+                return None
+            reason = "this agent was created without it"
+        else:
+            reason = f"allowed are: {', '.join(self.allowed) or 'none'}"
+        return ToolMessage(
+            f"Tool {name!r} is not available to the role {self.role!r}; {reason}.",
+            tool_call_id=request.tool_call["id"] or "",
+            name=name,
+            status="error",
+        )

@@ -1,0 +1,116 @@
+"""``forked``: a graph node whose model calls are forks of the shared prefix."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, overload
+
+from cacheprefix import Session
+from cacheprefix.errors import SetupError
+from cacheprefix.prefix import ForkPolicy
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables.config import var_child_runnable_config
+
+from cacheprefix_langgraph._frame import FRAME, Frame, thread_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def forked(session: F, /) -> F: ...
+@overload
+def forked(
+    session: Session | None = None,
+    *,
+    role: str | None = None,
+    instruction: str = "",
+    tools: Sequence[str] | None = None,
+    messages_key: str = "messages",
+    pinned: bool = False,
+    volatile: Callable[[Any], Mapping[str, str]] | None = None,
+    policy: ForkPolicy | None = None,
+) -> Callable[[F], F]: ...
+def forked(
+    session: Any = None,
+    *,
+    role: str | None = None,
+    instruction: str = "",
+    tools: Sequence[str] | None = None,
+    messages_key: str = "messages",
+    pinned: bool = False,
+    volatile: Callable[[Any], Mapping[str, str]] | None = None,
+    policy: ForkPolicy | None = None,
+) -> Any:
+    """Make a node's calls of wrapped models forks of the session's prefix.
+
+    The node's body stays as it is: its own system message becomes the role's text at the end of the
+    prompt. ``role`` defaults to the function's name. ``tools`` names those the role may use, where that is
+    less than what it binds. ``pinned=True`` puts the role's text before the messages that the node adds
+    itself: cheaper for a node with a tool loop of its own that is not committed to the conversation.
+    ``volatile`` gives text for this call only (time, retrieval) from the state; it stands behind everything.
+    Works on sync and async functions and callables; ``forked`` without a session makes one with defaults
+    and attaches it as ``cacheprefix_session``.
+    """
+    if callable(session) and not isinstance(session, Session):
+        return forked()(session)
+    if session is not None and not isinstance(session, Session):
+        message = f"forked(session) takes a cacheprefix Session, found {type(session).__name__}"
+        raise SetupError(message)
+    bound = session if session is not None else Session()
+
+    def decorate(function: F) -> F:
+        name = role or getattr(function, "__name__", type(function).__name__)
+
+        def frame(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Frame:
+            state = args[0] if args else kwargs.get("state")
+            return Frame(
+                session=bound,
+                role=name,
+                instruction=instruction,
+                shared=_messages(state, messages_key),
+                conversation=thread_of(var_child_runnable_config.get()),
+                allowed=None if tools is None else tuple(tools),
+                pinned=pinned,
+                volatile=dict(volatile(state)) if volatile is not None else {},
+                policy=policy,
+            )
+
+        def entered(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Frame | None:
+            return bound.attempt("forked", lambda: frame(args, kwargs), None)
+
+        call = getattr(function, "__call__", None)  # noqa: B004 - looked at, not called: is it a coroutine function
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
+
+            @functools.wraps(function)
+            async def wrapped(*args: Any, **kwargs: Any) -> Any:
+                token = FRAME.set(entered(args, kwargs))
+                try:
+                    return await function(*args, **kwargs)
+                finally:
+                    FRAME.reset(token)
+        else:
+
+            @functools.wraps(function)
+            def wrapped(*args: Any, **kwargs: Any) -> Any:
+                token = FRAME.set(entered(args, kwargs))
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    FRAME.reset(token)
+
+        wrapped.cacheprefix_session = bound  # type: ignore[attr-defined]
+        wrapped.cacheprefix_role = name  # type: ignore[attr-defined]
+        return wrapped  # type: ignore[return-value]
+
+    return decorate
+
+
+def _messages(state: Any, key: str) -> list[BaseMessage] | None:
+    value = state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
+    if value is None and isinstance(state, list):
+        value = state
+    if not isinstance(value, (list, tuple)):
+        return None
+    return [message for message in value if isinstance(message, BaseMessage)]

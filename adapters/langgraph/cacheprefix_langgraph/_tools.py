@@ -1,0 +1,33 @@
+"""Tools as neutral schemas, and restricting a role to some of them without touching the array."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+
+def render(tool: Any) -> Mapping[str, Any]:
+    """A LangChain tool, function or schema class as ``{"name", "description", "parameters"}``."""
+    function: Mapping[str, Any] = convert_to_openai_tool(tool)["function"]
+    return function
+
+
+def name_of(tool: Any) -> str:
+    """The name of a tool in any of the forms that reach a model: object, OpenAI's or Anthropic's dict."""
+    if isinstance(tool, Mapping):
+        inner = tool.get("function")
+        found = inner.get("name") if isinstance(inner, Mapping) else tool.get("name")
+        return str(found or tool.get("type") or "")
+    return str(getattr(tool, "name", None) or getattr(tool, "__name__", ""))
+
+
+def allowed_choice(names: Sequence[str], *, responses: bool) -> Any:
+    """OpenAI's ``tool_choice`` that allows only ``names``; the array of tools stays as it is."""
+    if not names:
+        return "none"
+    if responses:
+        return {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": n} for n in names]}
+    tools = [{"type": "function", "function": {"name": n}} for n in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}

@@ -1,0 +1,223 @@
+"""What a session remembers of each model request, and the sums it makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cacheprefix.cache import Verdict
+from cacheprefix.profiles import Profile, Usage, cost_units
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One observed model request. Times are seconds of the session's clock, counts are tokens."""
+
+    index: int
+    agent: str
+    conversation: str
+    model: str
+    profile: Profile
+    input_tokens: int
+    """Tokens of the prompt by the session's counter."""
+    shared_tokens: int
+    """Those in common with the best earlier prompt of the lane."""
+    first_of_agent: bool
+    usage: Usage
+    """As reported; every field may be None."""
+    verdict: Verdict
+    unmodified_units: float | None
+    """Estimated cost of the request as the application made it, in cost units."""
+    units: float
+    """Cost of the request as sent: by the reported usage, else by the expectation."""
+    money: float | None
+    """USD of the reported usage, where a price is known."""
+    started_at: float
+    first_token_at: float | None
+    ended_at: float
+    purpose: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a report: an agent, or all of them. Tokens; cost in cost units and USD."""
+
+    agent: str
+    calls: int
+    input_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    uncached_tokens: int
+    cost_units: float
+    unmodified_units: float | None
+    money: float | None
+    unreported: int
+    """Calls whose provider reported no cached tokens; they count by expectation."""
+
+    @property
+    def cached_share(self) -> float:
+        """Read tokens of all input tokens, 0 to 1."""
+        return self.cache_read_tokens / self.input_tokens if self.input_tokens else 0.0
+
+    @property
+    def ratio(self) -> float | None:
+        """Cost against the unmodified layout; None when that is unknown."""
+        return self.cost_units / self.unmodified_units if self.unmodified_units else None
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Verdicts of one cause at one place, summed."""
+
+    cause: str
+    path: str | None
+    count: int
+    lost_tokens: int
+    lost_usd: float | None
+    agents: tuple[str, ...]
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a session's calls cost, per agent and in all, and what broke the cache."""
+
+    lines: tuple[Line, ...]
+    total: Line
+    breaks: tuple[Break, ...]
+    counter: str
+    """Name of the token counter the estimates come from."""
+    notes: tuple[str, ...] = ()
+    failures: Mapping[str, int] = field(default_factory=dict)
+    """Steps at which cacheprefix failed and sent the original request, with counts."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON. Holds no prompt text."""
+        return {
+            "version": 1,
+            "agents": [_plain(line) for line in self.lines],
+            "total": _plain(self.total),
+            "breaks": [_plain_break(item) for item in self.breaks],
+            "counter": self.counter,
+            "notes": list(self.notes),
+            "failures": dict(self.failures),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(_text(self))
+
+
+def tally(agent: str, calls: Iterable[Call]) -> Line:
+    """Sum calls into one line."""
+    rows = tuple(calls)
+    reads = [_read(call) for call in rows]
+    writes = [_write(call) for call in rows]
+    inputs = [_input(call) for call in rows]
+    known = [call.unmodified_units for call in rows if call.unmodified_units is not None]
+    money = [call.money for call in rows if call.money is not None]
+    return Line(
+        agent,
+        len(rows),
+        sum(inputs),
+        sum(reads),
+        sum(writes),
+        sum(total - read - write for total, read, write in zip(inputs, reads, writes)),
+        sum(call.units for call in rows),
+        sum(known) if known else None,
+        sum(money) if money else None,
+        sum(1 for call in rows if call.usage.cache_read_tokens is None),
+    )
+
+
+def breaks_of(calls: Iterable[Call]) -> tuple[Break, ...]:
+    """Group the alarms by cause and place, dearest first."""
+    groups: dict[tuple[str, str | None], list[Call]] = {}
+    for call in calls:
+        if call.verdict.alarm:
+            groups.setdefault((call.verdict.cause, call.verdict.path), []).append(call)
+    found = []
+    for (cause, path), rows in groups.items():
+        usd = [row.verdict.lost_usd for row in rows if row.verdict.lost_usd is not None]
+        found.append(
+            Break(
+                cause,
+                path,
+                len(rows),
+                sum(row.verdict.lost_tokens for row in rows),
+                sum(usd) if usd else None,
+                tuple(sorted({row.agent for row in rows})),
+                rows[0].verdict.fix,
+            )
+        )
+    return tuple(sorted(found, key=lambda item: (-item.lost_tokens, item.cause, item.path or "")))
+
+
+def units_of(usage: Usage, expected: Usage, profile: Profile) -> float:
+    """Cost units of what was reported; of what was expected where the provider reported nothing."""
+    return cost_units(usage if usage.cache_read_tokens is not None else expected, profile)
+
+
+def _input(call: Call) -> int:
+    return call.input_tokens if call.usage.input_tokens is None else call.usage.input_tokens
+
+
+def _read(call: Call) -> int:
+    reported = call.usage.cache_read_tokens
+    return call.verdict.expected_tokens if reported is None else reported
+
+
+def _write(call: Call) -> int:
+    return call.usage.cache_write_tokens or 0
+
+
+def _plain(line: Line) -> dict[str, Any]:
+    return {
+        "agent": line.agent,
+        "calls": line.calls,
+        "input_tokens": line.input_tokens,
+        "cache_read_tokens": line.cache_read_tokens,
+        "cache_write_tokens": line.cache_write_tokens,
+        "uncached_tokens": line.uncached_tokens,
+        "cached_share": round(line.cached_share, 4),
+        "cost_units": round(line.cost_units, 2),
+        "unmodified_cost_units_estimated": None if line.unmodified_units is None else round(line.unmodified_units, 2),
+        "usd": line.money,
+        "unreported": line.unreported,
+    }
+
+
+def _plain_break(item: Break) -> dict[str, Any]:
+    return {
+        "cause": item.cause,
+        "path": item.path,
+        "count": item.count,
+        "lost_tokens": item.lost_tokens,
+        "lost_usd": item.lost_usd,
+        "agents": list(item.agents),
+        "fix": item.fix,
+    }
+
+
+def _text(report: Report) -> Iterable[str]:
+    yield (
+        f"{'agent':<20} {'calls':>5} {'input':>9} {'read':>9} {'written':>9} {'cached':>7} "
+        f"{'cost units':>11} {'unmodified':>11} {'ratio':>6} {'USD':>9}"
+    )
+    for line in (*report.lines, report.total):
+        unmodified = "?" if line.unmodified_units is None else f"{line.unmodified_units:,.0f}*"
+        ratio = "?" if line.ratio is None else f"{line.ratio:.2f}"
+        usd = "?" if line.money is None else f"{line.money:.4f}"
+        yield (
+            f"{line.agent[:20]:<20} {line.calls:>5} {line.input_tokens:>9,} {line.cache_read_tokens:>9,} "
+            f"{line.cache_write_tokens:>9,} {line.cached_share:>7.1%} {line.cost_units:>11,.0f} "
+            f"{unmodified:>11} {ratio:>6} {usd:>9}"
+        )
+    yield f"* estimated from the requests as the application made them; tokens counted by {report.counter}"
+    for item in report.breaks:
+        where = f" at {item.path}" if item.path else ""
+        lost = "" if item.lost_usd is None else f" ({item.lost_usd:.4f} USD)"
+        yield f"{item.count} x {item.cause}{where}: {item.lost_tokens:,} tokens lost{lost}. {item.fix}"
+    yield from report.notes
+    for step, count in report.failures.items():
+        yield f"{count} x sent the original request because {step} failed"
