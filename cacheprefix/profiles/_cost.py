@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 _TABLE = Path(__file__).with_name("prices.toml")
 _PER_MILLION = 1e-6
-_NATURAL = ("openai", "anthropic", "gemini", "deepseek", "xai", "mistral", "moonshot", "zai", "dashscope", "minimax")
+_NATURAL = (
+    "openai", "anthropic", "gemini", "deepseek", "xai", "mistral", "moonshot", "zai", "dashscope", "minimax",
+)  # fmt: skip
 """Providers whose price stands in where the rules in force belong to no provider (``exact``)."""
 
 _GENAI_PROVIDERS = {

@@ -75,7 +75,7 @@ class Profile:
     """Glob patterns over bare, lower-case model names (provider prefix and date removed)."""
 
     apis: tuple[str, ...] = ()
-    """Wire forms this row speaks: ``openai-chat``, ``openai-responses``, ``anthropic``, ``gemini``, ``bedrock``."""
+    """Wire forms this row speaks, as in :data:`cacheprefix.prompt.Api`."""
 
     found_by: Literal["model", "provider", "name"] = "model"
     """What leads here: the model's name alone; only with its provider (Azure, vLLM); only this row's own name
@@ -136,7 +136,7 @@ class Profile:
     """Whether the reported input count contains the cached tokens."""
 
     usage_fields: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
-    """Dotted paths in the raw usage: keys ``input``, ``read``, ``write``, ``write_5m`` and so on, ``output``."""
+    """Dotted paths in the raw usage by ``input``, ``read``, ``write``, ``write_5m`` and the like, ``output``."""
 
     routing_key: str | None = None
     """Body field, or ``header:NAME``, that sends like requests to the same machine."""
@@ -144,21 +144,26 @@ class Profile:
     rate_per_key: int | None = None
     """Requests a minute for one prefix and key beyond which other machines are used."""
 
-    settings: Mapping[str, Placement] = field(default_factory=lambda: MappingProxyType({"*": "lane"}), hash=False)
-    """Where each body field belongs; headers are ``header:name``. ``*`` stands for all that are not named, and
-    is ``lane`` unless the rule is known: that promises nothing which may not hold."""
+    settings: Mapping[str, Placement] = field(
+        default_factory=lambda: MappingProxyType({"*": "lane"}), hash=False
+    )
+    """Where each body field belongs; headers are ``header:name``. ``*`` stands for all that are not named,
+    and is ``lane`` unless the rule is known: that promises nothing which may not hold."""
 
     markers: MarkerForm | None = None
     """How a mark looks on the wire; ``None`` where marks are not understood."""
 
     tool_choice_safe: Restriction = "keep"
-    """How a fork may narrow its tools without breaking the prefix: not at all, by ``none``, by ``allowed_tools``."""
+    """How a fork may narrow its tools without breaking the prefix: not at all, or by this tool_choice."""
 
     mid_system: bool = False
     """Whether a system message may stand among the messages, after the prefix."""
 
     thinking_bound: bool = False
     """Whether thinking blocks are only accepted after the very prefix that produced them."""
+
+    strips_thinking: bool = False
+    """Whether a plain user message drops earlier thinking blocks, and with them the cache from there on."""
 
     scope: str = "account"
     """Who shares a cache at best: ``workspace``, ``organisation``, ``account``, ``server``, ``slot``."""

@@ -134,7 +134,7 @@ class Registry:
 
 
 def _best(rows: list[Row], spellings: tuple[str, ...], api: str | None) -> Row | None:
-    """The row whose pattern says most about the name; of equals the one that speaks ``api``, then the latest."""
+    """The row whose pattern says most about the name, among those that speak ``api`` if any does."""
     ranked = [
         (fit, api is not None and api in row.profile.apis, index, row)
         for index, row in enumerate(rows)

@@ -24,7 +24,7 @@ class Usage:
     input_tokens: int | None = None
     cache_read_tokens: int | None = None
     cache_write: Mapping[str, int] | None = field(default=None, hash=False)
-    """Written tokens by lifetime (``5m``, ``1h``, ``30m``, ``12h``); ``""`` where no lifetime was stated."""
+    """Written tokens by lifetime (``5m``, ``1h``, ``30m``, ``12h``); ``""`` where none was stated."""
 
     output_tokens: int | None = None
     """All generated tokens, reasoning included."""
