@@ -1,0 +1,141 @@
+"""Carry out decisions on message dicts. Pure: a new list; whatever no decision names is the same object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from cacheprefix.context._decisions import (
+    Decision,
+    Drop,
+    DropCall,
+    DropResult,
+    DropThinking,
+    Insert,
+    ReplaceResult,
+)
+from cacheprefix.context._read import MARKS, REASONING_FIELDS, Form
+from cacheprefix.context._views import Role
+from cacheprefix.errors import SetupError
+
+Message = Mapping[str, Any]
+
+
+def apply(messages: Sequence[Message], decisions: Iterable[Decision], api: Form) -> list[Message]:
+    """The messages with the decisions carried out, in the form they came in.
+
+    A message that a decision leaves without content, calls and results is left out: no provider
+    takes an empty message. Raises ``SetupError`` for a decision beyond the end of the list.
+    """
+    by_index: dict[int, list[Decision]] = {}
+    inserts: dict[int, list[Insert]] = {}
+    for decision in decisions:
+        if not 0 <= decision.index < len(messages) + isinstance(decision, Insert):
+            raise SetupError(f"{decision} names no message: there are {len(messages)}")
+        if isinstance(decision, Insert):
+            inserts.setdefault(decision.index, []).append(decision)
+        else:
+            by_index.setdefault(decision.index, []).append(decision)
+    if not by_index and not inserts:
+        return list(messages)
+    out: list[Message] = []
+    for index, message in enumerate(messages):
+        if index in inserts:
+            out.extend(text_message(new.role, new.text, new.key) for new in inserts[index])
+        mine = by_index.get(index)
+        if mine is None:
+            out.append(message)
+            continue
+        changed = _openai(message, mine) if api == "openai-chat" else _anthropic(message, mine)
+        if changed is not None:
+            out.append(changed)
+    if len(messages) in inserts:
+        out.extend(text_message(new.role, new.text, new.key) for new in inserts[len(messages)])
+    return out
+
+
+def text_message(role: Role, text: str, key: str | None = None, *, pinned: bool = False) -> dict[str, Any]:
+    """A message of one text, the same in both forms; ``key`` and ``pinned`` go into its marks."""
+    message: dict[str, Any] = {"role": role, "content": text}
+    marks: dict[str, Any] = {}
+    if key is not None:
+        marks["key"] = key
+    if pinned:
+        marks["pinned"] = True
+    if marks:
+        message[MARKS] = marks
+    return message
+
+
+def _openai(message: Message, decisions: Sequence[Decision]) -> Message | None:
+    out: dict[str, Any] = dict(message)
+    for decision in decisions:
+        if isinstance(decision, (Drop, DropResult)):
+            return None
+        if isinstance(decision, ReplaceResult):
+            out["content"] = _replaced(out.get("content"), decision)
+        elif isinstance(decision, DropThinking):
+            for name in REASONING_FIELDS:
+                out.pop(name, None)
+        elif isinstance(decision, DropCall):
+            calls = [call for call in out.get("tool_calls") or () if call.get("id") != decision.call_id]
+            out.pop("tool_calls", None)
+            if calls:
+                out["tool_calls"] = calls
+            legacy = out.get("function_call")
+            if legacy and legacy.get("name") == decision.call_id:
+                del out["function_call"]
+    empty = not out.get("content") and not out.get("tool_calls") and not out.get("function_call")
+    return None if empty and out.get("role") == "assistant" and "audio" not in out else out
+
+
+def _anthropic(message: Message, decisions: Sequence[Decision]) -> Message | None:
+    content = message.get("content")
+    if any(isinstance(decision, Drop) for decision in decisions):
+        return None
+    if not isinstance(content, Sequence) or isinstance(content, str):
+        return message
+    gone: set[int] = set()
+    new: dict[int, Mapping[str, Any]] = {}
+    for decision in decisions:
+        if isinstance(decision, (DropResult, DropThinking)):
+            gone.add(decision.part)
+        elif isinstance(decision, ReplaceResult):
+            block: Mapping[str, Any] = new.get(decision.part) or content[decision.part]
+            new[decision.part] = {**block, "content": _replaced(block.get("content"), decision)}
+        elif isinstance(decision, DropCall):
+            gone |= {
+                part
+                for part, block in enumerate(content)
+                if isinstance(block, Mapping)
+                and block.get("type") == "tool_use"
+                and block.get("id") == decision.call_id
+            }
+    kept = [new.get(part, block) for part, block in enumerate(content) if part not in gone]
+    # Thinking cannot stand alone: the API wants an answer or a call after it.
+    if all(
+        isinstance(block, Mapping) and block.get("type") in ("thinking", "redacted_thinking")
+        for block in kept
+    ):
+        return None
+    return {**message, "content": kept}
+
+
+def _replaced(content: Any, decision: ReplaceResult) -> Any:
+    """String content stays a string; in blocks the first text takes the new one, other texts go."""
+    if not isinstance(content, Sequence) or isinstance(content, str):
+        return decision.text
+    out: list[Any] = []
+    placed = False
+    for block in content:
+        is_text = isinstance(block, str) or (
+            isinstance(block, Mapping) and isinstance(block.get("text"), str)
+        )
+        if is_text and not placed:
+            out.append(decision.text if isinstance(block, str) else {**block, "text": decision.text})
+            placed = True
+        elif not is_text and decision.keep_media:
+            out.append(block)
+    if not placed:
+        out.insert(0, {"type": "text", "text": decision.text})
+    return out

@@ -1,0 +1,79 @@
+"""Which messages belong together: a tool call and its results, and the user's turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cacheprefix.context._views import CallView, MessageView, ResultView, digest_of
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One assistant message with tool calls and the results that answer it, in the order they stand."""
+
+    index: int
+    calls: tuple[CallView, ...]
+    results: tuple[tuple[int, ResultView], ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every call has its result, so that the turn has joined."""
+        return len({result.call_id for _, result in self.results}) >= len({call.id for call in self.calls})
+
+    @property
+    def last(self) -> int:
+        """Index of the last message that belongs to the group."""
+        return self.results[-1][0] if self.results else self.index
+
+    @property
+    def digest(self) -> str:
+        """Digest of the ordered results; never of the ids."""
+        return digest_of(*(result.digest for _, result in self.results))
+
+
+def groups_of(views: Sequence[MessageView]) -> list[Group]:
+    """All groups in order. A result answers the latest earlier call of its id that has no result yet.
+
+    Ids may be used again by a later call: results never reach back over it.
+    """
+    groups: list[tuple[int, tuple[CallView, ...], list[tuple[int, ResultView]]]] = []
+    waiting: dict[str, int] = {}
+    for index, view in enumerate(views):
+        for result in view.results:
+            owner = waiting.pop(result.call_id, None)
+            if owner is not None:
+                groups[owner][2].append((index, result))
+        if view.calls:
+            for call in view.calls:
+                waiting[call.id] = len(groups)
+            groups.append((index, view.calls, []))
+    return [Group(index, calls, tuple(results)) for index, calls, results in groups]
+
+
+def orphans_of(views: Sequence[MessageView]) -> list[tuple[int, ResultView]]:
+    """Results that answer no call, as some inputs bring them."""
+    answered = {(index, result.part) for group in groups_of(views) for index, result in group.results}
+    return [
+        (index, result)
+        for index, view in enumerate(views)
+        for result in view.results
+        if (index, result.part) not in answered
+    ]
+
+
+def turn_starts(views: Sequence[MessageView]) -> list[int]:
+    """Indexes at which the user speaks; durable context is no turn."""
+    return [index for index, view in enumerate(views) if view.is_prompt and view.key is None]
+
+
+def is_open(views: Sequence[MessageView]) -> bool:
+    """Whether the history ends inside a tool call: the last message with calls lacks a result."""
+    answered: set[str] = set()
+    for view in reversed(views):
+        answered.update(result.call_id for result in view.results)
+        if view.calls:
+            return any(call.id not in answered for call in view.calls)
+        if view.is_prompt or (view.role == "assistant" and not view.calls):
+            return False
+    return False

@@ -1,0 +1,237 @@
+"""The ledger: an append-only record of decisions, addressed by content.
+
+It holds decisions, their parameters and the algorithm's version, and no texts but those that were
+written for it (summaries). Every entry is a set of the values that were ever recorded for its
+address; the smallest wins. Union of sets makes ``merge`` associative, commutative and idempotent,
+so parallel branches may merge in any order and any number of times.
+
+A ledger is an immutable value: ``clone`` is free, a call that fails leaves none of its decisions.
+Entries stand in layers that halve in size, so a new entry costs O(log n) and shares the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from cacheprefix.errors import StateError
+
+VERSION: Final = 1
+SECTIONS: Final = ("results", "turns", "actions", "inserts", "rules", "epochs")
+"""``results``: cut or kept at first sight, by result digest. ``turns``: a turn's shared limit, by the digest
+of its ordered results. ``actions``: what compactions did, by address. ``inserts``: texts put into the
+history. ``rules``: parameters of decisions, by their own digest. ``epochs``: compactions, by their digest."""
+
+_DETAIL = re.compile("[#/]")
+_RULE = re.compile(r"c:([\w-]+):")
+
+Values = tuple[str, ...]
+Key = tuple[str, str]
+_Layer = Mapping[Key, Values]
+
+
+class Ledger:
+    """Decisions of one conversation. Values are short strings; see ``SECTIONS`` for what they say."""
+
+    __slots__ = ("_layers",)
+
+    def __init__(self, layers: tuple[_Layer, ...] = ()) -> None:
+        self._layers: Final = layers
+
+    # ------------------------------------------------------------------ reading
+
+    def get(self, section: str, key: str) -> str | None:
+        """The recorded decision; of conflicting ones the smallest, which is the same everywhere."""
+        values = self._values((section, key))
+        return values[0] if values else None
+
+    def keys(self, section: str) -> list[str]:
+        """All addresses of a section, sorted."""
+        return sorted(key for name, key in self._merged() if name == section)
+
+    @property
+    def epoch(self) -> int:
+        """How often already sent bytes may have changed: compactions and conflicts settled by a merge."""
+        epochs = 0
+        for (section, _), values in self._merged().items():
+            epochs += section == "epochs"
+            epochs += section != "rules" and len(values) - 1
+        return epochs
+
+    def conflicts(self) -> list[tuple[str, str]]:
+        """Addresses for which two branches had decided differently."""
+        return sorted(key for key, values in self._merged().items() if len(values) > 1)
+
+    def __len__(self) -> int:
+        return len(self._merged())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ledger) and self._merged() == other._merged()
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._merged().items()))
+
+    def __repr__(self) -> str:
+        return f"Ledger({len(self)} entries, epoch {self.epoch})"
+
+    # ------------------------------------------------------------------ growing
+
+    def clone(self) -> Ledger:
+        """The same ledger for a fork: O(1), since a ledger never changes."""
+        return self
+
+    def record(self, entries: Iterable[tuple[str, str, str]]) -> Ledger:
+        """The ledger with (section, address, decision) added; an address that is known keeps its decision."""
+        fresh: dict[Key, Values] = {}
+        for section, key, value in entries:
+            where = (section, key)
+            if where not in fresh and not self._values(where):
+                fresh[where] = (value,)
+        return Ledger(_grown(self._layers, fresh)) if fresh else self
+
+    def merge(self, other: Ledger) -> Ledger:
+        """Both ledgers' decisions. Associative, commutative, idempotent."""
+        if other is self or not other._layers:
+            return self
+        if not self._layers:
+            return other
+        mine, theirs = self._merged(), other._merged()
+        if len(theirs) > len(mine):
+            mine, theirs = theirs, mine
+            base = other
+        else:
+            base = self
+        fresh = {
+            key: values if key not in mine else tuple(sorted({*mine[key], *values}))
+            for key, values in theirs.items()
+            if mine.get(key) != values
+        }
+        return Ledger(
+            _grown(base._layers, {at: values for at, values in fresh.items() if mine.get(at) != values})
+        )
+
+    def since(self, older: Ledger) -> Ledger:
+        """Only what ``older`` does not hold: ``older.merge(self.since(older)) == older.merge(self)``."""
+        if older is self:
+            return Ledger()
+        known = older._merged()
+        fresh = {key: values for key, values in self._merged().items() if known.get(key) != values}
+        return Ledger(_grown((), fresh))
+
+    def prune(self, live: Iterable[str]) -> Ledger:
+        """Forget decisions on content that is gone.
+
+        ``live`` holds the digests still in the history (of results, turns and messages). Rules that
+        no decision names go too; epochs stay, they are history.
+        """
+        alive = set(live)
+        kept = {
+            (section, key): values
+            for (section, key), values in self._merged().items()
+            if section in ("epochs", "rules") or _DETAIL.split(key, maxsplit=1)[0] in alive
+        }
+        named = {
+            name
+            for (section, _), values in kept.items()
+            if section in ("results", "turns")
+            for value in values
+            for name in _RULE.findall(value)
+        }
+        used = {at: values for at, values in kept.items() if at[0] != "rules" or at[1] in named}
+        return Ledger(_grown((), used))
+
+    # ------------------------------------------------------------------ JSON
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, lists and strings, so that a checkpoint of any framework can hold it."""
+        out: dict[str, Any] = {"version": VERSION}
+        for (section, key), values in sorted(self._merged().items()):
+            out.setdefault(section, {})[key] = values[0] if len(values) == 1 else list(values)
+        return out
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any] | None) -> Ledger:
+        """Read what ``to_json`` wrote, also by an older version; raises ``StateError`` for anything else."""
+        if not data:
+            return cls()
+        data = _migrate(data)
+        entries: dict[Key, Values] = {}
+        for section in SECTIONS:
+            part = data.get(section, {})
+            if not isinstance(part, Mapping):
+                raise StateError(f"ledger.{section}: expected an object, found {type(part).__name__}")
+            for key, value in part.items():
+                values = (value,) if isinstance(value, str) else value
+                if not isinstance(key, str) or not isinstance(values, (list, tuple)) or not values:
+                    raise StateError(f"ledger.{section}: {key!r} has no decision")
+                if not all(isinstance(item, str) for item in values):
+                    raise StateError(f"ledger.{section}[{key!r}]: decisions are strings")
+                entries[section, key] = tuple(sorted(set(values)))
+        return cls(_grown((), entries))
+
+    def dumps(self) -> str:
+        """Compact JSON text with sorted keys; lone surrogates are escaped."""
+        return json.dumps(self.to_json(), separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def loads(cls, text: str) -> Ledger:
+        """Read ``dumps``' text; raises ``StateError`` when it is none."""
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise StateError(f"ledger: not JSON ({error}); load what Ledger.dumps wrote") from None
+        if not isinstance(data, Mapping):
+            raise StateError(f"ledger: expected an object, found {type(data).__name__}")
+        return cls.from_json(data)
+
+    # ------------------------------------------------------------------ layers
+
+    def _values(self, key: Key) -> Values:
+        for layer in reversed(self._layers):
+            found = layer.get(key)
+            if found is not None:
+                return found
+        return ()
+
+    def _merged(self) -> Mapping[Key, Values]:
+        if len(self._layers) == 1:
+            return self._layers[0]
+        merged: dict[Key, Values] = {}
+        for layer in self._layers:
+            merged.update(layer)
+        return merged
+
+    def __iter__(self) -> Iterator[tuple[str, str, str]]:
+        for (section, key), values in sorted(self._merged().items()):
+            yield section, key, values[0]
+
+
+def _grown(layers: tuple[_Layer, ...], fresh: dict[Key, Values]) -> tuple[_Layer, ...]:
+    """The layers with one more on top, merged downwards while the one below is not twice as large."""
+    if not fresh:
+        return layers
+    below = list(layers)
+    top: _Layer = fresh
+    while below and len(below[-1]) <= 2 * len(top):
+        top = {**below.pop(), **top}
+    return (*below, top)
+
+
+def merge_json(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any]:
+    """``merge`` on the JSON form, fit as a reducer of a framework's state channel."""
+    return Ledger.from_json(old).merge(Ledger.from_json(new)).to_json()
+
+
+def _migrate(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    version = data.get("version")
+    if version == VERSION:
+        return data
+    if version == 0:
+        # Version 0 was the shape of early checkpoints: one flat table of result decisions.
+        return {"version": VERSION, "results": data.get("r", {}), "rules": data.get("rules", {})}
+    raise StateError(
+        f"ledger: version {version!r} is not known here (this is {VERSION}); "
+        "load it with the version that wrote it"
+    )

@@ -1,0 +1,300 @@
+"""Views of message dicts in the OpenAI chat and the Anthropic form, with memory of messages seen.
+
+A message's JSON bytes are the key of the memory, so a message changed in place is never mistaken
+for its earlier self, and a history that only grows costs one short look at each old message.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any, Literal
+
+from cacheprefix.context._frozen import FrozenDict
+from cacheprefix.context._views import (
+    CallView,
+    Count,
+    MessageView,
+    ResultView,
+    Role,
+    digest_of,
+    make_call,
+    make_message,
+    make_result,
+)
+from cacheprefix.errors import BodyError
+from cacheprefix.prompt import dumps, estimate_tokens
+
+Form = Literal["openai-chat", "anthropic"]
+MARKS = "_cacheprefix"
+"""The field of a message dict that holds its key and pin; taken off before anything is sent."""
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+"""Assistant fields beside the content in which OpenAI-compatible servers carry visible reasoning."""
+
+_ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+_THINKING = ("thinking", "redacted_thinking", "reasoning")
+
+Read = Callable[[Mapping[str, Any], str, Count], MessageView]
+
+
+def views_of(
+    messages: Sequence[Mapping[str, Any]], api: Form, count: Count | None = None
+) -> tuple[MessageView, ...]:
+    """One view a message, in order; raises ``BodyError`` where a message is malformed.
+
+    ``count`` gives the tokens of a text, the documented estimate by default. Tool results get their
+    tool's name from the call they answer, since most forms do not repeat it.
+    """
+    counter = count or estimate_tokens
+    names: dict[str, str] = {}
+    views = []
+    for index, message in enumerate(messages):
+        view = view_of(message, api, counter, f"messages[{index}]")
+        for call in view.calls:
+            names[call.id] = call.name
+        if view.results and any(not result.name and result.call_id in names for result in view.results):
+            view = _named(view, names, counter)
+        views.append(view)
+    return tuple(views)
+
+
+def view_of(message: Mapping[str, Any], api: Form, count: Count, path: str) -> MessageView:
+    """View of one message, from memory when the same content was viewed before."""
+    if type(message) is FrozenDict:
+        cached = message.view
+        if cached is not None and cached[0] == (api, count):
+            view: MessageView = cached[1]
+            return view
+    if not isinstance(message, Mapping):
+        raise BodyError(path, f"expected an object, found {type(message).__name__}")
+    data = dumps(message, path)
+    key = (api, count, blake2b(data, digest_size=16).digest())
+    view_found = _MEMO.get(key)
+    if view_found is None:
+        view_found = _READERS[api](message, path, count)
+        _MEMO.put(key, view_found, len(data))
+    if type(message) is FrozenDict:
+        message.view = ((api, count), view_found)
+    return view_found
+
+
+def named(view: MessageView, names: Mapping[str, str]) -> MessageView:
+    """The view with its results' tool names filled in from the calls they answer."""
+    results = tuple(
+        replace(result, name=names[result.call_id], digest=digest_of(names[result.call_id], result.digest))
+        if not result.name and result.call_id in names
+        else result
+        for result in view.results
+    )
+    return replace(view, results=results)
+
+
+def _named(view: MessageView, names: Mapping[str, str], count: Count) -> MessageView:
+    wanted = tuple(names.get(result.call_id, "") for result in view.results)
+    ids = tuple(result.call_id for result in view.results)
+    key = (count, view.digest, wanted, ids, tuple(result.part for result in view.results))
+    found = _NAMED.get(key)
+    if found is None:
+        found = named(view, names)
+        _NAMED.put(key, found, 4 * view.tokens)
+    return found
+
+
+def role_of(message: Mapping[str, Any], path: str) -> Role:
+    """The role in this room's four words; raises ``BodyError`` for a missing or unknown one."""
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise BodyError(f"{path}.role", f"expected one of {', '.join(_ROLES)}, found {role!r}")
+    return _ROLES[role]
+
+
+def _read_openai(message: Mapping[str, Any], path: str, count: Count) -> MessageView:
+    role = role_of(message, path)
+    key, pinned = _marks(message)
+    texts, media = _content(message.get("content"), f"{path}.content")
+    if role == "tool":
+        call_id = str(message.get("tool_call_id") or message.get("name") or "")
+        text = "\n".join(texts) if texts else None
+        # Chat completions have no error flag; frameworks that keep one leave it in the message.
+        flag = message.get("is_error")
+        result = make_result(
+            call_id,
+            str(message.get("name") or ""),
+            text,
+            count,
+            is_error=flag if isinstance(flag, bool) else None,
+            media=media,
+        )
+        return make_message(role, (), count, results=(result,), key=key, pinned=pinned)
+    thinking = [(-1, str(message[field])) for field in REASONING_FIELDS if message.get(field)]
+    calls = [
+        _openai_call(call, f"{path}.tool_calls[{n}]", count) for n, call in _listed(message, "tool_calls")
+    ]
+    legacy = message.get("function_call")
+    if isinstance(legacy, Mapping):
+        name = str(legacy.get("name") or "")
+        calls.append(make_call(name, name, _arguments(legacy.get("arguments"), path), count))
+    return make_message(
+        role, texts, count, calls=calls, thinking=thinking[:1], media=media, key=key, pinned=pinned
+    )
+
+
+def _read_anthropic(message: Mapping[str, Any], path: str, count: Count) -> MessageView:
+    role = role_of(message, path)
+    key, pinned = _marks(message)
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return make_message(role, (content,) if content else (), count, key=key, pinned=pinned)
+    texts: list[str] = []
+    media: list[str] = []
+    calls: list[CallView] = []
+    results: list[ResultView] = []
+    thinking: list[tuple[int, str]] = []
+    for part, block in enumerate(_blocks(content, f"{path}.content")):
+        where = f"{path}.content[{part}]"
+        kind = block.get("type")
+        if kind == "text":
+            texts.append(_string(block.get("text"), f"{where}.text"))
+        elif kind == "tool_use":
+            arguments = _arguments(block.get("input"), where)
+            calls.append(
+                make_call(str(block.get("id") or ""), str(block.get("name") or ""), arguments, count)
+            )
+        elif kind == "tool_result":
+            inner, pictures = _content(block.get("content"), f"{where}.content")
+            results.append(
+                make_result(
+                    str(block.get("tool_use_id") or ""),
+                    "",
+                    "\n".join(inner) if inner else None,
+                    count,
+                    # Anthropic's flag is optional and false when absent, yet many tools only say it in words.
+                    is_error=True if block.get("is_error") else None,
+                    media=pictures,
+                    part=part,
+                )
+            )
+        elif kind in _THINKING:
+            thinking.append((part, str(block.get("thinking") or block.get("data") or "")))
+        else:
+            media.append(_fingerprint(block, where))
+    return make_message(
+        role,
+        texts,
+        count,
+        calls=calls,
+        results=results,
+        thinking=thinking,
+        media=media,
+        key=key,
+        pinned=pinned,
+    )
+
+
+def _content(content: Any, path: str) -> tuple[list[str], list[str]]:
+    """Texts and media fingerprints of string or block content."""
+    if content is None or content == "":
+        return [], []
+    if isinstance(content, str):
+        return [content], []
+    if isinstance(content, Mapping):
+        return [dumps(content, path).decode()], []
+    texts: list[str] = []
+    media: list[str] = []
+    for part, block in enumerate(_blocks(content, path)):
+        if isinstance(block.get("text"), str):
+            texts.append(block["text"])
+        elif isinstance(block.get("refusal"), str):
+            texts.append(block["refusal"])
+        else:
+            media.append(_fingerprint(block, f"{path}[{part}]"))
+    return texts, media
+
+
+def _blocks(content: Any, path: str) -> list[Mapping[str, Any]]:
+    if not isinstance(content, Sequence) or isinstance(content, (str, bytes)):
+        raise BodyError(path, f"expected text or a list of blocks, found {type(content).__name__}")
+    blocks: list[Mapping[str, Any]] = []
+    for part, block in enumerate(content):
+        if isinstance(block, str):
+            blocks.append({"type": "text", "text": block})
+        elif isinstance(block, Mapping):
+            blocks.append(block)
+        else:
+            raise BodyError(f"{path}[{part}]", f"expected a block, found {type(block).__name__}")
+    return blocks
+
+
+def _openai_call(call: Any, path: str, count: Count) -> CallView:
+    if not isinstance(call, Mapping):
+        raise BodyError(path, f"expected an object, found {type(call).__name__}")
+    inner = call.get("function") or call.get("custom") or {}
+    arguments = inner.get("arguments", inner.get("input"))
+    return make_call(
+        str(call.get("id") or ""), str(inner.get("name") or ""), _arguments(arguments, path), count
+    )
+
+
+def _listed(message: Mapping[str, Any], field: str) -> list[tuple[int, Any]]:
+    return list(enumerate(message.get(field) or ()))
+
+
+def _arguments(value: Any, path: str) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else dumps(value, path).decode("utf-8", "surrogatepass")
+
+
+def _fingerprint(block: Mapping[str, Any], path: str) -> str:
+    # Markers move and are no content; a picture's digest must not change with them.
+    plain = {name: value for name, value in block.items() if name != "cache_control"}
+    return digest_of(dumps(plain, path).decode("utf-8", "surrogatepass"))
+
+
+def _string(value: Any, path: str) -> str:
+    if not isinstance(value, str):
+        raise BodyError(path, f"expected a string, found {type(value).__name__}")
+    return value
+
+
+def _marks(message: Mapping[str, Any]) -> tuple[str | None, bool]:
+    marks = message.get(MARKS)
+    if not isinstance(marks, Mapping):
+        return None, False
+    key = marks.get("key")
+    return (key if isinstance(key, str) else None), bool(marks.get("pinned"))
+
+
+class _Memo:
+    """Two generations of views; when the young one holds its share of bytes the old one goes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._half = max_bytes // 2
+        self._young: dict[Any, MessageView] = {}
+        self._old: dict[Any, MessageView] = {}
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: Any) -> MessageView | None:
+        return self._young.get(key) or self._old.get(key)
+
+    def put(self, key: Any, view: MessageView, size: int) -> None:
+        with self._lock:
+            self._young[key] = view
+            self._bytes += size + 500
+            if self._bytes > self._half:
+                self._old, self._young, self._bytes = self._young, {}, 0
+
+
+_MEMO = _Memo(64_000_000)
+_NAMED = _Memo(64_000_000)
+_READERS: dict[Form, Read] = {"openai-chat": _read_openai, "anthropic": _read_anthropic}
