@@ -24,7 +24,7 @@ from cacheprefix.profiles._profile import (
 )
 from cacheprefix.profiles._registry import Registry, default_registry, load_profiles, profile_for
 from cacheprefix.profiles._usage import NO_CALLS, Usage, usage_from_dict
-from cacheprefix.profiles._usage_shapes import merge_usage, normalise_usage
+from cacheprefix.profiles._usage_reader import merge_usage, normalise_usage
 
 __all__ = [
     "NO_CALLS",

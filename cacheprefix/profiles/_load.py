@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.errors import ProfileError
-from cacheprefix.profiles._profile import Evidence, Profile, Ttl
+from cacheprefix.profiles._fields import CONFIDENCES, Where, names_of, shown, text_of, value_of
+from cacheprefix.profiles._profile import Evidence, Profile
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -18,29 +19,8 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
-_PLACEMENTS = ("lane", "tools", "system", "messages", "none")
-_CONFIDENCES = ("high", "medium", "low", "contested")
-_APIS = ("openai-chat", "openai-responses", "anthropic", "gemini", "bedrock")
-_ENUMS: dict[str, tuple[str, ...]] = {
-    "control": ("automatic", "explicit", "both", "named", "none"),
-    "match": ("block", "breakpoint", "unit"),
-    "implicit_reads": ("breakpoint", "prefix"),
-    "found_by": ("model", "provider", "name"),
-    "ttl_from": ("start", "end"),
-    "readable": ("start", "first_token", "end"),
-    "markers": ("anthropic", "bedrock", "openai", "gemini"),
-    "tool_choice_safe": ("keep", "none", "allowed_tools"),
-    "scope": ("workspace", "organisation", "account", "server", "slot"),
-}
-_INTS = {"min_tokens": 0, "block_tokens": 1, "max_breakpoints": 0, "lookback": 0, "read_candidates": 1,
-         "rate_per_key": 1}  # fmt: skip
-_FLAGS = frozenset({"collapse_runs", "implicit_breakpoint", "automatic_breakpoint",
-                    "cold_parallel_shares", "input_includes_cached", "mid_system", "thinking_bound",
-                    "strips_thinking", "charges_storage"})  # fmt: skip
-_TEXTS = frozenset({"provider", "routing_key", "note"})
-_OPTIONAL = frozenset({"lookback", "read_candidates", "routing_key", "rate_per_key", "markers"})
 # What a model row may not change: these say which row it is.
 _IDENTITY = frozenset({"name", "provider", "apis", "found_by", "models", "source", "checked_on", "confidence",
                        "evidence", "note"})  # fmt: skip
@@ -70,17 +50,6 @@ class Row:
     variants: tuple[Variant, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Where:
-    """The place of a row in its file, for messages."""
-
-    file: str
-    row: str
-
-    def error(self, key: str, problem: str, fix: str) -> ProfileError:
-        return ProfileError(f"{self.file}: {self.row}, key {key!r}: {problem}; {fix}")
-
-
 def load_rows(path: Path, known: Mapping[str, Row]) -> tuple[Row, ...]:
     """The rows of a TOML file, in its order.
 
@@ -98,20 +67,20 @@ def load_rows(path: Path, known: Mapping[str, Row]) -> tuple[Row, ...]:
 
 def parse_rows(data: Mapping[str, Any], file: str, known: Mapping[str, Row]) -> tuple[Row, ...]:
     """The rows of an already parsed file; see :func:`load_rows`."""
-    top = _Where(file, "top level")
+    top = Where(file, "top level")
     for key in data:
         if key not in {"version", "source", "profile"}:
             raise top.error(key, "is not known", "use [source.NAME] and [[profile]] tables")
     if data.get("version", 1) != 1:
         raise top.error("version", f"is {data['version']!r}", "this release reads version = 1")
     sources = {
-        name: _evidence(raw, _Where(file, f"source {name!r}"), {})
+        name: _evidence(raw, Where(file, f"source {name!r}"), {})
         for name, raw in _tables(data, "source", top, dict).items()
     }
     rows = dict(known)
     names: dict[str, None] = {}
     for index, raw in enumerate(_tables(data, "profile", top, list)):
-        row = _row(raw, _Where(file, f"profile {_label(raw, index)}"), sources, rows)
+        row = _row(raw, Where(file, f"profile {_label(raw, index)}"), sources, rows)
         rows[row.profile.name] = row
         names[row.profile.name] = None
     return tuple(rows[name] for name in names)
@@ -122,17 +91,17 @@ def _label(raw: object, index: int) -> str:
     return repr(name) if isinstance(name, str) else f"number {index + 1}"
 
 
-def _tables(data: Mapping[str, Any], key: str, where: _Where, kind: type) -> Any:
+def _tables(data: Mapping[str, Any], key: str, where: Where, kind: type) -> Any:
     found = data.get(key, kind())
     if not isinstance(found, kind):
         wanted = "[[profile]] tables" if kind is list else "[source.NAME] tables"
-        raise where.error(key, f"is {_shown(found)}", f"write it as {wanted}")
+        raise where.error(key, f"is {shown(found)}", f"write it as {wanted}")
     return found
 
 
-def _row(raw: object, where: _Where, sources: Mapping[str, Evidence], known: Mapping[str, Row]) -> Row:
+def _row(raw: object, where: Where, sources: Mapping[str, Evidence], known: Mapping[str, Row]) -> Row:
     if not isinstance(raw, dict):
-        raise where.error("profile", f"is {_shown(raw)}", "write each row as a [[profile]] table")
+        raise where.error("profile", f"is {shown(raw)}", "write each row as a [[profile]] table")
     raw = dict(raw)
     name = raw.pop("name", None)
     if not isinstance(name, str) or not name:
@@ -144,7 +113,7 @@ def _row(raw: object, where: _Where, sources: Mapping[str, Evidence], known: Map
     model_rows = raw.pop("model", [])
     evidence_rows = raw.pop("evidence", [])
     own = _evidence(raw, where, sources, pop=True, default=None if parent is None else parent.profile)
-    values = {key: _value(key, value, where) for key, value in raw.items()}
+    values = {key: value_of(key, value, where) for key, value in raw.items()}
     evidence = {**_inherited(parent, values, own), **_single(evidence_rows, where, sources)}
     given: dict[str, Any] = dict(values)
     given.update(name=name, source=own.source, checked_on=own.checked_on, confidence=own.confidence)
@@ -175,59 +144,65 @@ def _inherited(parent: Row | None, values: Mapping[str, Any], own: Evidence) -> 
 def _surviving(variants: Iterable[Variant], values: Mapping[str, Any]) -> tuple[Variant, ...]:
     """The parent's variants without what the row now states for all its models."""
     cut = (
-        replace(variant, values=MappingProxyType({k: v for k, v in variant.values.items() if k not in values}))
+        replace(
+            variant, values=MappingProxyType({k: v for k, v in variant.values.items() if k not in values})
+        )
         for variant in variants
     )
     return tuple(variant for variant in cut if variant.values)
 
 
-def _complete(given: Mapping[str, Any], where: _Where) -> Profile:
+def _complete(given: Mapping[str, Any], where: Where) -> Profile:
     for spec in fields(Profile):
         if spec.name not in given and spec.default is MISSING and spec.default_factory is MISSING:
-            raise where.error(spec.name, "is missing", 'state it, or take it from another row with like = "NAME"')
+            raise where.error(
+                spec.name, "is missing", 'state it, or take it from another row with like = "NAME"'
+            )
     return Profile(**given)
 
 
-def _consistent(profile: Profile, where: _Where) -> None:
+def _consistent(profile: Profile, where: Where) -> None:
     """Refuses rows whose values contradict each other, which would only show much later as wrong advice."""
     if not profile.ttls:
         raise where.error("ttls", "is empty", "state at least one lifetime; its write price is needed")
     if profile.match == "breakpoint" and not profile.max_breakpoints:
-        raise where.error("max_breakpoints", "is 0 though reads happen at breakpoints", "state the limit, e.g. 4")
+        raise where.error(
+            "max_breakpoints", "is 0 though reads happen at breakpoints", "state the limit, e.g. 4"
+        )
     if profile.markers in ("anthropic", "bedrock", "openai") and not profile.max_breakpoints:
         raise where.error("markers", "are set though no breakpoint is allowed", "state max_breakpoints")
 
 
 def _variants(
-    raws: object, where: _Where, sources: Mapping[str, Evidence], own: Evidence
+    raws: object, where: Where, sources: Mapping[str, Evidence], own: Evidence
 ) -> Iterable[Variant]:
     if not isinstance(raws, list):
-        raise where.error("model", f"is {_shown(raws)}", "write [[profile.model]] tables")
-    for index, raw in enumerate(raws):
-        place = _Where(where.file, f"{where.row}, model row {index + 1}")
-        if not isinstance(raw, dict):
-            raise place.error("model", f"is {_shown(raw)}", "write a [[profile.model]] table")
-        raw = dict(raw)
-        models = _globs("models", raw.pop("models", None), place)
-        note = _text("note", raw.pop("note", ""), place)
+        raise where.error("model", f"is {shown(raws)}", "write [[profile.model]] tables")
+    for index, given in enumerate(raws):
+        place = Where(where.file, f"{where.row}, model row {index + 1}")
+        if not isinstance(given, dict):
+            raise place.error("model", f"is {shown(given)}", "write a [[profile.model]] table")
+        raw = dict(given)
+        models = names_of("models", raw.pop("models", None), place)
+        note = text_of("note", raw.pop("note", ""), place)
         evidence = _evidence(raw, place, sources, pop=True, default=own)
         evidence = replace(evidence, note=note or evidence.note)
         for key in raw:
             if key not in VALUE_FIELDS:
                 raise place.error(key, "cannot differ by model", f"use one of: {', '.join(VALUE_FIELDS)}")
-        values = {key: _value(key, value, place) for key, value in raw.items()}
+        values = {key: value_of(key, value, place) for key, value in raw.items()}
         yield Variant(models, MappingProxyType(values), evidence)
 
 
-def _single(raws: object, where: _Where, sources: Mapping[str, Evidence]) -> dict[str, Evidence]:
+def _single(raws: object, where: Where, sources: Mapping[str, Evidence]) -> dict[str, Evidence]:
     if not isinstance(raws, list):
-        raise where.error("evidence", f"is {_shown(raws)}", "write [[profile.evidence]] tables")
+        raise where.error("evidence", f"is {shown(raws)}", "write [[profile.evidence]] tables")
     found: dict[str, Evidence] = {}
     for index, raw in enumerate(raws):
-        place = _Where(where.file, f"{where.row}, evidence {index + 1}")
+        place = Where(where.file, f"{where.row}, evidence {index + 1}")
         if not isinstance(raw, dict):
-            raise place.error("evidence", f"is {_shown(raw)}", "write a [[profile.evidence]] table")
-        names = _globs("fields", raw.get("fields"), place)
+            raise place.error("evidence", f"is {shown(raw)}", "write a [[profile.evidence]] table")
+        names = names_of("fields", raw.get("fields"), place)
         for name in names:
             if name not in VALUE_FIELDS:
                 raise place.error("fields", f"names no rule ({name!r})", f"use: {', '.join(VALUE_FIELDS)}")
@@ -238,13 +213,13 @@ def _single(raws: object, where: _Where, sources: Mapping[str, Evidence]) -> dic
 
 def _evidence(
     raw: dict[str, Any],
-    where: _Where,
+    where: Where,
     sources: Mapping[str, Evidence],
     *,
     pop: bool = False,
     default: Evidence | Profile | None = None,
 ) -> Evidence:
-    """``source`` is a name from the file's [source.NAME] tables, or free text with its date and confidence."""
+    """``source`` is a name from the file's [source.NAME] tables, or text with a date and confidence."""
     taken = raw if pop else dict(raw)
     text, day, trust = (taken.pop(key, None) for key in ("source", "checked_on", "confidence"))
     note = "" if pop else taken.pop("note", "")
@@ -258,126 +233,11 @@ def _evidence(
     day = (base.checked_on if base else None) if day is None else day
     trust = (base.confidence if base else None) if trust is None else trust
     if text is not None and (not isinstance(text, str) or not text.strip()):
-        raise where.error("source", f"is {_shown(text)}", "say in words where the rule comes from")
+        raise where.error("source", f"is {shown(text)}", "say in words where the rule comes from")
     if isinstance(day, datetime) or not isinstance(day, date):
-        raise where.error("checked_on", f"is {_shown(day)}", "write the day, as checked_on = 2026-11-21")
-    if trust not in _CONFIDENCES:
-        raise where.error("confidence", f"is {_shown(trust)}", f"use one of: {', '.join(_CONFIDENCES)}")
+        raise where.error("checked_on", f"is {shown(day)}", "write the day, as checked_on = 2026-11-21")
+    if trust not in CONFIDENCES:
+        raise where.error("confidence", f"is {shown(trust)}", f"use one of: {', '.join(CONFIDENCES)}")
     if not isinstance(note, str):
-        raise where.error("note", f"is {_shown(note)}", "write text")
+        raise where.error("note", f"is {shown(note)}", "write text")
     return Evidence(base.source if base else str(text), day, trust, note or (base.note if base else ""))
-
-
-def _value(key: str, value: object, where: _Where) -> Any:
-    if key in _OPTIONAL and value == "none":
-        return None
-    check = _CHECKS.get(key)
-    if check is None:
-        raise where.error(key, "is not known", f"use one of: {', '.join(sorted(_CHECKS))}")
-    return check(key, value, where)
-
-
-def _int(key: str, value: object, where: _Where) -> int:
-    least = _INTS[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise where.error(key, f"is {_shown(value)}", f"write a whole number of at least {least}")
-    return value
-
-
-def _number(key: str, value: object, where: _Where) -> float:
-    # A comparison with NaN is false, so the condition says what is wanted rather than what is not.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise where.error(key, f"is {_shown(value)}", "write a number of at least 0")
-    return float(value)
-
-
-def _flag(key: str, value: object, where: _Where) -> bool:
-    if not isinstance(value, bool):
-        raise where.error(key, f"is {_shown(value)}", "write true or false")
-    return value
-
-
-def _text(key: str, value: object, where: _Where) -> str:
-    if not isinstance(value, str):
-        raise where.error(key, f"is {_shown(value)}", "write text")
-    return value
-
-
-def _enum(key: str, value: object, where: _Where) -> str:
-    if value not in _ENUMS[key]:
-        raise where.error(key, f"is {_shown(value)}", f"use one of: {', '.join(_ENUMS[key])}")
-    return str(value)
-
-
-def _globs(key: str, value: object, where: _Where) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise where.error(key, f"is {_shown(value)}", f'write a list of names, as {key} = ["gpt-9*"]')
-    return tuple(value)
-
-
-def _apis(key: str, value: object, where: _Where) -> tuple[str, ...]:
-    names = _globs(key, value, where)
-    for name in names:
-        if name not in _APIS:
-            raise where.error(key, f"has {name!r}", f"use: {', '.join(_APIS)}")
-    return names
-
-
-def _settings(key: str, value: object, where: _Where) -> Mapping[str, str]:
-    if not isinstance(value, dict):
-        raise where.error(key, f"is {_shown(value)}", f'write a table, as {key} = {{ tool_choice = "messages" }}')
-    for name, placement in value.items():
-        if placement not in _PLACEMENTS:
-            raise where.error(f"{key}.{name}", f"is {_shown(placement)}", f"use: {', '.join(_PLACEMENTS)}")
-    return MappingProxyType({"*": "lane", **value})
-
-
-def _paths(key: str, value: object, where: _Where) -> Mapping[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(path, str) for path in value.values()):
-        raise where.error(key, f"is {_shown(value)}", f'write a table of paths, as {key} = {{ read = "..." }}')
-    return MappingProxyType(dict(value))
-
-
-def _ttls(key: str, value: object, where: _Where) -> tuple[Ttl, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise where.error(key, f"is {_shown(value)}", 'write [{ name = "5m", seconds = 300, write = 1.25 }]')
-    return tuple(_ttl(f"{key}[{index}]", item, where) for index, item in enumerate(value))
-
-
-def _ttl(key: str, raw: Mapping[str, Any], where: _Where) -> Ttl:
-    known = {spec.name for spec in fields(Ttl)}
-    for name in raw:
-        if name not in known:
-            raise where.error(f"{key}.{name}", "is not known", f"use: {', '.join(sorted(known))}")
-    for name in ("name", "write"):
-        if name not in raw:
-            raise where.error(f"{key}.{name}", "is missing", "a lifetime needs a name and a write price")
-    seconds = {
-        name: _number(f"{key}.{name}", raw[name], where) for name in ("seconds", "max_seconds") if name in raw
-    }
-    return Ttl(
-        name=_text(f"{key}.name", raw["name"], where),
-        write=_number(f"{key}.write", raw["write"], where),
-        seconds=seconds.get("seconds"),
-        refreshed_by_read=_flag(f"{key}.refreshed_by_read", raw.get("refreshed_by_read", True), where),
-        max_seconds=seconds.get("max_seconds"),
-    )
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-_CHECKS: dict[str, Callable[[str, object, _Where], Any]] = {
-    **dict.fromkeys(_ENUMS, _enum),
-    **dict.fromkeys(_INTS, _int),
-    **dict.fromkeys(_FLAGS, _flag),
-    **dict.fromkeys(_TEXTS, _text),
-    "models": _globs,
-    "apis": _apis,
-    "read": _number,
-    "ttls": _ttls,
-    "settings": _settings,
-    "usage_fields": _paths,
-}

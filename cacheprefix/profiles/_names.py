@@ -22,7 +22,8 @@ _PROVIDERS = {
 """Names in use in frameworks and gateways, and the provider each stands for."""
 
 _GATEWAYS = frozenset({"openrouter", "litellm", "litellm_proxy", "custom_openai", "text-completion-openai",
-                       "converse", "invoke", "responses", "publishers", "global", "chat", "foundry"})  # fmt: skip
+                       "converse", "invoke", "responses", "publishers", "global", "chat",
+                       "foundry"})  # fmt: skip
 """Path parts that say how a model is reached, not who serves it."""
 
 _HOSTS = (

@@ -136,7 +136,7 @@ class Profile:
     """Whether the reported input count contains the cached tokens."""
 
     usage_fields: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
-    """Dotted paths in the raw usage by ``input``, ``read``, ``write``, ``write_5m`` and the like, ``output``."""
+    """Dotted paths in the raw usage by ``input``, ``read``, ``write``, ``write_5m`` …, ``output``."""
 
     routing_key: str | None = None
     """Body field, or ``header:NAME``, that sends like requests to the same machine."""

@@ -35,7 +35,7 @@ class Usage:
     """Fields to which some of the calls contributed nothing because it was not reported."""
 
     summed: bool = False
-    """Whether the provider added up several passes of its own (server-side tools): no single prompt's count."""
+    """Whether the provider added up passes of its own (server-side tools): no single prompt's count."""
 
     problems: tuple[str, ...] = ()
     """What was wrong with the report; the fields concerned are left unreported."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from cacheprefix.profiles._shapes import PLAIN, SHAPES, Shape, shape_from
 from cacheprefix.profiles._usage import Usage
 
 if TYPE_CHECKING:
@@ -16,165 +16,6 @@ if TYPE_CHECKING:
 _ABSENT: Final = object()
 _SELECTOR = re.compile(r"^(\w+)\[(\w+)=([^\]]*)\]$")
 _DEEPEST = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """Where one family of reports keeps its counts.
-
-    A path is dotted, ``a|b`` takes the first that holds a count, ``a+b`` adds what is there.
-    """
-
-    name: str
-    marks: tuple[str, ...]
-    """The shape fits when one of these paths exists, even with a null in it."""
-
-    input: str
-    read: str
-    includes_cached: bool
-    write: str = ""
-    splits: Mapping[str, str] = field(default_factory=dict)
-    """Written tokens by lifetime; what ``write`` has beyond them was written without a stated lifetime."""
-
-    split_of_total: bool = True
-    """Whether ``write`` contains the splits."""
-
-    output: str = ""
-    reasoning: str = ""
-    absent_is_zero: bool = False
-    """Whether the wire format leaves zeros out, so that a missing read count means zero."""
-
-
-_LANGCHAIN = "input_token_details"
-_CHAT_DETAILS = "prompt_tokens_details"
-_SHAPES = (
-    # Amazon Bedrock Converse, botocore service model: inputTokens excludes both cache counts.
-    _Shape(
-        "bedrock",
-        ("inputTokens",),
-        input="inputTokens",
-        read="cacheReadInputTokens|cacheReadInputTokenCount",
-        includes_cached=False,
-        write="cacheWriteInputTokens|cacheWriteInputTokenCount",
-        splits={"5m": "cacheDetails[ttl=5m].inputTokens", "1h": "cacheDetails[ttl=1h].inputTokens"},
-        output="outputTokens",
-    ),
-    # Gemini: protobuf JSON leaves zeros out. Tool-use and thought tokens are counted beside, not within.
-    _Shape(
-        "gemini",
-        ("promptTokenCount", "prompt_token_count"),
-        input="promptTokenCount+toolUsePromptTokenCount|prompt_token_count+tool_use_prompt_token_count",
-        read="cachedContentTokenCount|cached_content_token_count|cached_prompt_tokens",
-        includes_cached=True,
-        output="candidatesTokenCount+thoughtsTokenCount|candidates_token_count+thoughts_token_count",
-        reasoning="thoughtsTokenCount|thoughts_token_count",
-        absent_is_zero=True,
-    ),
-    # Ollama 0.x: prompt_eval_count is the whole prompt; nothing says what came from the slot's cache.
-    _Shape(
-        "ollama",
-        ("prompt_eval_count",),
-        input="prompt_eval_count",
-        read="",
-        includes_cached=True,
-        output="eval_count",
-    ),
-    # LangChain usage_metadata: input includes cached; with a service tier the details carry its prefix, and
-    # cache_creation is set to 0 once the 5m and 1h counts are there (langchain_anthropic 1.7.7).
-    _Shape(
-        "langchain",
-        (_LANGCHAIN,),
-        input="input_tokens",
-        read=f"{_LANGCHAIN}.cache_read+{_LANGCHAIN}.priority_cache_read+{_LANGCHAIN}.flex_cache_read",
-        includes_cached=True,
-        write=f"{_LANGCHAIN}.cache_creation+{_LANGCHAIN}.priority_cache_creation"
-        f"+{_LANGCHAIN}.flex_cache_creation",
-        splits={
-            "5m": f"{_LANGCHAIN}.ephemeral_5m_input_tokens",
-            "1h": f"{_LANGCHAIN}.ephemeral_1h_input_tokens",
-        },
-        output="output_tokens",
-        reasoning="output_token_details.reasoning+output_token_details.priority_reasoning"
-        "+output_token_details.flex_reasoning",
-    ),
-    # OpenAI chat completions and all who copy it (DeepSeek, xAI, Mistral, Groq, vLLM, SGLang, llama.cpp,
-    # AutoGen, LiteLLM with Anthropic's names beside, CrewAI).
-    _Shape(
-        "openai-chat",
-        ("prompt_tokens",),
-        input="prompt_tokens",
-        read=f"{_CHAT_DETAILS}.cached_tokens|prompt_cache_hit_tokens|cached_prompt_tokens"
-        "|cache_read_input_tokens|cached_prompt_text_tokens|cached_tokens|timings.cache_n",
-        includes_cached=True,
-        write=f"{_CHAT_DETAILS}.cache_write_tokens|{_CHAT_DETAILS}.cache_creation_tokens"
-        f"|cache_creation_input_tokens|cache_creation_tokens|{_CHAT_DETAILS}.created_cache_tokens",
-        splits={
-            "5m": f"{_CHAT_DETAILS}.cache_creation_token_details.ephemeral_5m_input_tokens"
-            "|cache_creation.ephemeral_5m_input_tokens",
-            "1h": f"{_CHAT_DETAILS}.cache_creation_token_details.ephemeral_1h_input_tokens"
-            "|cache_creation.ephemeral_1h_input_tokens",
-        },
-        output="completion_tokens",
-        reasoning="completion_tokens_details.reasoning_tokens|reasoning_tokens",
-    ),
-    # OpenAI responses.
-    _Shape(
-        "openai-responses",
-        ("input_tokens_details", "cached_prompt_tokens"),
-        input="input_tokens",
-        read="input_tokens_details.cached_tokens|cached_prompt_tokens|cached_prompt_text_tokens",
-        includes_cached=True,
-        write="input_tokens_details.cache_write_tokens|cache_creation_tokens",
-        output="output_tokens",
-        reasoning="output_tokens_details.reasoning_tokens|reasoning_tokens",
-    ),
-    # Anthropic: input_tokens is only what was neither read nor written.
-    _Shape(
-        "anthropic",
-        ("cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation", "server_tool_use"),
-        input="input_tokens",
-        read="cache_read_input_tokens",
-        includes_cached=False,
-        write="cache_creation_input_tokens",
-        splits={
-            "5m": "cache_creation.ephemeral_5m_input_tokens",
-            "1h": "cache_creation.ephemeral_1h_input_tokens",
-        },
-        output="output_tokens",
-        reasoning="output_tokens_details.thinking_tokens|output_tokens_details.reasoning_tokens",
-    ),
-    # OpenTelemetry GenAI attributes; the conventions ask for input_tokens with the cached ones included.
-    _Shape(
-        "opentelemetry",
-        ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"),
-        input="gen_ai.usage.input_tokens|gen_ai.usage.prompt_tokens",
-        read="gen_ai.usage.cache_read.input_tokens|gen_ai.usage.cache_read_input_tokens",
-        includes_cached=True,
-        write="gen_ai.usage.cache_creation.input_tokens|gen_ai.usage.cache_creation_input_tokens",
-        output="gen_ai.usage.output_tokens|gen_ai.usage.completion_tokens",
-    ),
-    # llama.cpp without a usage object: prompt_n is what had to be computed.
-    _Shape(
-        "llama.cpp",
-        ("timings",),
-        input="timings.prompt_n",
-        read="timings.cache_n",
-        includes_cached=False,
-        output="timings.predicted_n",
-    ),
-    # The whole input under its plain name, cache counts (if any) under ours.
-    _Shape(
-        "plain",
-        ("input_tokens",),
-        input="input_tokens",
-        read="cache_read_tokens",
-        includes_cached=True,
-        write="cache_write_tokens",
-        splits={ttl: f"cache_write_{ttl}_tokens|cache_write.{ttl}" for ttl in ("5m", "1h", "30m", "12h")},
-        output="output_tokens",
-    ),
-)
-_PLAIN = _SHAPES[-1]
 
 
 def normalise_usage(
@@ -203,7 +44,9 @@ def _normalised(raw: object, api: str | None, provider: str | None, profile: Pro
     inner, outer = _descend(raw)
     shape = _shape_of(inner, api, provider, profile)
     if shape is None:
-        found = f"{type(raw).__name__}" if not isinstance(raw, Mapping) else f"keys {sorted(map(str, raw))[:6]}"
+        found = (
+            f"{type(raw).__name__}" if not isinstance(raw, Mapping) else f"keys {sorted(map(str, raw))[:6]}"
+        )
         return Usage(problems=(f"usage of no known form ({found})",))
     return _Reader(inner, outer).read(shape)
 
@@ -246,9 +89,11 @@ def _descend(raw: object) -> tuple[object, object]:
     """The usage object inside ``raw``, and ``raw`` itself for counts that stand beside it."""
     inner = raw
     for _ in range(_DEEPEST):
-        if any(_find(inner, mark) is not _ABSENT for shape in _SHAPES for mark in shape.marks[:2]):
+        if any(_find(inner, mark) is not _ABSENT for shape in SHAPES for mark in shape.marks[:2]):
             break
-        held = (_find(inner, key) for key in ("usage", "usageMetadata", "usage_metadata", "message", "response"))
+        held = (
+            _find(inner, key) for key in ("usage", "usageMetadata", "usage_metadata", "message", "response")
+        )
         deeper = next((value for value in held if value is not _ABSENT and value is not None), None)
         if deeper is None or isinstance(deeper, (str, int, float)):
             break
@@ -260,34 +105,20 @@ def _descend(raw: object) -> tuple[object, object]:
     return inner, raw
 
 
-def _shape_of(raw: object, api: str | None, provider: str | None, profile: Profile | None) -> _Shape | None:
+def _shape_of(raw: object, api: str | None, provider: str | None, profile: Profile | None) -> Shape | None:
     fitting = next(
-        (shape for shape in _SHAPES[:-1] if any(_find(raw, mark) is not _ABSENT for mark in shape.marks)), None
+        (shape for shape in SHAPES[:-1] if any(_find(raw, mark) is not _ABSENT for mark in shape.marks)),
+        None,
     )
     if fitting is None and "anthropic" in {api, provider} and _find(raw, "input_tokens") is not _ABSENT:
-        return next(shape for shape in _SHAPES if shape.name == "anthropic")
+        return next(shape for shape in SHAPES if shape.name == "anthropic")
     if fitting is None and profile is not None and profile.usage_fields:
-        own = _shape_from(profile)
+        own = shape_from(profile)
         if any(_find(raw, path) is not _ABSENT for path in own.marks):
             return own
     if fitting is None and _find(raw, "input_tokens") is not _ABSENT:
-        return _PLAIN
+        return PLAIN
     return fitting
-
-
-def _shape_from(profile: Profile) -> _Shape:
-    paths = profile.usage_fields
-    named = {name.removeprefix("write_"): path for name, path in paths.items() if name.startswith("write_")}
-    return _Shape(
-        profile.name,
-        tuple(paths.get("input", "").split("|")),
-        input=paths.get("input", ""),
-        read=paths.get("read", ""),
-        includes_cached=profile.input_includes_cached,
-        write=paths.get("write", ""),
-        splits=named,
-        output=paths.get("output", ""),
-    )
 
 
 def _find(raw: object, path: str) -> Any:
@@ -329,7 +160,7 @@ class _Reader:
         self._inner, self._outer = inner, outer
         self._problems: list[str] = []
 
-    def read(self, shape: _Shape) -> Usage:
+    def read(self, shape: Shape) -> Usage:
         given = self._count(shape.input)
         read = self._count(shape.read)
         if read is None and shape.absent_is_zero and given is not None and not self._problems:
@@ -379,9 +210,11 @@ class _Reader:
             return None
         return int(value)
 
-    def _written(self, shape: _Shape) -> dict[str, int] | None:
+    def _written(self, shape: Shape) -> dict[str, int] | None:
         total = self._count(shape.write)
-        splits = {ttl: count for ttl, path in shape.splits.items() if (count := self._count(path)) is not None}
+        splits = {
+            ttl: count for ttl, path in shape.splits.items() if (count := self._count(path)) is not None
+        }
         if total is None and not splits:
             return None
         rest = max(0, (total or 0) - sum(splits.values()))
