@@ -40,6 +40,8 @@ Origin = Literal["built-in", "entry point", "registered"]
 
 log = logging.getLogger("cacheprefix")
 
+_HOOKS: tuple[str, ...] = tuple(PREFIX + name for name in get_args(HookName))
+
 _named: set[tuple[str, str]] = set()
 """Entry points already named as broken in this process; a second session need not hear of them again."""
 
@@ -152,7 +154,7 @@ class Plugins:
     def _add(self, plugin: object, name: str, origin: Origin, distribution: str | None = None) -> None:
         proxy, hooks = self._guarded(plugin, name)
         if not hooks and origin == "registered":
-            message = f"plugin {name!r} implements no hook; the hooks are {_hooks()}"
+            message = f"plugin {name!r} implements no hook; the hooks are {', '.join(_HOOKS)}"
             raise SetupError(message)
         try:
             self._pm.register(proxy, name)
@@ -273,19 +275,15 @@ def _selection() -> set[str] | None:
 
 
 def _check(plugin: str, hook: str, function: object, options: Mapping[str, Any]) -> None:
-    if not callable(function) or not hook.startswith(PREFIX) or hook.removeprefix(PREFIX) not in get_args(HookName):
-        message = f"plugin {plugin!r} has {hook!r}, and the only hooks are {_hooks()}"
+    if not callable(function) or hook not in _HOOKS:
+        message = f"plugin {plugin!r} has {hook!r}, and the only hooks are {', '.join(_HOOKS)}"
         raise SetupError(message)
     if inspect.iscoroutinefunction(function):
         message = f"plugin {plugin!r}: {hook} is async; hooks are plain functions, called from sync code"
         raise SetupError(message)
     if options.get("hookwrapper"):
-        message = f"plugin {plugin!r}: {hook} uses hookwrapper=True; use wrapper=True, which can be made safe"
+        message = f"plugin {plugin!r}: {hook} uses hookwrapper=True; use wrapper=True instead"
         raise SetupError(message)
-
-
-def _hooks() -> str:
-    return ", ".join(PREFIX + name for name in get_args(HookName))
 
 
 def _name_of(plugin: object) -> str:
