@@ -62,7 +62,7 @@ def _part(reader: Reader, tier: Tier, path: str, head: str, value: Any) -> Secti
         return reader.text(tier, path, head, part["text"])
     if part.get("thought") is True:
         return reader.json(tier, path, "thinking", head, part)
-    kind = next((known for name, known in _KINDS.items() if name in part), "block")
+    kind: Kind = next((known for name, known in _KINDS.items() if name in part), "block")
     return reader.json(tier, path, kind, head, part)
 
 
