@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cacheprefix.errors import ProfileError
 from cacheprefix.profiles._fields import CONFIDENCES, Where, names_of, shown, text_of, value_of
-from cacheprefix.profiles._profile import Evidence, Profile
+from cacheprefix.profiles._profile import Confidence, Evidence, Profile
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -134,9 +134,11 @@ def _row(raw: object, where: Where, sources: Mapping[str, Evidence], known: Mapp
 
 
 def _inherited(parent: Row | None, values: Mapping[str, Any], own: Evidence) -> dict[str, Evidence]:
-    """Evidence a row takes over: a value it does not state itself keeps the proof it came with."""
+    """Evidence of values the row does not state: what they came with, or that nobody says otherwise."""
     if parent is None:
-        return {}
+        trust: Confidence = "low" if own.confidence == "low" else "medium"
+        neutral = Evidence(own.source, own.checked_on, trust, "nothing else is said there: the neutral value")
+        return {name: neutral for name in VALUE_FIELDS if name not in values}
     kept = {name: parent.profile.evidence_for(name) for name in VALUE_FIELDS if name not in values}
     return {name: evidence for name, evidence in kept.items() if evidence != own}
 
