@@ -7,18 +7,22 @@ import threading
 import time
 import warnings
 from collections import Counter as Tally
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from cacheprefix._calls import Break, Call, Line, Report, breaks_of, tally, units_of
+from cacheprefix._conversation import Conversation
 from cacheprefix._turn import Seen, Turn
 from cacheprefix.cache import Breakpoint, CacheModel, CacheStatus, Expectation, Verdict, mark, plan_breakpoints
+from cacheprefix.context import MessageView, ReplaceResult, Results, ResultView, ToolResultBudget
 from cacheprefix.errors import BodyError, CacheprefixError, SetupError
 from cacheprefix.plugins import Plugins
 from cacheprefix.prefix import Fork, ForkPolicy, SharedPrefix, TailPlacement, Tool, tail_text
 from cacheprefix.profiles import Profile, Registry, Usage, default_registry, money, normalise_usage
 from cacheprefix.prompt import Api, Counter, Memo, Prompt, decode, default_counter
+from cacheprefix.stores import MemoryStore, ResultStore
 
 Mode = Literal["observe", "fork"]
 T = TypeVar("T")
@@ -26,6 +30,7 @@ T = TypeVar("T")
 log = logging.getLogger("cacheprefix")
 
 _KEEP_CALLS = 20_000
+_KEEP_CONVERSATIONS = 10_000
 
 
 class CacheprefixWarning(UserWarning):
@@ -44,11 +49,13 @@ class Session:
         prefix: SharedPrefix | str | None = None,
         *,
         mode: Mode = "fork",
+        budget: ToolResultBudget | None = None,
         tail: TailPlacement = "tail",
         provider: str | None = None,
         scope: str = "",
         profiles: Registry | None = None,
         counter: Counter | None = None,
+        results: Results | None = None,
         plugins: Sequence[object] = (),
         on_break: Callable[[Verdict], None] | None = None,
         clock: Callable[[], float] = time.time,
@@ -61,6 +68,8 @@ class Session:
             message = f'Session(tail={tail!r}): use "tail", "sticky" or "cards"'
             raise SetupError(message)
         self.mode = mode
+        self.budget = budget
+        self.results: Results = results if results is not None else ResultStore(MemoryStore())
         self.tail = tail
         self.scope = scope
         self.name = name
@@ -79,6 +88,7 @@ class Session:
         self._folded_breaks: list[Break] = []
         self._agents: set[str] = set()
         self._notes: dict[str, None] = {}
+        self._conversations: OrderedDict[tuple[str, str, str], Conversation] = OrderedDict()
         self._sharing: set[tuple[str, str, str]] = set()
         self.failures: Tally[str] = Tally()
         self._said: set[str] = set()
@@ -169,6 +179,48 @@ class Session:
                 root._sharing.clear()
             root._sharing.add(key)
         return True
+
+    # ------------------------------------------------------------------ conversations
+
+    def conversation(self, id: str = "", *, scope: str | None = None) -> Conversation:  # noqa: A002
+        """The conversation of a thread or run id, made when it is new.
+
+        The most recent 10,000 are kept; what must last longer belongs into the framework's own state.
+        """
+        root = self.root
+        key = (self.name, self.scope if scope is None else scope, id)
+        with self._lock:
+            found = root._conversations.get(key)
+            if found is None:
+                found = Conversation(id, scope=key[1], prefix_key=self._prefix.key)
+                root._conversations[key] = found
+                if len(root._conversations) > _KEEP_CONVERSATIONS:
+                    root._conversations.popitem(last=False)
+            else:
+                root._conversations.move_to_end(key)
+        return found
+
+    def shorten(
+        self, conversation: Conversation, views: Sequence[MessageView], model: str = ""
+    ) -> tuple[ReplaceResult, ...]:
+        """What stands in place of large tool results, decided once and replayed; empty when it fails."""
+        if self.mode == "observe" or (self.budget is None and not len(conversation.ledger)):
+            return ()
+        return self.attempt(
+            "tool-result budget",
+            lambda: conversation.shorten(
+                views,
+                self.budget,
+                count=lambda text: self.count(text, model),
+                store=self.results,
+                replace=self._replacement if self.plugins.overrides("replace_tool_result") else None,
+            ),
+            (),
+        )
+
+    def _replacement(self, result: ResultView) -> str | None:
+        answer = self.plugins.call_first("replace_tool_result", result=result, budget=self.budget)
+        return answer if isinstance(answer, str) else None
 
     # ------------------------------------------------------------------ one request
 
