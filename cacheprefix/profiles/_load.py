@@ -114,7 +114,7 @@ def _row(raw: object, where: Where, sources: Mapping[str, Evidence], known: Mapp
     evidence_rows = raw.pop("evidence", [])
     own = _evidence(raw, where, sources, pop=True, default=None if parent is None else parent.profile)
     values = {key: value_of(key, value, where) for key, value in raw.items()}
-    evidence = {**_inherited(parent, values, own), **_single(evidence_rows, where, sources)}
+    evidence = {**_inherited(parent, values, own), **_single(evidence_rows, where, sources, own)}
     given: dict[str, Any] = dict(values)
     given.update(name=name, source=own.source, checked_on=own.checked_on, confidence=own.confidence)
     given["evidence"] = MappingProxyType(evidence)
@@ -187,7 +187,7 @@ def _variants(
         raw = dict(given)
         models = names_of("models", raw.pop("models", None), place)
         note = text_of("note", raw.pop("note", ""), place)
-        evidence = _evidence(raw, place, sources, pop=True, default=own)
+        evidence = _evidence(raw, place, sources, pop=True, default=own, row=own)
         evidence = replace(evidence, note=note or evidence.note)
         for key in raw:
             if key not in VALUE_FIELDS:
@@ -196,7 +196,9 @@ def _variants(
         yield Variant(models, MappingProxyType(values), evidence)
 
 
-def _single(raws: object, where: Where, sources: Mapping[str, Evidence]) -> dict[str, Evidence]:
+def _single(
+    raws: object, where: Where, sources: Mapping[str, Evidence], own: Evidence
+) -> dict[str, Evidence]:
     if not isinstance(raws, list):
         raise where.error("evidence", f"is {shown(raws)}", "write [[profile.evidence]] tables")
     found: dict[str, Evidence] = {}
@@ -208,7 +210,7 @@ def _single(raws: object, where: Where, sources: Mapping[str, Evidence]) -> dict
         for name in names:
             if name not in VALUE_FIELDS:
                 raise place.error("fields", f"names no rule ({name!r})", f"use: {', '.join(VALUE_FIELDS)}")
-        evidence = _evidence({k: v for k, v in raw.items() if k != "fields"}, place, sources)
+        evidence = _evidence({k: v for k, v in raw.items() if k != "fields"}, place, sources, row=own)
         found.update(dict.fromkeys(names, evidence))
     return found
 
@@ -220,8 +222,12 @@ def _evidence(
     *,
     pop: bool = False,
     default: Evidence | Profile | None = None,
+    row: Evidence | None = None,
 ) -> Evidence:
-    """``source`` is a name from the file's [source.NAME] tables, or text with a date and confidence."""
+    """``source`` is a name from the file's [source.NAME] tables, or text with a date and confidence.
+
+    ``default`` stands in for all three; ``row`` only for the date and confidence of a text.
+    """
     taken = raw if pop else dict(raw)
     text, day, trust = (taken.pop(key, None) for key in ("source", "checked_on", "confidence"))
     note = "" if pop else taken.pop("note", "")
@@ -232,8 +238,9 @@ def _evidence(
         base = Evidence(default.source, default.checked_on, default.confidence)
     if text is None and base is None:
         raise where.error("source", "is missing", "say where the rule comes from (an address or a name)")
-    day = (base.checked_on if base else None) if day is None else day
-    trust = (base.confidence if base else None) if trust is None else trust
+    known = base or row
+    day = (known.checked_on if known else None) if day is None else day
+    trust = (known.confidence if known else None) if trust is None else trust
     if text is not None and (not isinstance(text, str) or not text.strip()):
         raise where.error("source", f"is {shown(text)}", "say in words where the rule comes from")
     if isinstance(day, datetime) or not isinstance(day, date):

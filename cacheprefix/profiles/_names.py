@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 _PROVIDERS = {
     "anthropic": "anthropic", "openai": "openai", "azure": "azure", "azure_openai": "azure",
@@ -65,9 +64,10 @@ def provider_at(base_url: str | None) -> str | None:
     """The provider that answers at ``base_url``; ``None`` for a proxy or an address of one's own."""
     if not base_url:
         return None
-    parts = urlsplit(base_url if "//" in base_url else "//" + base_url)
-    # Only the host and the first path part say who answers; a query may hold anything.
-    place = (parts.netloc.rpartition("@")[2] + parts.path).lower()
+    # Host and path say who answers; a query or a user name may hold anything. Never urlsplit: it raises.
+    place = re.split(r"[?#]", base_url.partition("//")[2] or base_url)[0].lower()
+    host, slash, path = place.partition("/")
+    place = host.rpartition("@")[2] + slash + path
     return next((provider for piece, provider in _HOSTS if piece in place), None)
 
 
@@ -97,6 +97,8 @@ def read_model(model: str) -> ModelName:
     tuned = _TUNED.match(rest)
     if tuned:
         rest = tuned.group(1)
+    if rest.startswith("claude"):
+        rest = rest.replace(".", "-")  # gateways write claude-opus-4.5
     spellings = [rest]
     for pattern in (_VERSION, _DATE, re.compile(r"-latest$")):
         shorter = pattern.sub("", spellings[-1])
