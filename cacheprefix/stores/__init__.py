@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from cacheprefix.stores._effects import as_async
+from cacheprefix.stores._lease import Lease, Turn, aelect, elect
 from cacheprefix.stores._memory import MemoryStore
 from cacheprefix.stores._protocol import AsyncStore, Departure, Listener, Store
+from cacheprefix.stores._redis import RedisStore
 from cacheprefix.stores._results import ResultStore, Slice
+from cacheprefix.stores._sqlite import SqliteStore
 
 __all__ = [
     "AsyncStore",
     "Departure",
+    "Lease",
     "Listener",
     "MemoryStore",
+    "RedisStore",
     "ResultStore",
     "Slice",
+    "SqliteStore",
     "Store",
+    "Turn",
+    "aelect",
     "as_async",
+    "elect",
 ]

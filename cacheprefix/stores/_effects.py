@@ -110,7 +110,11 @@ async def adrive(flow: Generator[Effect, Any, T]) -> T:
         while True:
             try:
                 value = await effect.later()
-            except BaseException as error:  # noqa: PERF203 - what an effect raises belongs to the flow
+            except GeneratorExit:
+                # Nobody waits any more, and a dying coroutine may not await: no further effects.
+                flow.close()
+                raise
+            except BaseException as error:
                 effect = flow.throw(error)
             else:
                 effect = flow.send(value)
@@ -140,8 +144,8 @@ class _AsyncView:
     async def bump(self, names: Sequence[str]) -> None:
         await Do(self._store, self._store.bump, names).later()
 
-    async def size(self, prefix: str = "") -> tuple[int, int]:
-        return cast("tuple[int, int]", await Do(self._store, self._store.size, prefix).later())
+    async def sizes(self, prefix: str = "") -> dict[str, int]:
+        return cast("dict[str, int]", await Do(self._store, self._store.sizes, prefix).later())
 
     async def clear(self, prefix: str = "") -> int:
         return cast("int", await Do(self._store, self._store.clear, prefix).later())

@@ -60,7 +60,7 @@ class Lru(Generic[V]):
         if until is not None:
             now = self._clock()
             # A clock that went back to before the entry was made proves nothing about its age.
-            if now >= until or now < entry[2]:
+            if not entry[2] <= now < until:
                 self._drop(key, "expired")
                 return None
         self._entries.move_to_end(key)

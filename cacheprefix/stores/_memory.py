@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 
+from cacheprefix.stores._clock import steady
 from cacheprefix.stores._fork import reset_in_child
 from cacheprefix.stores._lru import Lru
 from cacheprefix.stores._protocol import Departure, Listener
@@ -31,12 +31,13 @@ class MemoryStore:
         *,
         max_entries: int | None = 4_096,
         max_bytes: int | None = 64 * 1024 * 1024,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = steady,
     ) -> None:
         self._clock = clock
         self._lock = threading.RLock()
         self._entries: Lru[bytes] = Lru(max_entries, max_bytes, clock, self._dropped)
-        self._generations: Lru[bytes] = Lru(_MAX_GENERATIONS, None, clock)
+        # Oldest out first, whatever its use: a forgotten generation is a miss, and hits read many.
+        self._generations: dict[str, bytes] = {}
         self._leases: dict[str, tuple[str, float, float]] = {}
         self._listeners: list[Listener] = []
         reset_in_child(self)
@@ -52,10 +53,9 @@ class MemoryStore:
     def read(self, key: str, names: Sequence[str]) -> tuple[bytes | None, bytes]:
         """See :meth:`Store.read`."""
         with self._lock:
-            if len(names) == 1:
-                token = self._generations.get(names[0])
-                return self._entries.get(key), token if token is not None else self._fresh(names[0])
-            return self._entries.get(key), self.generations(names)
+            known = self._generations.get
+            tokens = [known(name) or self._fresh(name) for name in names]
+            return self._entries.get(key), b"".join(tokens)
 
     def set(self, key: str, value: bytes, ttl: float | None = None) -> None:
         """See :meth:`Store.set`."""
@@ -70,7 +70,8 @@ class MemoryStore:
     def generations(self, names: Sequence[str]) -> bytes:
         """See :meth:`Store.generations`."""
         with self._lock:
-            return b"".join([self._generations.get(name) or self._fresh(name) for name in names])
+            known = self._generations.get
+            return b"".join([known(name) or self._fresh(name) for name in names])
 
     def bump(self, names: Sequence[str]) -> None:
         """See :meth:`Store.bump`."""
@@ -78,17 +79,17 @@ class MemoryStore:
             for name in names:
                 self._fresh(name)
 
-    def size(self, prefix: str = "") -> tuple[int, int]:
-        """See :meth:`Store.size`."""
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """See :meth:`Store.sizes`."""
         with self._lock:
             self._entries.sweep()
-            sizes = [size for _, size in self._entries.sizes(prefix)]
-            return len(sizes), sum(sizes)
+            return dict(self._entries.sizes(prefix))
 
     def clear(self, prefix: str = "") -> int:
         """See :meth:`Store.clear`."""
         with self._lock:
-            self._generations.clear(prefix)
+            for name in [name for name in self._generations if name.startswith(prefix)]:
+                del self._generations[name]
             return self._entries.clear(prefix)
 
     def acquire(self, key: str, owner: str, ttl: float) -> bool:
@@ -138,8 +139,9 @@ class MemoryStore:
         self._leases = {}
 
     def _fresh(self, name: str) -> bytes:
-        token = os.urandom(8)
-        self._generations.put(name, token, 8, None)
+        token = self._generations[name] = os.urandom(8)
+        if len(self._generations) > _MAX_GENERATIONS:
+            del self._generations[next(iter(self._generations))]
         return token
 
     def _dropped(self, key: str, why: Departure) -> None:

@@ -63,8 +63,8 @@ class Store(Protocol):
         """Give every name a fresh generation."""
         ...
 
-    def size(self, prefix: str = "") -> tuple[int, int]:
-        """Return the number of live entries whose key starts with ``prefix``, and their bytes."""
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """Return the live entries whose key starts with ``prefix``, each with its bytes."""
         ...
 
     def clear(self, prefix: str = "") -> int:
@@ -126,8 +126,8 @@ class AsyncStore(Protocol):
         """See :meth:`Store.bump`."""
         ...
 
-    async def size(self, prefix: str = "") -> tuple[int, int]:
-        """See :meth:`Store.size`."""
+    async def sizes(self, prefix: str = "") -> dict[str, int]:
+        """See :meth:`Store.sizes`."""
         ...
 
     async def clear(self, prefix: str = "") -> int:

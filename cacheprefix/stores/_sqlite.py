@@ -1,0 +1,379 @@
+"""The store of one machine: a SQLite file that several processes share."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cacheprefix.errors import StoreError
+from cacheprefix.stores._clock import boot_id, steady
+from cacheprefix.stores._fork import reset_in_child
+from cacheprefix.stores._protocol import Departure, Listener
+
+T = TypeVar("T")
+
+_FORMAT = 1
+
+# The value stands last, so that scans of the small columns need not walk through large values.
+_SCHEMA = (
+    """CREATE TABLE entries (key TEXT PRIMARY KEY, used INTEGER NOT NULL, size INTEGER NOT NULL,
+       boot BLOB, since REAL, until REAL, wall_since REAL, wall_until REAL, value BLOB NOT NULL)""",
+    "CREATE INDEX entries_used ON entries (used)",
+    "CREATE TABLE generations (name TEXT PRIMARY KEY, token BLOB NOT NULL)",
+    """CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL,
+       boot BLOB, since REAL, until REAL, wall_since REAL, wall_until REAL)""",
+    "CREATE TABLE totals (id INTEGER PRIMARY KEY, entries INTEGER NOT NULL, bytes INTEGER NOT NULL)",
+    "INSERT INTO totals VALUES (1, 0, 0)",
+    """CREATE TRIGGER entries_in AFTER INSERT ON entries BEGIN
+       UPDATE totals SET entries = entries + 1, bytes = bytes + new.size; END""",
+    """CREATE TRIGGER entries_change AFTER UPDATE OF size ON entries BEGIN
+       UPDATE totals SET bytes = bytes + new.size - old.size; END""",
+    """CREATE TRIGGER entries_out AFTER DELETE ON entries BEGIN
+       UPDATE totals SET entries = entries - 1, bytes = bytes - old.size; END""",
+)
+
+# Dead by either clock is dead: the steady one where it is this start of the machine, and the
+# wall clock, which after a restart also may not lie before the moment of writing.
+_DEAD = "wall_until <= :wall OR (boot = :boot AND until <= :now) OR (boot <> :boot AND wall_since > :wall)"
+_SWEEP_SECONDS = 60.0
+_TOUCH_LIMIT = 1_024
+_MAX_GENERATIONS = 65_536
+
+# Connections of the parent: a forked child may neither use nor close them.
+_abandoned: list[sqlite3.Connection] = []
+
+
+class SqliteStore:
+    """Entries in one file, for all threads and processes of a machine.
+
+    ``max_entries`` and ``max_bytes`` (values only) bound the file; what was used least
+    recently goes first. Uses are written down together with the next entry, so another process
+    sees them a little late. ``timeout`` is how many seconds a call waits for another process's
+    write before it raises.
+
+    Times to live follow the machine's steady clock; after a restart of the machine, or where
+    the system does not name its start, the wall clock. Neither direction of a changed wall
+    clock brings an expired entry back. Generations do not survive a restart of the machine,
+    because a power cut may have lost the last bump.
+
+    Raises:
+        StoreError: the file cannot be opened, is no database of this kind, is locked for
+            longer than ``timeout``, or the disk is full.
+    """
+
+    shared = True
+    blocking = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_entries: int | None = 100_000,
+        max_bytes: int | None = 1024 * 1024 * 1024,
+        timeout: float = 2.0,
+        clock: Callable[[], float] = steady,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.path = Path(path)
+        self.max_entries = max_entries
+        self.max_bytes = max_bytes
+        self._timeout = timeout
+        self._clock = clock
+        self._wall = wall
+        # An unnamed start matches no row, so that only the wall clock speaks.
+        named = boot_id()
+        self._boot = named or os.urandom(16)
+        self._suffix = named[:8]
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._touched: dict[str, None] = {}
+        self._swept = clock()
+        self._listeners: list[Listener] = []
+        self._query("SELECT entries FROM totals")
+        reset_in_child(self)
+
+    def __repr__(self) -> str:
+        return f"SqliteStore({str(self.path)!r})"
+
+    def __del__(self) -> None:
+        if getattr(self, "_connection", None) is not None:
+            self.close()
+
+    def get(self, key: str) -> bytes | None:
+        """See :meth:`Store.get`."""
+        return self._live(key, self._query(_read_sql(0), (key,)))
+
+    def read(self, key: str, names: Sequence[str]) -> tuple[bytes | None, bytes]:
+        """See :meth:`Store.read`."""
+        rows = self._query(_read_sql(len(names)), (key, *names))
+        if len(names) == 1 and rows and rows[-1][0] == 1:
+            return self._live(key, rows), rows[-1][2] + self._suffix
+        return self._live(key, rows), self._tokens(names, rows)
+
+    def set(self, key: str, value: bytes, ttl: float | None = None) -> None:
+        """See :meth:`Store.set`."""
+        if (ttl is not None and ttl <= 0) or (self.max_bytes is not None and len(value) > self.max_bytes):
+            self.delete(key)
+            return
+        row = (key, len(value), *self._span(ttl), value)
+        gone: list[tuple[str, Departure]] = []
+
+        def work(connection: sqlite3.Connection) -> None:
+            gone.clear()
+            self._settle(connection)
+            connection.execute(
+                """INSERT INTO entries (key, used, size, boot, since, until, wall_since, wall_until, value)
+                VALUES (?, (SELECT ifnull(max(used), 0) + 1 FROM entries), ?, ?, ?, ?, ?, ?, ?)
+                ON CONFLICT (key) DO UPDATE SET used = excluded.used, size = excluded.size,
+                boot = excluded.boot, since = excluded.since, until = excluded.until,
+                wall_since = excluded.wall_since, wall_until = excluded.wall_until, value = excluded.value""",
+                row,
+            )
+            over = self._over(connection)
+            if over or self._clock() - self._swept >= _SWEEP_SECONDS:
+                gone.extend(self._sweep(connection))
+                over = self._over(connection)
+            while over:
+                gone.extend(self._evict(connection))
+                over = self._over(connection)
+
+        self._write(work)
+        self._report(gone)
+
+    def delete(self, key: str) -> bool:
+        """See :meth:`Store.delete`."""
+        return self._write(lambda c: c.execute("DELETE FROM entries WHERE key = ?", (key,)).rowcount > 0)
+
+    def generations(self, names: Sequence[str]) -> bytes:
+        """See :meth:`Store.generations`."""
+        return self._tokens(names, self._query(_read_sql(len(names)), ("", *names)))
+
+    def bump(self, names: Sequence[str]) -> None:
+        """See :meth:`Store.bump`."""
+        rows = [(name, os.urandom(8)) for name in names]
+        self._write(lambda c: c.executemany("INSERT OR REPLACE INTO generations VALUES (?, ?)", rows))
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """See :meth:`Store.sizes`."""
+        sql = f"SELECT key, size FROM entries WHERE key >= :low AND key < :high AND ({_DEAD}) IS NOT TRUE"  # noqa: S608 - constants only
+        return dict(self._query(sql, self._times() | _range(prefix)))
+
+    def clear(self, prefix: str = "") -> int:
+        """See :meth:`Store.clear`."""
+
+        def work(connection: sqlite3.Connection) -> int:
+            span = _range(prefix)
+            connection.execute("DELETE FROM generations WHERE name >= :low AND name < :high", span)
+            return connection.execute("DELETE FROM entries WHERE key >= :low AND key < :high", span).rowcount
+
+        return self._write(work)
+
+    def acquire(self, key: str, owner: str, ttl: float) -> bool:
+        """See :meth:`Store.acquire`."""
+        taken = f"SELECT 1 FROM leases WHERE key = :key AND owner <> :owner AND ({_DEAD}) IS NOT TRUE"  # noqa: S608 - constants only
+        asked = self._times() | {"key": key, "owner": owner}
+        # Waiters ask often: a look that needs no write lock first.
+        if self._query(taken, asked):
+            return False
+
+        def work(connection: sqlite3.Connection) -> bool:
+            if connection.execute(taken, asked).fetchone():
+                return False
+            row = (key, owner, *self._span(ttl))
+            connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            return True
+
+        return self._write(work)
+
+    def renew(self, key: str, owner: str, ttl: float) -> bool:
+        """See :meth:`Store.renew`."""
+        sql = f"""UPDATE leases SET boot = :b, since = :s, until = :u, wall_since = :ws, wall_until = :wu
+            WHERE key = :key AND owner = :owner AND ({_DEAD}) IS NOT TRUE"""  # noqa: S608 - constants only
+        values = self._times() | {"key": key, "owner": owner}
+        values |= dict(zip(("b", "s", "u", "ws", "wu"), self._span(ttl), strict=True))
+        return self._write(lambda c: c.execute(sql, values).rowcount > 0)
+
+    def release(self, key: str, owner: str) -> bool:
+        """See :meth:`Store.release`."""
+        sql = "DELETE FROM leases WHERE key = ? AND owner = ?"
+        return self._write(lambda c: c.execute(sql, (key, owner)).rowcount > 0)
+
+    def listen(self, listener: Listener) -> None:
+        """See :meth:`Store.listen`."""
+        self._listeners.append(listener)
+
+    def close(self) -> None:
+        """Close this process's connection; the file stays, and the next call opens it again."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+    def after_fork(self) -> None:
+        """Leave the parent's connection alone."""
+        self._lock = threading.RLock()
+        if self._connection is not None:
+            _abandoned.append(self._connection)
+            self._connection = None
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False
+        )
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            # Two processes may create the file at once: only the one inside the lock sees format 0.
+            connection.execute("BEGIN IMMEDIATE")
+            found = connection.execute("PRAGMA user_version").fetchone()[0]
+            if found == 0:
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {_FORMAT}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.close()
+            raise
+        if found not in {0, _FORMAT}:
+            connection.close()
+            raise StoreError(
+                f"{self.path}: made by another version (format {found}, this one reads {_FORMAT}); "
+                "give this version a file of its own"
+            )
+        return connection
+
+    def _query(self, sql: str, values: Any = ()) -> list[Any]:
+        try:
+            with self._lock:
+                if self._connection is None:
+                    self._connection = self._open()
+                return self._connection.execute(sql, values).fetchall()
+        except (sqlite3.Error, OSError) as error:
+            raise self._failure(error) from error
+
+    def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            with self._lock:
+                if self._connection is None:
+                    self._connection = self._open()
+                connection = self._connection
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    result = work(connection)
+                    connection.execute("COMMIT")
+                except BaseException:
+                    # A full disk ends the transaction by itself.
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+                return result
+        except (sqlite3.Error, OSError) as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> StoreError:
+        return StoreError(
+            f"{self.path}: {error}; nothing was read or kept. If the file is damaged, delete it: "
+            "it holds only what can be made again"
+        )
+
+    def _times(self) -> dict[str, Any]:
+        return {"wall": self._wall(), "now": self._clock(), "boot": self._boot}
+
+    def _span(
+        self, ttl: float | None
+    ) -> tuple[bytes | None, float | None, float | None, float | None, float | None]:
+        if ttl is None:
+            return None, None, None, None, None
+        now, wall = self._clock(), self._wall()
+        return self._boot, now, now + ttl, wall, wall + ttl
+
+    def _live(self, key: str, rows: list[Any]) -> bytes | None:
+        if not rows or rows[0][0] != 0:
+            return None
+        _, _, value, boot, since, until, wall_since, wall_until = rows[0]
+        if until is not None:
+            wall = self._wall()
+            same = boot == self._boot
+            dead = wall >= wall_until or (not since <= self._clock() < until if same else wall < wall_since)
+            if dead:
+                if self.delete(key):
+                    self._report([(key, "expired")])
+                return None
+        # Whoever wrote something else than bytes here was not this class.
+        if not isinstance(value, bytes):
+            return None
+        with self._lock:
+            self._touched.pop(key, None)
+            self._touched[key] = None
+        if len(self._touched) > _TOUCH_LIMIT:
+            self._write(self._settle)
+        return value
+
+    def _tokens(self, names: Sequence[str], rows: list[Any]) -> bytes:
+        known = {row[1]: row[2] for row in rows if row[0] == 1}
+        missing = [name for name in names if name not in known]
+        if missing:
+            fresh = [(name, os.urandom(8)) for name in missing]
+            self._write(lambda c: c.executemany("INSERT OR IGNORE INTO generations VALUES (?, ?)", fresh))
+            # Another process may have been first: its token counts.
+            rows = self._query(_read_sql(len(names)), ("", *names))
+            known = {row[1]: row[2] for row in rows if row[0] == 1}
+        return b"".join([known.get(name) or os.urandom(8) for name in names]) + self._suffix
+
+    def _settle(self, connection: sqlite3.Connection) -> None:
+        touched, self._touched = self._touched, {}
+        if touched:
+            top = connection.execute("SELECT ifnull(max(used), 0) FROM entries").fetchone()[0]
+            rows = [(top + i, key) for i, key in enumerate(touched, 1)]
+            connection.executemany("UPDATE entries SET used = ? WHERE key = ?", rows)
+
+    def _over(self, connection: sqlite3.Connection) -> bool:
+        entries, size = connection.execute("SELECT entries, bytes FROM totals").fetchone()
+        return (self.max_entries is not None and entries > self.max_entries) or (
+            self.max_bytes is not None and size > self.max_bytes
+        )
+
+    def _sweep(self, connection: sqlite3.Connection) -> list[tuple[str, Departure]]:
+        self._swept = self._clock()
+        times = self._times()
+        gone = connection.execute(f"SELECT key FROM entries WHERE {_DEAD}", times).fetchall()  # noqa: S608 - constants only
+        connection.executemany("DELETE FROM entries WHERE key = ?", gone)
+        connection.execute(f"DELETE FROM leases WHERE {_DEAD}", times)  # noqa: S608 - constants only
+        connection.execute(
+            "DELETE FROM generations WHERE rowid <= (SELECT max(rowid) FROM generations) - ?",
+            (_MAX_GENERATIONS,),
+        )
+        return [(row[0], "expired") for row in gone]
+
+    def _evict(self, connection: sqlite3.Connection) -> list[tuple[str, Departure]]:
+        rows = connection.execute("SELECT key FROM entries ORDER BY used LIMIT 1").fetchall()
+        connection.executemany("DELETE FROM entries WHERE key = ?", rows)
+        return [(row[0], "evicted") for row in rows]
+
+    def _report(self, gone: list[tuple[str, Departure]]) -> None:
+        for key, why in gone:
+            for listener in self._listeners:
+                listener(key, why)
+
+
+@lru_cache(maxsize=64)
+def _read_sql(names: int) -> str:
+    entry = """SELECT 0, key, value, boot, since, until, wall_since, wall_until
+        FROM entries WHERE key = ?"""
+    if not names:
+        return entry
+    marks = ", ".join("?" * names)
+    generation = "SELECT 1, name, token, NULL, NULL, NULL, NULL, NULL FROM generations"
+    return f"{entry} UNION ALL {generation} WHERE name IN ({marks})"
+
+
+def _range(prefix: str) -> dict[str, str]:
+    # All keys are at or above "" and below the last code point.
+    high = prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else "\U0010ffff"
+    return {"low": prefix, "high": high}

@@ -1,0 +1,29 @@
+"""Tool results once: identical tool calls run one time, and again after a write."""
+
+from __future__ import annotations
+
+from cacheprefix.toolcache._cache import Attempt, ToolResultCache
+from cacheprefix.toolcache._codec import Codec, JsonCodec, looks_like_error
+from cacheprefix.toolcache._plan import Cacheable
+from cacheprefix.toolcache._repeats import RepeatDetector, repeat_message
+from cacheprefix.toolcache._spec import DEFAULT_ALLOW, DEFAULT_DENY, Origin, ToolSpec
+from cacheprefix.toolcache._stats import CacheStats, Outcome, ToolCall, ToolStats
+
+__all__ = [
+    "DEFAULT_ALLOW",
+    "DEFAULT_DENY",
+    "Attempt",
+    "CacheStats",
+    "Cacheable",
+    "Codec",
+    "JsonCodec",
+    "Origin",
+    "Outcome",
+    "RepeatDetector",
+    "ToolCall",
+    "ToolResultCache",
+    "ToolSpec",
+    "ToolStats",
+    "looks_like_error",
+    "repeat_message",
+]

@@ -1,0 +1,404 @@
+"""The tool-result cache's front."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from typing import Any, TypeVar, cast
+
+from cacheprefix.errors import SetupError
+from cacheprefix.stores import MemoryStore, Store
+from cacheprefix.stores._clock import steady
+from cacheprefix.stores._effects import Do, Effect, adrive, drive
+from cacheprefix.stores._fork import reset_in_child
+from cacheprefix.stores._lru import Lru
+from cacheprefix.toolcache._codec import Codec, JsonCodec, Kept, looks_like_error
+from cacheprefix.toolcache._engine import Answer, Engine, Looked, departure_counter
+from cacheprefix.toolcache._flight import Ran, Run
+from cacheprefix.toolcache._plan import Cacheable, Plan, Planner, short
+from cacheprefix.toolcache._repeats import RepeatDetector, repeat_message
+from cacheprefix.toolcache._spec import DEFAULT_ALLOW, DEFAULT_DENY, Rules, ToolSpec
+from cacheprefix.toolcache._stats import OTHER, CacheStats, Counters, Outcome, ToolCall
+
+T = TypeVar("T")
+
+_MAX_CONVERSATIONS = 4_096
+
+
+class ToolResultCache:
+    """Runs a tool once for identical calls, and again after anything it may depend on was written.
+
+    Only tools declared pure or allowed by pattern are cached, see :class:`ToolSpec` and
+    :class:`Rules`. Errors are never kept. Results come back as copies. Whatever fails in the
+    cache or its store, the tool runs and its own result or exception reaches the caller; no
+    call waits for another one, or for another process, longer than ``lease`` seconds.
+
+    - ``store``: where results are kept; by default this process's memory, at most
+      ``max_entries`` and ``max_bytes``, least recently used out first. Results that ``codec``
+      cannot write (anything but text and plain JSON by default) stay in this process, under
+      the same bounds.
+    - ``ttl``: seconds that a result is kept, None for ever; ``ttls`` by tool name or pattern.
+    - ``scope``: tenant, user or session whose results these are, unless a call names another.
+      Scopes never see each other's results.
+    - ``one_world``: whether a write in one scope may change what another scope reads (one file
+      system, one repository), so that it outdates all scopes' results. Set it to False for
+      tenants with nothing in common.
+    - ``assume_writes``: whether a tool that is neither cached nor declared counts as a write of
+      anything. False trades safety for hits.
+    - ``cacheable``: asked per call, answers True, False or None (no opinion); deny patterns and
+      declared writes win over it.
+    - ``environment``: as in :class:`ToolSpec`, for all tools; ``resolve`` makes a path
+      canonical (``os.path.realpath`` where symbolic links matter).
+    - ``repeats``: threshold of the repeat detection, 0 for none.
+    - ``observe``: called with a :class:`ToolCall` after every call.
+    """
+
+    def __init__(
+        self,
+        store: Store | None = None,
+        *,
+        enabled: bool = True,
+        ttl: float | None = 300.0,
+        ttls: Mapping[str, float | None] | None = None,
+        allow: Iterable[str] = DEFAULT_ALLOW,
+        deny: Iterable[str] = DEFAULT_DENY,
+        scope: str = "",
+        environment: Mapping[str, str] | None = None,
+        max_entries: int | None = 4_096,
+        max_bytes: int | None = 64 * 1024 * 1024,
+        lease: float = 30.0,
+        repeats: int = 2,
+        one_world: bool = True,
+        assume_writes: bool = True,
+        cacheable: Cacheable | None = None,
+        resolve: Callable[[str], str] | None = None,
+        codec: Codec | None = None,
+        is_error: Callable[[Any], bool] = looks_like_error,
+        observe: Callable[[ToolCall], None] | None = None,
+        namespace: str = "cacheprefix",
+        clock: Callable[[], float] = steady,
+    ) -> None:
+        if lease <= 0:
+            raise SetupError(f"lease is {lease} seconds; a leader needs more than 0 to finish")
+        self.enabled = enabled
+        self.scope = scope
+        self.ttl = ttl
+        self._observe = observe
+        self._repeats = repeats
+        self._clock = clock
+        self._counters = Counters()
+        self._names: dict[str, str] = {}
+        self._conversations: OrderedDict[str, RepeatDetector] = OrderedDict()
+        self._lock = threading.Lock()
+        self._planner = Planner(
+            Rules(allow, deny, ttl, ttls or {}, assume_writes=assume_writes),
+            namespace=namespace,
+            environment=environment or {},
+            cacheable=cacheable,
+            resolve=resolve,
+            one_world=one_world,
+        )
+        dropped = departure_counter(self._counters, self._tool_of)
+        if store is None:
+            store = MemoryStore(max_entries=max_entries, max_bytes=max_bytes, clock=clock)
+        store.listen(dropped)
+        objects: Lru[tuple[bytes, Kept]] = Lru(max_entries, max_bytes, clock, dropped)
+        self._engine = Engine(
+            store, codec or JsonCodec(), self._counters, objects, lease=lease, is_error=is_error, clock=clock
+        )
+        reset_in_child(self)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], store: Store | None = None) -> ToolResultCache:
+        """Make a cache from a configuration file's table.
+
+        ``enabled`` (default true) and ``ttl_secs`` (default 300, 0 means never expires) are
+        read specially; other keys are keyword arguments of the class.
+
+        Raises:
+            SetupError: a key is unknown or a value has the wrong type.
+        """
+        options = dict(config)
+        seconds = options.pop("ttl_secs", 300)
+        enabled = options.pop("enabled", True)
+        if (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, (int, float))
+            or not isinstance(enabled, bool)
+        ):
+            raise SetupError(
+                f"tool-result cache: ttl_secs is a number and enabled is true or false, not {config!r}"
+            )
+        try:
+            return cls(store, enabled=enabled, ttl=float(seconds) or None, **options)
+        except TypeError as error:
+            raise SetupError(f"tool-result cache: {error}") from error
+
+    def call(
+        self,
+        tool: ToolSpec,
+        arguments: Mapping[str, Any],
+        run: Callable[[], T],
+        *,
+        scope: str | None = None,
+        conversation: str | None = None,
+        repeated: Callable[[str], T] | None = None,
+    ) -> T:
+        """Return what ``run()`` returns, from the cache where that is allowed and known.
+
+        ``conversation`` switches repeat detection on and names whose calls are counted (one
+        agent in one thread; see :meth:`new_turn`). ``repeated`` turns the message for a refused
+        call into a result; without it the message itself is returned.
+        """
+        if not self.enabled:
+            return run()
+        began = self._clock()
+        plan = self._plan(tool, arguments, scope)
+        watch = None if conversation is None else self._watch(plan, conversation)
+        if watch is not None and not watch.start(plan.call, writes=bool(plan.writes)):
+            return self._refuse(plan, began, repeated)
+        try:
+            if plan.key is None:
+                return self._finish(plan, drive(self._flow(plan, run)), began)  # type: ignore[no-any-return]
+            # The flow would do the same; a hit is worth the short way.
+            looked = self._engine.look(plan)
+            if looked.kept is not None:
+                self._counters.hit(plan.tool, looked.kept.seconds)
+                if self._observe is not None:
+                    self._tell(ToolCall(plan.tool, "hit", self._clock() - began, looked.kept.seconds))
+                return looked.value  # type: ignore[no-any-return]
+            self._missed(plan, looked)
+            return self._finish(plan, drive(self._engine.miss(plan, run, looked)), began)  # type: ignore[no-any-return]
+        finally:
+            if watch is not None:
+                watch.finish(plan.call)
+
+    async def acall(
+        self,
+        tool: ToolSpec,
+        arguments: Mapping[str, Any],
+        run: Callable[[], Awaitable[T]],
+        *,
+        scope: str | None = None,
+        conversation: str | None = None,
+        repeated: Callable[[str], T] | None = None,
+    ) -> T:
+        """Async form of :meth:`call`; identical calls of threads and tasks join each other."""
+        if not self.enabled:
+            return await run()
+        began = self._clock()
+        plan = self._plan(tool, arguments, scope)
+        watch = None if conversation is None else self._watch(plan, conversation)
+        if watch is not None and not watch.start(plan.call, writes=bool(plan.writes)):
+            return self._refuse(plan, began, repeated)
+        try:
+            return self._finish(plan, await adrive(self._flow(plan, run)), began)  # type: ignore[no-any-return]
+        finally:
+            if watch is not None:
+                watch.finish(plan.call)
+
+    def begin(
+        self,
+        tool: ToolSpec,
+        arguments: Mapping[str, Any],
+        *,
+        scope: str | None = None,
+        conversation: str | None = None,
+    ) -> Attempt:
+        """Start a call whose tool somebody else runs, for frameworks with a hook before and one after it.
+
+        Look at ``answered``: the result is there, or the caller runs the tool and then calls
+        :meth:`Attempt.finish` or :meth:`Attempt.fail`. Identical calls wait for that, at most one lease.
+        """
+        return Attempt(self, tool, arguments, scope, conversation)
+
+    def new_turn(self, conversation: str) -> None:
+        """Start a conversation's repeat detection afresh; call it for every message of the user."""
+        with self._lock:
+            self._conversations.pop(conversation, None)
+
+    def clear(self, scope: str | None = None) -> int:
+        """Forget the results of a scope, or without one all results, counters and repeats.
+
+        Works on the whole store, also for other processes. What is running now is not kept.
+        Returns the number of entries dropped.
+
+        Raises:
+            StoreError: the store failed, so entries may still be there.
+        """
+        if scope is not None:
+            return self._engine.clear(self._planner.scope_prefix(scope))
+        gone = self._engine.clear(self._planner.prefix)
+        self._counters.clear()
+        with self._lock:
+            self._conversations.clear()
+        return gone
+
+    def stats(self) -> CacheStats:
+        """Return counts of this process and what the store holds now, in total and by tool."""
+        held: dict[str, tuple[int, int]] = {}
+        for key, size in self._engine.held(self._planner.prefix).items():
+            tool = self._tool_of(key) or OTHER
+            entries, total = held.get(tool, (0, 0))
+            held[tool] = (entries + 1, total + size)
+        return self._counters.stats(self.enabled, self.ttl, held)
+
+    def after_fork(self) -> None:
+        """Leave the parent's locks, flights and counts alone."""
+        self._lock = threading.Lock()
+        self._counters.after_fork()
+        self._engine.after_fork()
+        self._conversations = OrderedDict()
+
+    def _plan(self, tool: ToolSpec, arguments: Mapping[str, Any], scope: str | None) -> Plan:
+        scope = self.scope if scope is None else scope
+        try:
+            plan = self._planner.plan(tool, arguments, scope)
+        except Exception as error:
+            self._engine.failed(error)
+            return self._planner.unreadable(tool, scope)
+        if plan.key is not None and tool.name not in self._names:
+            self._name(tool.name)
+        return plan
+
+    def _name(self, tool: str) -> None:
+        # Keys hold the tool's digest; the names come back in the statistics.
+        if len(self._names) < _MAX_CONVERSATIONS:
+            self._names[tool] = tool
+            self._names[short(tool)] = tool
+
+    def _tool_of(self, key: str) -> str | None:
+        tool = self._planner.tool_of(key)
+        return None if tool is None else self._names.get(tool, OTHER)
+
+    def _flow(self, plan: Plan, run: Callable[[], Any]) -> Generator[Effect, Any, Answer]:
+        if plan.key is None:
+            if plan.writes:
+                return (yield from self._engine.write(plan, run))
+            return Answer((yield Run(run)), "bypassed")
+        looked = yield Do(self._engine.store, self._engine.look, plan)
+        if looked.kept is not None:
+            return Answer(Ran(looked.value), "hit", looked.kept.seconds)
+        self._missed(plan, looked)
+        return (yield from self._engine.miss(plan, run, looked))
+
+    def _watch(self, plan: Plan, conversation: str) -> RepeatDetector | None:
+        if not plan.call or self._repeats <= 0:
+            return None
+        with self._lock:
+            watch = self._conversations.get(conversation)
+            if watch is None:
+                watch = self._conversations[conversation] = RepeatDetector(self._repeats)
+                if len(self._conversations) > _MAX_CONVERSATIONS:
+                    self._conversations.popitem(last=False)
+            self._conversations.move_to_end(conversation)
+            return watch
+
+    def _refuse(self, plan: Plan, began: float, repeated: Callable[[str], T] | None) -> T:
+        message = repeat_message(plan.tool, self._repeats)
+        self._finish(plan, Answer(Ran(), "refused"), began)
+        return repeated(message) if repeated is not None else cast("T", message)
+
+    def _missed(self, plan: Plan, looked: Looked) -> None:
+        if looked.outdated:
+            self._counters.add(plan.tool, "outdated")
+
+    def _finish(self, plan: Plan, answer: Answer, began: float) -> Any:
+        self._counters.outcome(plan.tool, answer.outcome, answer.saved)
+        if self._observe is not None:
+            seconds, failed = self._clock() - began, answer.ran.error is not None
+            self._tell(ToolCall(plan.tool, answer.outcome, seconds, answer.saved, failed))
+        return answer.ran.outcome()
+
+    def _tell(self, call: ToolCall) -> None:
+        if self._observe is not None:
+            try:
+                self._observe(call)
+            except Exception as error:
+                self._engine.failed(error)
+
+
+class Attempt:
+    """One call in two halves; see :meth:`ToolResultCache.begin`.
+
+    An attempt that is dropped without an end counts as failed, and those who wait for it go on.
+    """
+
+    def __init__(
+        self,
+        cache: ToolResultCache,
+        tool: ToolSpec,
+        arguments: Mapping[str, Any],
+        scope: str | None,
+        conversation: str | None,
+    ) -> None:
+        self.result: Any = None
+        self.outcome: Outcome | None = None
+        self._cache = cache
+        self._began = cache._clock()  # noqa: SLF001 - the cache's own second half
+        self._flow: Generator[Effect, Any, Answer] | None = None
+        self._watch: RepeatDetector | None = None
+        self._plan: Plan | None = None
+        if cache.enabled:
+            self._start(tool, arguments, scope, conversation)
+
+    @property
+    def answered(self) -> bool:
+        """Whether ``result`` is the call's answer, so that the tool must not run."""
+        return self.outcome in {"hit", "joined", "refused"}
+
+    def finish(self, result: Any) -> None:
+        """Say what the tool returned."""
+        self._end(Ran(result))
+
+    def fail(self, error: BaseException | None = None) -> None:
+        """Say that the tool raised; nothing is kept."""
+        self._end(Ran(error=error or RuntimeError("the tool failed")))
+
+    def _start(
+        self, tool: ToolSpec, arguments: Mapping[str, Any], scope: str | None, conversation: str | None
+    ) -> None:
+        cache = self._cache
+        plan = self._plan = cache._plan(tool, arguments, scope)  # noqa: SLF001 - as above
+        watch = None if conversation is None else cache._watch(plan, conversation)  # noqa: SLF001 - as above
+        if watch is not None and not watch.start(plan.call, writes=bool(plan.writes)):
+            self.result = cache._refuse(plan, self._began, None)  # noqa: SLF001 - as above
+            self.outcome = "refused"
+            return
+        self._watch = watch
+        self._flow = cache._flow(plan, _never)  # noqa: SLF001 - as above
+        self._step(None)
+
+    def _step(self, ran: Ran | None) -> None:
+        flow, plan = self._flow, self._plan
+        if flow is None or plan is None:
+            return
+        try:
+            effect = flow.send(None) if ran is None else flow.send(ran)
+            while not isinstance(effect, Run):
+                effect = flow.send(effect.now())
+        except StopIteration as end:
+            answer: Answer = end.value
+            self._flow = None
+            self.outcome, self.result = answer.outcome, answer.ran.result
+            self._close()
+            if answer.ran.error is None:
+                self._cache._finish(plan, answer, self._began)  # noqa: SLF001 - as above
+
+    def _end(self, ran: Ran) -> None:
+        self._step(ran)
+
+    def _close(self) -> None:
+        if self._watch is not None and self._plan is not None:
+            self._watch.finish(self._plan.call)
+            self._watch = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_flow", None) is not None:
+            self._flow = None
+            self._close()
+
+
+def _never() -> Any:
+    raise RuntimeError("an attempt's tool is run by its caller")

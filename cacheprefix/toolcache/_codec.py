@@ -1,0 +1,182 @@
+"""Results as bytes and back, and the sealed entries that hold them.
+
+Nothing that came out of a store is ever unpickled: whoever can write there could run code
+here. What JSON cannot hold exactly stays an object in this process.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import struct
+import sys
+import zlib
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import orjson
+
+_MAGIC = b"cpt1"
+# Magic, checksum of all that follows it, seconds that the tool ran, length of the stamp.
+_HEAD = struct.Struct(">4sIdH")
+_CHECKED = 8
+
+_PLAIN = frozenset({str, int, bool, type(None)})
+
+
+class Codec(Protocol):
+    """How results become bytes; for results that are neither text nor plain JSON."""
+
+    def encode(self, result: Any) -> bytes | None:
+        """Return bytes from which :meth:`decode` makes an equal result, or None when it cannot."""
+        ...
+
+    def decode(self, data: bytes) -> Any:
+        """Return a new result. Raising means that the bytes are damaged: the entry is dropped."""
+        ...
+
+
+class JsonCodec:
+    """Text, bytes, and JSON values of exactly JSON's types; everything else is refused.
+
+    A tuple, a dataclass or NaN would come back as something else than it was, so they are refused too.
+    """
+
+    def encode(self, result: Any) -> bytes | None:
+        """See :meth:`Codec.encode`."""
+        if type(result) is str:
+            try:
+                return b"s" + result.encode()
+            except UnicodeEncodeError:
+                return None
+        if type(result) is bytes:
+            return b"b" + result
+        try:
+            data = orjson.dumps(result)
+        except (TypeError, ValueError):
+            return None
+        # Only after dumping, which refuses the endless nesting of a value that holds itself.
+        return b"j" + data if is_plain(result) else None
+
+    def decode(self, data: bytes) -> Any:
+        """See :meth:`Codec.decode`."""
+        kind = data[:1]
+        if kind == b"s":
+            return data[1:].decode()
+        if kind == b"j":
+            return orjson.loads(data[1:])
+        if kind == b"b":
+            return data[1:]
+        raise ValueError("not written by this codec")
+
+
+class Kept:
+    """A result as it is kept: bytes, or an object that nobody outside holds."""
+
+    __slots__ = ("_codec", "payload", "seconds", "thing")
+
+    def __init__(self, codec: Codec, payload: bytes | None, thing: Any, seconds: float) -> None:
+        self._codec = codec
+        self.payload = payload
+        self.thing = thing
+        self.seconds = seconds
+
+    def fresh(self) -> Any:
+        """Return a copy of its own for every caller."""
+        return copy.deepcopy(self.thing) if self.payload is None else self._codec.decode(self.payload)
+
+    def size(self) -> int:
+        """Return about how many bytes it holds."""
+        return _footprint(self.thing) if self.payload is None else len(self.payload)
+
+
+def keep(result: Any, seconds: float, codec: Codec) -> Kept | None:
+    """Return what can be kept of a result, or None: generators, open files and the like."""
+    payload = codec.encode(result)
+    if payload is not None:
+        return Kept(codec, payload, None, seconds)
+    try:
+        return Kept(codec, None, copy.deepcopy(result), seconds)
+    except Exception:
+        # Whatever a foreign __deepcopy__ raises, it says the same: this cannot be copied.
+        return None
+
+
+def seal(key: str, stamp: bytes, kept: Kept) -> bytes:
+    """Return the bytes of an entry; they open only under the same key."""
+    rest = stamp + (kept.payload or b"")
+    head = _HEAD.pack(_MAGIC, 0, kept.seconds, len(stamp))
+    check = zlib.crc32(rest, zlib.crc32(head[_CHECKED:], zlib.crc32(key.encode())))
+    return _HEAD.pack(_MAGIC, check, kept.seconds, len(stamp)) + rest
+
+
+def unseal(key: str, data: bytes, codec: Codec) -> tuple[bytes, Kept] | None:
+    """Return stamp and content of an entry, or None when the bytes are not what was written."""
+    if len(data) < _HEAD.size:
+        return None
+    magic, check, seconds, length = _HEAD.unpack_from(data)
+    if magic != _MAGIC or check != zlib.crc32(data[_CHECKED:], zlib.crc32(key.encode())):
+        return None
+    content = _HEAD.size + length
+    return data[_HEAD.size : content], Kept(codec, data[content:], None, seconds)
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value consists of JSON's own types only, so that JSON tells it exactly."""
+    rest = [value]
+    for item in rest:
+        kind = type(item)
+        if kind in _PLAIN:
+            continue
+        if kind is dict:
+            for name, inner in item.items():
+                if type(name) is not str:
+                    return False
+                if type(inner) not in _PLAIN:
+                    rest.append(inner)
+        elif kind is list:
+            rest.extend(item)
+        elif kind is not float or not math.isfinite(item):
+            return False
+    return True
+
+
+def looks_like_error(result: Any) -> bool:
+    """Return whether a result reports a failure in one of the usual ways.
+
+    Text that begins with ``[error]``, MCP's ``isError``, AutoGen's ``is_error``, and LangChain's
+    ``status == "error"``, as attributes or as keys.
+    """
+    if isinstance(result, str):
+        return result[:16].lstrip()[:7].lower() == "[error]"
+    if isinstance(result, Mapping):
+        return result.get("isError") is True or result.get("is_error") is True
+    if isinstance(result, (list, tuple, bytes, int, float)) or result is None:
+        return False
+    return (
+        getattr(result, "isError", None) is True
+        or getattr(result, "is_error", None) is True
+        or getattr(result, "status", None) == "error"
+    )
+
+
+def _footprint(thing: Any) -> int:
+    # An estimate for the byte bound: each object once, as far as containers and attributes show.
+    seen: set[int] = set()
+    rest = [thing]
+    total = 0
+    while rest:
+        item = rest.pop()
+        if id(item) in seen or isinstance(item, type):
+            continue
+        seen.add(id(item))
+        total += sys.getsizeof(item, 64)
+        if isinstance(item, Mapping):
+            rest.extend(item.keys())
+            rest.extend(item.values())
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            rest.extend(item)
+        else:
+            rest.extend(getattr(item, "__dict__", {}).values())
+            rest.extend(getattr(item, name, None) for name in getattr(type(item), "__slots__", ()))
+    return total

@@ -1,0 +1,285 @@
+"""How one call goes: look, join or lead, run, keep. Written once for sync and async callers."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, NamedTuple
+
+from cacheprefix.stores._effects import Do, Effect
+from cacheprefix.stores._lease import Lease, contend
+from cacheprefix.stores._lru import Lru
+from cacheprefix.stores._protocol import Departure, Store
+from cacheprefix.toolcache._codec import Codec, Kept, keep, seal, unseal
+from cacheprefix.toolcache._flight import Flight, Flights, Join, Landed, Ran, Run
+from cacheprefix.toolcache._plan import Plan
+from cacheprefix.toolcache._stats import Counters, Outcome
+
+_log = logging.getLogger("cacheprefix")
+
+
+class Looked(NamedTuple):
+    """What a lookup found: ``kept`` and a fresh ``value``, or neither.
+
+    ``stamp`` holds the generations of that moment; None means that the store failed.
+    """
+
+    stamp: bytes | None
+    kept: Kept | None = None
+    value: Any = None
+    outdated: bool = False
+
+
+_BLIND = Looked(None)
+
+
+class Answer(NamedTuple):
+    """How a call ended: what the tool or the cache gave, and how it came about."""
+
+    ran: Ran
+    outcome: Outcome
+    saved: float = 0.0
+
+
+class Engine:
+    """The moving parts behind the cache's front: one store, the calls in flight, what must be bumped."""
+
+    def __init__(
+        self,
+        store: Store,
+        codec: Codec,
+        counters: Counters,
+        objects: Lru[tuple[bytes, Kept]],
+        *,
+        lease: float,
+        is_error: Callable[[Any], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self.store = store
+        self.flights = Flights()
+        self._codec = codec
+        self._counters = counters
+        self._objects = objects
+        self._lease = lease
+        self._is_error = is_error
+        self._clock = clock
+        self._lock = threading.Lock()
+        # Generations whose bump failed: until it succeeds, nothing kept can be trusted.
+        self._owed: set[str] = set()
+
+    def look(self, plan: Plan) -> Looked:
+        """Look a call up; a store that fails gives no stamp."""
+        try:
+            return self.ask(plan)
+        except Exception as error:
+            self.failed(error)
+            return _BLIND
+
+    def ask(self, plan: Plan) -> Looked:
+        """Look a call up.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        key = plan.key or ""
+        if self._owed:
+            self._bump(())
+        data, stamp = self.store.read(key, plan.names)
+        if data is None:
+            if not len(self._objects):
+                return Looked(stamp)
+            with self._lock:
+                found = self._objects.get(key)
+        else:
+            found = unseal(key, data, self._codec)
+            if found is None:
+                self.store.delete(key)
+        if found is None:
+            return Looked(stamp)
+        if found[0] != stamp:
+            return Looked(stamp, outdated=True)
+        kept = found[1]
+        try:
+            value = kept.fresh()
+        except Exception:
+            # Sound by its checksum and still unreadable: another codec or version wrote it.
+            self.store.delete(key)
+            return Looked(stamp)
+        return Looked(stamp, kept, value)
+
+    def miss(self, plan: Plan, run: Callable[[], Any], looked: Looked) -> Generator[Effect, Any, Answer]:
+        """Run a call that was not found, together with all identical ones in flight."""
+        began = self._clock()
+        failures = 0
+        while looked.stamp is not None:
+            stamp = looked.stamp
+            flight, leads = self.flights.enter(plan.key or "", stamp)
+            if leads:
+                return (yield from self._lead(plan, run, flight, stamp))
+            left = max(0.0, min(self._lease, self._lease - (self._clock() - began)))
+            landed: Landed = yield Join(flight, left)
+            if landed.kept is not None:
+                try:
+                    return Answer(Ran(landed.kept.fresh()), "joined", landed.kept.seconds)
+                except Exception as error:
+                    self.failed(error)
+            # The leader failed or takes too long. After one more try nobody waits for anybody.
+            if not landed.over or failures:
+                ran, _ = yield from self._run_and_keep(plan, run, None, stamp)
+                return Answer(ran, "miss")
+            failures += 1
+            looked = yield Do(self.store, self.look, plan)
+            if looked.kept is not None:
+                return Answer(Ran(looked.value), "hit", looked.kept.seconds)
+        return Answer((yield Run(run)), "miss")
+
+    def write(self, plan: Plan, run: Callable[[], Any]) -> Generator[Effect, Any, Answer]:
+        """Run a call that changes something.
+
+        The generations are bumped before, because a writer may die half way, and after, because
+        what was read meanwhile may show the half that was not yet written.
+        """
+        yield Do(self.store, self.bump, plan.writes)
+        try:
+            ran: Ran = yield Run(run)
+        except GeneratorExit:
+            self.bump(plan.writes)
+            raise
+        yield Do(self.store, self.bump, plan.writes)
+        return Answer(ran, "written")
+
+    def bump(self, names: Iterable[str]) -> None:
+        """Outdate what depends on ``names``; what cannot be bumped now stays owed."""
+        try:
+            self._bump(names)
+        except Exception as error:
+            self.failed(error)
+
+    def clear(self, prefix: str) -> int:
+        """Forget what is kept under ``prefix``, here and in the store; return how many entries."""
+        with self._lock:
+            gone = self._objects.clear(prefix)
+        return gone + self.store.clear(prefix)
+
+    def held(self, prefix: str) -> dict[str, int]:
+        """Return what is kept under ``prefix``: bytes by key."""
+        with self._lock:
+            self._objects.sweep()
+            sizes = dict(self._objects.sizes(prefix))
+        try:
+            sizes.update(self.store.sizes(prefix))
+        except Exception as error:
+            self.failed(error)
+        return sizes
+
+    def failed(self, error: Exception) -> None:
+        """Count a failure that a call survived; the first one is logged."""
+        if self._counters.error():
+            _log.warning("tool-result cache failed, tools run as without it (told once): %s", error)
+
+    def after_fork(self) -> None:
+        """Leave the parent's locks and flights alone."""
+        self._lock = threading.Lock()
+        self.flights.after_fork()
+
+    def _lead(
+        self, plan: Plan, run: Callable[[], Any], flight: Flight, stamp: bytes
+    ) -> Generator[Effect, Any, Answer]:
+        kept: Kept | None = None
+        lease: Lease | None = None
+        try:
+            # The last leader may have landed between this call's look and its entry.
+            looked: Looked = yield Do(self.store, self.look, plan)
+            if looked.kept is None and looked.stamp is not None and self.store.shared:
+                looked, lease = yield from self._elect(plan, looked)
+            if looked.kept is not None:
+                kept = looked.kept
+                return Answer(Ran(looked.value), "joined", kept.seconds)
+            ran, kept = yield from self._run_and_keep(plan, run, flight, looked.stamp)
+            if lease is not None:
+                yield Do(self.store, self._release, lease)
+            return Answer(ran, "miss")
+        finally:
+            self.flights.leave(plan.key or "", stamp, flight, kept)
+
+    def _elect(self, plan: Plan, looked: Looked) -> Generator[Effect, Any, tuple[Looked, Lease | None]]:
+        last = looked
+
+        def look() -> Looked | None:
+            nonlocal last
+            last = self.ask(plan)
+            return last if last.kept is not None else None
+
+        # The generations are part of the name: who reads after a write waits for no older reader.
+        mark = hashlib.blake2b(looked.stamp or b"", digest_size=8).hexdigest()
+        try:
+            turn = yield from contend(
+                self.store, f"{plan.key}:{mark}", look, lease=self._lease, clock=self._clock
+            )
+        except Exception as error:
+            self.failed(error)
+            return _BLIND, None
+        return turn.found or last, turn.lease
+
+    def _run_and_keep(
+        self, plan: Plan, run: Callable[[], Any], flight: Flight | None, stamp: bytes | None
+    ) -> Generator[Effect, Any, tuple[Ran, Kept | None]]:
+        began = self._clock()
+        ran: Ran = yield Run(run, flight)
+        if ran.error is not None or stamp is None:
+            return ran, None
+        kept = self._keepable(ran.result, max(0.0, self._clock() - began))
+        if kept is not None:
+            yield Do(self.store, self._keep, plan, stamp, kept)
+        return ran, kept
+
+    def _keepable(self, result: Any, seconds: float) -> Kept | None:
+        try:
+            return None if self._is_error(result) else keep(result, seconds, self._codec)
+        except Exception as error:
+            self.failed(error)
+            return None
+
+    def _keep(self, plan: Plan, stamp: bytes, kept: Kept) -> None:
+        key = plan.key or ""
+        try:
+            if self._owed or self.store.generations(plan.names) != stamp:
+                return
+            if kept.payload is not None:
+                self.store.set(key, seal(key, stamp, kept), plan.ttl)
+                return
+        except Exception as error:
+            self.failed(error)
+            return
+        with self._lock:
+            self._objects.put(key, (stamp, kept), kept.size(), plan.ttl)
+
+    def _bump(self, names: Iterable[str]) -> None:
+        with self._lock:
+            self._owed.update(names)
+            owed = tuple(self._owed)
+        self.store.bump(owed)
+        with self._lock:
+            self._owed.difference_update(owed)
+
+    def _release(self, lease: Lease) -> None:
+        try:
+            lease.release()
+        except Exception as error:
+            # It ends by itself; until then other processes look for the result in vain.
+            self.failed(error)
+
+
+def departure_counter(
+    counters: Counters, tool_of: Callable[[str], str | None]
+) -> Callable[[str, Departure], None]:
+    """Return a listener that counts dropped entries by tool."""
+
+    def note(key: str, why: Departure) -> None:
+        tool = tool_of(key)
+        if tool is not None:
+            counters.add(tool, why)
+
+    return note

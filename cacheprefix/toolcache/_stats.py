@@ -1,0 +1,178 @@
+"""What the cache did, by tool."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Literal, TypeAlias
+
+Outcome: TypeAlias = Literal["hit", "miss", "joined", "bypassed", "written", "refused"]
+
+# A model may invent any number of tool names; beyond this many they share one row.
+_MAX_TOOLS = 1_000
+OTHER = "(other)"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call that went through the cache, for telemetry. Holds no arguments and no result.
+
+    ``outcome``: answered from the store (``hit``) or by an identical call in flight
+    (``joined``), run and looked up before (``miss``), run because it is not cacheable
+    (``bypassed``) or changes something (``written``), or ``refused`` as a repeat. ``seconds`` is
+    what the caller waited; ``saved`` the tool seconds that did not have to run again.
+    """
+
+    tool: str
+    outcome: Outcome
+    seconds: float
+    saved: float = 0.0
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStats:
+    """Counts since the start or the last ``clear()``, of this process; ``bytes`` is what is kept now.
+
+    - ``misses`` include lookups that found an expired or outdated entry.
+    - ``expired`` and ``evicted`` count entries that the store dropped, as far as this process
+      sees it: a Redis server drops unseen.
+    - ``outdated``: entries found that a write had invalidated.
+    - ``refused``: repeated calls that were answered with a message.
+    - ``saved_seconds``: run time of the calls that did not have to run again.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    joined: int = 0
+    expired: int = 0
+    outdated: int = 0
+    evicted: int = 0
+    refused: int = 0
+    entries: int = 0
+    bytes: int = 0
+    saved_seconds: float = 0.0
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Share of lookups answered without running the tool; None without any lookup."""
+        answered = self.hits + self.joined
+        return answered / (answered + self.misses) if answered + self.misses else None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """The whole cache: its settings, the total, and each tool's part. ``str()`` tells it in three lines.
+
+    ``store_errors`` counts calls that went on without the store because it failed.
+    """
+
+    enabled: bool
+    ttl: float | None
+    total: ToolStats
+    tools: Mapping[str, ToolStats]
+    store_errors: int = 0
+
+    def __str__(self) -> str:
+        rate = self.total.hit_rate
+        return (
+            f"Tool result cache: {'enabled' if self.enabled else 'disabled'}\n"
+            f"Entries: {self.total.entries}, Hits: {self.total.hits + self.total.joined}, "
+            f"Misses: {self.total.misses}, Hit rate: {'n/a' if rate is None else f'{rate:.1%}'}\n"
+            f"TTL: {duration(self.ttl)}"
+        )
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time to live in words: ``never``, ``300s``, ``500ms``."""
+    if seconds is None:
+        return "never"
+    if 0 < seconds < 1:
+        return f"{seconds * 1000:g}ms"
+    return f"{seconds:.15g}s"
+
+
+@dataclass(slots=True)
+class _Row:
+    hits: int = 0
+    misses: int = 0
+    joined: int = 0
+    expired: int = 0
+    outdated: int = 0
+    evicted: int = 0
+    refused: int = 0
+    saved_seconds: float = 0.0
+
+
+_COUNTS = tuple(f.name for f in fields(_Row))
+_FIELD: Mapping[Outcome, str] = {"hit": "hits", "miss": "misses", "joined": "joined", "refused": "refused"}
+
+
+@dataclass(slots=True)
+class Counters:
+    """The running counts, safe for threads."""
+
+    _rows: dict[str, _Row] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    store_errors: int = 0
+
+    def hit(self, tool: str, saved: float) -> None:
+        """Count a hit; apart from the rest because it is on the fast path."""
+        with self._lock:
+            row = self._rows.get(tool) or self._row(tool)
+            row.hits += 1
+            row.saved_seconds += saved
+
+    def outcome(self, tool: str, outcome: Outcome, saved: float = 0.0) -> None:
+        """Count how a call ended."""
+        name = _FIELD.get(outcome)
+        if name is not None:
+            self.add(tool, name)
+        if saved:
+            with self._lock:
+                self._row(tool).saved_seconds += saved
+
+    def add(self, tool: str, name: str) -> None:
+        """Add one to a count."""
+        with self._lock:
+            row = self._row(tool)
+            setattr(row, name, getattr(row, name) + 1)
+
+    def error(self) -> bool:
+        """Count a failure of the store; True for the first."""
+        with self._lock:
+            self.store_errors += 1
+            return self.store_errors == 1
+
+    def clear(self) -> None:
+        """Start again at zero."""
+        with self._lock:
+            self._rows.clear()
+            self.store_errors = 0
+
+    def after_fork(self) -> None:
+        """Replace the lock in a forked child, which counts for itself."""
+        self._lock = threading.Lock()
+        self.clear()
+
+    def stats(self, enabled: bool, ttl: float | None, held: Mapping[str, tuple[int, int]]) -> CacheStats:  # noqa: FBT001 - mirrors the value's fields
+        """Return a snapshot; ``held`` gives entries and bytes by tool."""
+        with self._lock:
+            rows = {tool: {name: getattr(row, name) for name in _COUNTS} for tool, row in self._rows.items()}
+            errors = self.store_errors
+        for tool in held:
+            rows.setdefault(tool, {})
+        tools: dict[str, ToolStats] = {}
+        for tool, counts in sorted(rows.items()):
+            entries, size = held.get(tool, (0, 0))
+            tools[tool] = ToolStats(**counts, entries=entries, bytes=size)
+        sums = {f.name: sum(getattr(t, f.name) for t in tools.values()) for f in fields(ToolStats)}
+        return CacheStats(enabled, ttl, ToolStats(**sums), tools, errors)
+
+    def _row(self, tool: str) -> _Row:
+        row = self._rows.get(tool)
+        if row is None:
+            name = tool if len(self._rows) < _MAX_TOOLS else OTHER
+            row = self._rows.setdefault(name, _Row())
+        return row
