@@ -122,7 +122,7 @@ def tally(agent: str, calls: Iterable[Call]) -> Line:
         sum(inputs),
         sum(reads),
         sum(writes),
-        sum(total - read - write for total, read, write in zip(inputs, reads, writes)),
+        sum(total - read - write for total, read, write in zip(inputs, reads, writes, strict=True)),
         sum(call.units for call in rows),
         sum(known) if known else None,
         sum(money) if money else None,
@@ -181,7 +181,9 @@ def _plain(line: Line) -> dict[str, Any]:
         "uncached_tokens": line.uncached_tokens,
         "cached_share": round(line.cached_share, 4),
         "cost_units": round(line.cost_units, 2),
-        "unmodified_cost_units_estimated": None if line.unmodified_units is None else round(line.unmodified_units, 2),
+        "unmodified_cost_units_estimated": None
+        if line.unmodified_units is None
+        else round(line.unmodified_units, 2),
         "usd": line.money,
         "unreported": line.unreported,
     }

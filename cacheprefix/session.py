@@ -15,7 +15,15 @@ from typing import Any, Literal, TypeVar
 from cacheprefix._calls import Break, Call, Line, Report, breaks_of, tally, units_of
 from cacheprefix._conversation import Conversation
 from cacheprefix._turn import Seen, Turn
-from cacheprefix.cache import Breakpoint, CacheModel, CacheStatus, Expectation, Verdict, mark, plan_breakpoints
+from cacheprefix.cache import (
+    Breakpoint,
+    CacheModel,
+    CacheStatus,
+    Expectation,
+    Verdict,
+    mark,
+    plan_breakpoints,
+)
 from cacheprefix.context import MessageView, ReplaceResult, Results, ResultView, ToolResultBudget
 from cacheprefix.errors import BodyError, CacheprefixError, SetupError
 from cacheprefix.plugins import Plugins
@@ -122,7 +130,9 @@ class Session:
             child._prefix = self._freeze(prefix)
         return child
 
-    def adopt_tools(self, tools: Iterable[Any], render: Callable[[Any], Mapping[str, Any]]) -> tuple[Tool, ...]:
+    def adopt_tools(
+        self, tools: Iterable[Any], render: Callable[[Any], Mapping[str, Any]]
+    ) -> tuple[Tool, ...]:
         """The union of the prefix's tools and ``tools``, frozen; for adapters, before the first request.
 
         Raises ``ToolClashError`` when one name has two schemas. A tool that arrives after the first request
@@ -132,8 +142,12 @@ class Session:
             union = self._prefix.with_tools(tools, render)
             added = [tool.name for tool in union.tools if tool.name not in self._prefix.tool_names]
             if added and self.root.last_call is not None:
-                self.note(f"tools {', '.join(added)} came after the first request and stay outside the shared union")
-            elif union.tools != self._prefix.tools or any(not isinstance(t, Tool) for t in self._prefix.tools):
+                self.note(
+                    f"tools {', '.join(added)} came after the first request and stay outside the shared union"
+                )
+            elif union.tools != self._prefix.tools or any(
+                not isinstance(t, Tool) for t in self._prefix.tools
+            ):
                 self._prefix = union
             return self._prefix.tools
 
@@ -278,13 +292,17 @@ class Session:
         self.plugins.call_all("before_call", prompt=prompt)
         agent = f"{self.name}/{agent}" if self.name else agent
         where = self.scope if scope is None else scope
-        observation = self.model.begin(prompt, profile, scope=where, agent=agent, session=conversation, at=now)
+        observation = self.model.begin(
+            prompt, profile, scope=where, agent=agent, session=conversation, at=now
+        )
         unmodified = self._estimate(prompt, original, profile, where, agent, conversation, now)
         purpose = policy.purpose if policy else ""
         seen = Seen(prompt, profile, observation, agent, conversation, purpose, now, unmodified)
         return Turn(sent, seen, self._finished, self._failed, self._begun)
 
-    def decode(self, body: Mapping[str, Any], api: Api, *, headers: Mapping[str, str] | None = None) -> Prompt:
+    def decode(
+        self, body: Mapping[str, Any], api: Api, *, headers: Mapping[str, str] | None = None
+    ) -> Prompt:
         """A body as a prompt, counted by this session's counter; history seen before costs next to nothing."""
         return decode(body, api, headers=headers, count=self.count, memo=self._memo)
 
@@ -334,8 +352,13 @@ class Session:
 
     def _begun(self, turn: Turn, at: float | None) -> None:
         turn.first_token_at = self.clock() if at is None else at
-        if turn.seen is not None:
-            self.attempt("first_token", lambda: self.model.first_token(turn.seen.observation, turn.first_token_at), None)  # type: ignore[union-attr,arg-type]
+        seen = turn.seen
+        if seen is not None:
+            self.attempt(
+                "first_token",
+                lambda: self.model.first_token(seen.observation, at or self.clock()),
+                None,
+            )  # type: ignore[union-attr,arg-type]
 
     def _failed(self, turn: Turn) -> None:
         seen = turn.seen
@@ -347,7 +370,9 @@ class Session:
     ) -> Call | None:
         return self.attempt("finish", lambda: self._record(turn, raw, at, diagnostics), None)
 
-    def _record(self, turn: Turn, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None) -> Call | None:
+    def _record(
+        self, turn: Turn, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None
+    ) -> Call | None:
         seen = turn.seen
         if seen is None:
             return None
@@ -371,7 +396,9 @@ class Session:
                 first_of_agent=first,
                 usage=usage,
                 verdict=verdict,
-                unmodified_units=units if seen.unmodified is None else units_of(seen.unmodified, seen.unmodified, seen.profile),
+                unmodified_units=units
+                if seen.unmodified is None
+                else units_of(seen.unmodified, seen.unmodified, seen.profile),
                 units=units,
                 money=money(usage, seen.prompt.model, seen.profile),
                 started_at=seen.started_at,
@@ -395,7 +422,9 @@ class Session:
             old, self._calls = self._calls[:half], self._calls[half:]
             for agent in {item.agent for item in old}:
                 line = tally(agent, (item for item in old if item.agent == agent))
-                self._folded[agent] = line if agent not in self._folded else _sum(agent, (self._folded[agent], line))
+                self._folded[agent] = (
+                    line if agent not in self._folded else _sum(agent, (self._folded[agent], line))
+                )
             self._folded_breaks.extend(breaks_of(old))
 
     # ------------------------------------------------------------------ what came of it
@@ -517,7 +546,9 @@ class Session:
             if changed.prefix is fork.prefix or changed.prefix == fork.prefix:
                 fork = replace(fork, tail=changed.tail, policy=changed.policy)
             else:
-                self.warn_once("fork-hook", "a plugin's fork hook changed the shared prefix; only the tail may change")
+                self.warn_once(
+                    "fork-hook", "a plugin's fork hook changed the shared prefix; only the tail may change"
+                )
         return fork
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
@@ -549,7 +580,9 @@ def unmodified(
     found = next((i for i in range(len(rest) - 1, -1, -1) if rest[i].data == data), None) if tail else None
     if found is not None:
         del rest[found]
-    return replace(prompt, sections=(*head, *(replace(s, marker=None) if s.marker else s for s in rest)), top_marker=None)
+    return replace(
+        prompt, sections=(*head, *(replace(s, marker=None) if s.marker else s for s in rest)), top_marker=None
+    )
 
 
 def warn(text: str) -> None:

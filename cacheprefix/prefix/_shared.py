@@ -82,7 +82,9 @@ class SharedPrefix:
         """
         return replace(self, tools=union_tools(self.tools, render=render))
 
-    def with_tools(self, tools: Iterable[Any], render: Callable[[Any], Mapping[str, Any]] | None = None) -> SharedPrefix:
+    def with_tools(
+        self, tools: Iterable[Any], render: Callable[[Any], Mapping[str, Any]] | None = None
+    ) -> SharedPrefix:
         """A prefix whose union also holds ``tools``."""
         return replace(self, tools=union_tools((*self.tools, *tools), render=render))
 
@@ -92,7 +94,9 @@ class SharedPrefix:
         return tuple(tool.name for tool in self.tools if isinstance(tool, Tool))
 
 
-def union_tools(tools: Iterable[Any], *, render: Callable[[Any], Mapping[str, Any]] | None = None) -> tuple[Tool, ...]:
+def union_tools(
+    tools: Iterable[Any], *, render: Callable[[Any], Mapping[str, Any]] | None = None
+) -> tuple[Tool, ...]:
     """The union of tools by name, sorted by name; the same name with another schema raises ``ToolClashError``."""
     union: dict[str, Tool] = {}
     for item in tools:

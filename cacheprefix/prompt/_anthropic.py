@@ -70,7 +70,7 @@ def _block(reader: Reader, tier: Tier, path: str, head: str, value: Any) -> Sect
         return reader.text(tier, path, head, value)
     block, marker = pop_marker(mapping(value, path), path)
     kind = str(block.get("type"))
-    if kind == "text" and len(block) == 2 and isinstance(block.get("text"), str):  # noqa: PLR2004 - type and text
+    if kind == "text" and len(block) == 2 and isinstance(block.get("text"), str):
         return reader.text(tier, path, head, block["text"], marker)
     if kind == "tool_result":
         block, marker = _without_inner_markers(block, path, marker)

@@ -44,7 +44,7 @@ class Divergence:
 def shared_sections(a: Sequence[Section], b: Sequence[Section]) -> int:
     """How many sections two rows have in common from the start."""
     shared = 0
-    for left, right in zip(a, b):
+    for left, right in zip(a, b, strict=False):
         if left is not right and left.digest != right.digest:
             break
         shared += 1
@@ -127,10 +127,14 @@ def salt(prompt: Prompt, placement: Mapping[str, Placement], tier: Tier) -> byte
     return _digest(sorted(chosen.items())) if chosen else b""
 
 
-def lane_key(prompt: Prompt, placement: Mapping[str, Placement], *, provider: str = "", scope: str = "") -> bytes:
+def lane_key(
+    prompt: Prompt, placement: Mapping[str, Placement], *, provider: str = "", scope: str = ""
+) -> bytes:
     """Key of the requests that can share anything with this one: provider, scope, model, lane settings."""
     lane = sorted(placed(prompt, placement, "lane").items())
-    return _digest([("provider", provider), ("scope", scope), ("api", prompt.api), ("model", prompt.model), *lane])
+    return _digest(
+        [("provider", provider), ("scope", scope), ("api", prompt.api), ("model", prompt.model), *lane]
+    )
 
 
 def _digest(pairs: Sequence[tuple[str, str]]) -> bytes:
@@ -169,7 +173,7 @@ def _walk(path: str, a: Any, b: Any) -> tuple[str, Any, Any]:
             path = f"{path}.{step}" if re.fullmatch(r"[A-Za-z_$][\w$-]*", str(step)) else f"{path}[{step!r}]"
             a, b = a[step], b[step]
         elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-            index = next((i for i, (x, y) in enumerate(zip(a, b)) if not _same(x, y)), None)
+            index = next((i for i, (x, y) in enumerate(zip(a, b, strict=True)) if not _same(x, y)), None)
             if index is None:
                 return path, a, b
             path, a, b = f"{path}[{index}]", a[index], b[index]

@@ -43,7 +43,8 @@ def _split_tool(reader: Reader, tier: Tier, path: str, value: Any) -> list[Secti
 def _split_system(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:
     parts = [{"text": value}] if isinstance(value, str) else mapping(value, path).get("parts") or []
     return [
-        _part(reader, tier, f"{path}[{index}]", "system", part) for index, part in enumerate(items(parts, path))
+        _part(reader, tier, f"{path}[{index}]", "system", part)
+        for index, part in enumerate(items(parts, path))
     ]
 
 

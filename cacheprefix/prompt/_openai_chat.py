@@ -98,7 +98,7 @@ def _block(reader: Reader, tier: Tier, path: str, head: str, value: Any) -> Sect
     if isinstance(value, str):
         return reader.text(tier, path, head, value)
     block, marker = pop_marker(mapping(value, path), path)
-    if block.get("type") == "text" and len(block) == 2 and isinstance(block.get("text"), str):  # noqa: PLR2004
+    if block.get("type") == "text" and len(block) == 2 and isinstance(block.get("text"), str):
         return reader.text(tier, path, head, block["text"], marker)
     return reader.json(tier, path, _KINDS.get(str(block.get("type")), "block"), head, block, marker)
 

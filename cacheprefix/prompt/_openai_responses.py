@@ -107,7 +107,8 @@ def _item(group: Sequence[Section]) -> dict[str, Any]:
     written = "output_text" if message["role"] == "assistant" else "input_text"
     blocks = [
         with_marker(
-            {"type": written, "text": section.text} if section.kind == "text" else loads(section.data), section.marker
+            {"type": written, "text": section.text} if section.kind == "text" else loads(section.data),
+            section.marker,
         )
         for section in group
         if section.kind == "text" or section.data != b"{}"

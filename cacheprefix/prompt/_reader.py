@@ -39,7 +39,9 @@ class Reader:
             self._memo.put(key, known)
         return known
 
-    def make(self, tier: Tier, path: str, kind: Kind, head: str, data: bytes, marker: Marker | None = None) -> Section:
+    def make(
+        self, tier: Tier, path: str, kind: Kind, head: str, data: bytes, marker: Marker | None = None
+    ) -> Section:
         """One section, counted by this reader."""
         return section(tier, path, kind, head, data, self.count, marker)
 
@@ -47,7 +49,9 @@ class Reader:
         """A text section."""
         return self.make(tier, path, "text", head, text.encode("utf-8", "surrogatepass"), marker)
 
-    def json(self, tier: Tier, path: str, kind: Kind, head: str, value: Any, marker: Marker | None = None) -> Section:
+    def json(
+        self, tier: Tier, path: str, kind: Kind, head: str, value: Any, marker: Marker | None = None
+    ) -> Section:
         """A section whose data is the value as JSON, key order kept."""
         return self.make(tier, path, kind, head, dumps(value, path), marker)
 
@@ -104,7 +108,9 @@ def string(value: Any, path: str) -> str:
     return value
 
 
-def settings_of(body: Mapping[str, Any], content: frozenset[str], headers: Mapping[str, str] | None) -> dict[str, str]:
+def settings_of(
+    body: Mapping[str, Any], content: frozenset[str], headers: Mapping[str, str] | None
+) -> dict[str, str]:
     """Every field that is not content, as canonical JSON, and the headers as ``header:name``."""
     settings = {
         name: dumps_sorted(value, name)

@@ -87,22 +87,30 @@ def template_counter(tokenizer: Any) -> Counter:
     def count(text: str, model: str = "") -> int:  # noqa: ARG001
         return len(tokenizer.encode(text, add_special_tokens=False))
 
-    return Counter(f"transformers {getattr(tokenizer, 'name_or_path', '') or 'tokenizer'}", exact=True, count=count)
+    return Counter(
+        f"transformers {getattr(tokenizer, 'name_or_path', '') or 'tokenizer'}", exact=True, count=count
+    )
 
 
-def count_messages(tokenizer: Any, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None) -> int:
+def count_messages(
+    tokenizer: Any, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None
+) -> int:
     """Tokens of a conversation rendered by the model's own chat template.
 
     The template is rendered to text first and encoded after, because ``apply_chat_template`` with
     tokenising returns a mapping in transformers 5, whose length is its number of keys and not of tokens.
     """
-    rendered = tokenizer.apply_chat_template(list(messages), tools=list(tools) if tools else None, tokenize=False)
+    rendered = tokenizer.apply_chat_template(
+        list(messages), tools=list(tools) if tools else None, tokenize=False
+    )
     return len(tokenizer.encode(rendered, add_special_tokens=False))
 
 
 def _encoding_name(model: str) -> str | None:
     name = model.rsplit("/", 1)[-1].lower()
-    if re.match(r"(ft:)?(gpt-(3\.5|4)(-turbo)?(-|$)|gpt-4-)", name) and not name.startswith(("gpt-4o", "gpt-4.")):
+    if re.match(r"(ft:)?(gpt-(3\.5|4)(-turbo)?(-|$)|gpt-4-)", name) and not name.startswith(
+        ("gpt-4o", "gpt-4.")
+    ):
         return "cl100k_base"
     if re.match(r"(ft:)?(gpt-|chatgpt-|o[134](-|$)|codex)", name):
         return "o200k_base"

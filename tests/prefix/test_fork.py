@@ -1,12 +1,18 @@
 """Fork identity and the check before a fork is sent."""
 
 import pytest
-from cacheprefix.prefix import Fork, compatibility, tail_text
-from cacheprefix.prompt import chain, decode
 from hypothesis import given
 from hypothesis import strategies as st
 
-PLACEMENT = {"response_format": "lane", "tool_choice": "messages", "parallel_tool_calls": "tools", "*": "none"}
+from cacheprefix.prefix import Fork, compatibility, tail_text
+from cacheprefix.prompt import chain, decode
+
+PLACEMENT = {
+    "response_format": "lane",
+    "tool_choice": "messages",
+    "parallel_tool_calls": "tools",
+    "*": "none",
+}
 texts = st.text(max_size=40)
 messages = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), texts), max_size=6)
 
@@ -63,7 +69,9 @@ def test_a_shared_part_below_the_minimum_is_a_warning():
 
 def test_an_edited_message_is_unsafe_at_its_path():
     """The place is named as in the body."""
-    found = compatibility(prompt([("user", "a"), ("user", "b")]), prompt([("user", "x"), ("user", "b")]), PLACEMENT)
+    found = compatibility(
+        prompt([("user", "a"), ("user", "b")]), prompt([("user", "x"), ("user", "b")]), PLACEMENT
+    )
     assert found.level == "unsafe"
     assert "messages[1].content" in found.reasons[0]
 

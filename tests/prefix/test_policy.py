@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+
 from cacheprefix.errors import AbortedError, SetupError
 from cacheprefix.prefix import AbortHandle, ForkPolicy
 

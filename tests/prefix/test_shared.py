@@ -3,16 +3,21 @@
 import copy
 
 import pytest
-from cacheprefix.errors import SetupError, ToolClashError
-from cacheprefix.prefix import SharedPrefix, Tool, tool_of, union_tools
 from hypothesis import given
 from hypothesis import strategies as st
+
+from cacheprefix.errors import SetupError, ToolClashError
+from cacheprefix.prefix import SharedPrefix, Tool, tool_of, union_tools
 
 names = st.lists(st.text("abcdefgh", min_size=1, max_size=4), min_size=1, max_size=6, unique=True)
 
 
 def tool(name, description="d", **parameters):
-    return {"name": name, "description": description, "input_schema": {"type": "object", "properties": parameters}}
+    return {
+        "name": name,
+        "description": description,
+        "input_schema": {"type": "object", "properties": parameters},
+    }
 
 
 @given(names, st.randoms())
@@ -56,7 +61,10 @@ def test_one_name_with_two_schemas_is_an_error_at_set_up():
 
 def test_the_same_tool_twice_is_one_tool():
     """OpenAI's and Anthropic's form of one schema are the same tool."""
-    openai = {"type": "function", "function": {"name": "read", "description": "d", "parameters": {"type": "object", "properties": {}}}}
+    openai = {
+        "type": "function",
+        "function": {"name": "read", "description": "d", "parameters": {"type": "object", "properties": {}}},
+    }
     assert len(union_tools([tool("read"), openai])) == 1
 
 

@@ -11,9 +11,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from langchain_core.messages import BaseMessage
+
 from cacheprefix import Session
 from cacheprefix.prefix import ForkPolicy
-from langchain_core.messages import BaseMessage
 
 
 @dataclass(slots=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
 
-from cacheprefix import Session
-from cacheprefix.prefix import ForkPolicy
 from langchain.agents.middleware import AgentMiddleware, AgentState
 from langchain.agents.middleware.types import ModelRequest, ModelResponse, PrivateStateAttr, ToolCallRequest
 from langchain_core.messages import ToolMessage
@@ -14,8 +12,11 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Command
 from typing_extensions import NotRequired
 
+from cacheprefix import Session
+from cacheprefix.prefix import ForkPolicy
 from cacheprefix_langgraph._frame import FRAME, Frame, thread_of
 from cacheprefix_langgraph._model import session_of, wrap_model
+from cacheprefix_langgraph._tools import render
 
 ENTRY = "cacheprefix_entry"
 
@@ -48,6 +49,7 @@ class PrefixMiddleware(AgentMiddleware):
     ) -> None:
         super().__init__()
         self.session = session or Session()
+        self.session.adopt_tools((), render)
         self.role = role
         self.instruction = instruction
         self.allowed = None if tools is None else tuple(tools)
@@ -95,7 +97,9 @@ class PrefixMiddleware(AgentMiddleware):
         return self._refusal(request) or handler(request)
 
     async def awrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> ToolMessage | Command[Any]:
         """Refuse a tool of the union that this role may not use."""
         return self._refusal(request) or await handler(request)

@@ -14,22 +14,23 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cacheprefix import Session
-from cacheprefix.errors import SetupError
-from cacheprefix.prompt import Api, Prompt, loads
-from cacheprefix.session import unmodified
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.runnables.config import ensure_config
 
+from cacheprefix import Session
+from cacheprefix.errors import SetupError
+from cacheprefix.prompt import Api, Prompt, loads
+from cacheprefix.session import unmodified
 from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten, thread_of
 from cacheprefix_langgraph._rewrite import boundary, rewrite
 from cacheprefix_langgraph._tools import allowed_choice, name_of, render
 
 if TYPE_CHECKING:
-    from cacheprefix.session import Turn
     from langchain_core.outputs import ChatGenerationChunk, ChatResult
+
+    from cacheprefix.session import Turn
 
 M = TypeVar("M", bound=BaseChatModel)
 
@@ -65,6 +66,7 @@ def wrap_model(model: M, session: Session | None = None) -> M:
         )
         raise SetupError(message)
     session = session or Session()
+    session.adopt_tools((), render)
     known = getattr(model, SESSION, None)
     if known is session:
         return model
@@ -130,7 +132,9 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
                 session.attempt("bind_tools", lambda: session.adopt_tools(tools, render), None)
             return base.bind_tools(self, tools, **kwargs)
 
-        def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        def _generate(
+            self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
+        ) -> ChatResult:
             sending, token = _sending()
             try:
                 result = base._generate(self, messages, stop, run_manager, **kwargs)
@@ -176,12 +180,18 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
     for name in ("_stream", "_astream", "_generate", "_agenerate", "_get_request_payload"):
         if not _defines(base, name):
             delattr(Forked, name)
-    Forked.__name__, Forked.__qualname__, Forked.__module__ = base.__name__, base.__qualname__, base.__module__
+    Forked.__name__, Forked.__qualname__, Forked.__module__ = (
+        base.__name__,
+        base.__qualname__,
+        base.__module__,
+    )
     return Forked
 
 
 def _defines(base: type, name: str) -> bool:
-    return any(name in c.__dict__ for c in base.__mro__ if c is not BaseChatModel and issubclass(c, BaseChatModel))
+    return any(
+        name in c.__dict__ for c in base.__mro__ if c is not BaseChatModel and issubclass(c, BaseChatModel)
+    )
 
 
 def _enter(model: Any, given: Any, config: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any], Any]:
@@ -275,7 +285,9 @@ def _worth(model: Any, done: Rewritten, frame: Frame) -> bool:
     return session.shares(frame.conversation, name, tokens)
 
 
-def _begin(model: Any, base: type[BaseChatModel], payload: dict[str, Any], sending: Sending) -> dict[str, Any]:
+def _begin(
+    model: Any, base: type[BaseChatModel], payload: dict[str, Any], sending: Sending
+) -> dict[str, Any]:
     session: Session = model.__dict__[SESSION]
     frame, done = sending.frame, sending.rewritten
     api = api_of(payload, model)
@@ -287,7 +299,9 @@ def _begin(model: Any, base: type[BaseChatModel], payload: dict[str, Any], sendi
     def original(prompt: Prompt) -> Prompt | None:
         if done is None:
             return None
-        return unmodified(prompt, system=done.system, tools=sending.tools, tail=done.tail, count=session.count)
+        return unmodified(
+            prompt, system=done.system, tools=sending.tools, tail=done.tail, count=session.count
+        )
 
     sending.turn = (frame.session if frame else session).begin(
         payload,
@@ -380,7 +394,9 @@ def _watch(sending: Sending, chunks: Iterator[ChatGenerationChunk]) -> Iterator[
     _close(sending, usage)
 
 
-async def _awatch(sending: Sending, chunks: AsyncIterator[ChatGenerationChunk]) -> AsyncIterator[ChatGenerationChunk]:
+async def _awatch(
+    sending: Sending, chunks: AsyncIterator[ChatGenerationChunk]
+) -> AsyncIterator[ChatGenerationChunk]:
     usage: UsageMetadata | None = None
     try:
         async for chunk in _awithin(sending, chunks):

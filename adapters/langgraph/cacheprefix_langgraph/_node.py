@@ -7,12 +7,12 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
-from cacheprefix import Session
-from cacheprefix.errors import SetupError
-from cacheprefix.prefix import ForkPolicy
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables.config import var_child_runnable_config
 
+from cacheprefix import Session
+from cacheprefix.errors import SetupError
+from cacheprefix.prefix import ForkPolicy
 from cacheprefix_langgraph._frame import FRAME, Frame, thread_of
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cacheprefix.prompt import Prompt
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
+from cacheprefix.prompt import Prompt
 from cacheprefix_langgraph._frame import Frame, Rewritten
 
 if TYPE_CHECKING:
@@ -57,14 +57,20 @@ def shared_count(messages: Sequence[BaseMessage], shared: Sequence[BaseMessage] 
     while start < len(shared) and isinstance(shared[start], SystemMessage):
         start += 1
     count = 0
-    for own, common in zip(messages, shared[start:]):
-        if own is not common and (own.id is None or own.id != common.id or own.content != common.content) and own != common:
+    for own, common in zip(messages, shared[start:], strict=False):
+        if (
+            own is not common
+            and (own.id is None or own.id != common.id or own.content != common.content)
+            and own != common
+        ):
             break
         count += 1
     return count
 
 
-def boundary(rewritten: Rewritten, own_sections: Callable[[list[BaseMessage]], int]) -> Callable[[Prompt], int | None]:
+def boundary(
+    rewritten: Rewritten, own_sections: Callable[[list[BaseMessage]], int]
+) -> Callable[[Prompt], int | None]:
     """A function that finds the end of the shared part in the wire prompt.
 
     Providers' clients merge and split messages, so the place is found from the tail's own text; what the

@@ -28,6 +28,10 @@ def allowed_choice(names: Sequence[str], *, responses: bool) -> Any:
     if not names:
         return "none"
     if responses:
-        return {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": n} for n in names]}
+        return {
+            "type": "allowed_tools",
+            "mode": "auto",
+            "tools": [{"type": "function", "name": n} for n in names],
+        }
     tools = [{"type": "function", "function": {"name": n}} for n in names]
     return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from langchain_core.language_models import BaseChatModel
+
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.errors import MissingExtraError
 from cacheprefix.session import Call, tally
-from langchain_core.language_models import BaseChatModel
-
 from cacheprefix_langgraph._model import wrap_model
 from cacheprefix_langgraph.demo._handbook import HANDBOOK, TASK
 from cacheprefix_langgraph.demo._script import answer
@@ -62,7 +62,11 @@ def layouts_of(rules: str) -> tuple[Layout, ...]:
 
 
 def run_simulated(
-    source: Source, rules: Sequence[str], *, latency: float = 1.0, step: Callable[[str], None] = lambda _: None
+    source: Source,
+    rules: Sequence[str],
+    *,
+    latency: float = 1.0,
+    step: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
     """All layouts under all rule sets against the simulated provider, over HTTP.
 
@@ -83,11 +87,15 @@ def run_simulated(
     return rows
 
 
-def run_layout(model: BaseChatModel, source: Source, layout: Layout, rules: str, *, profile: str | None) -> Row:
+def run_layout(
+    model: BaseChatModel, source: Source, layout: Layout, rules: str, *, profile: str | None
+) -> Row:
     """One run of the team; in all but the shared layout cacheprefix only watches."""
     tools = tools_for(source)
     session = Session(
-        SharedPrefix(system=HANDBOOK, tools=tools), mode="fork" if layout == "shared" else "observe", provider=profile
+        SharedPrefix(system=HANDBOOK, tools=tools),
+        mode="fork" if layout == "shared" else "observe",
+        provider=profile,
     )
     team = build_team(wrap_model(model, session), tools, layout, session)
     task = TASK.format(package=source.name, files=len(source.files), lines=source.lines)
@@ -102,7 +110,9 @@ def row_of(session: Session, layout: str, rules: str, wall_ms: float, reading: s
     calls = sorted(session.calls, key=lambda call: call.started_at)
     total = tally("all", calls)
     firsts = _first_calls(calls)
-    waits = [(call.first_token_at - call.started_at) * 1000 for call in calls if call.first_token_at is not None]
+    waits = [
+        (call.first_token_at - call.started_at) * 1000 for call in calls if call.first_token_at is not None
+    ]
     return Row(
         "langgraph",
         layout,
@@ -142,11 +152,15 @@ def _provider(rules: str, source: Source, latency: float) -> Iterator[Callable[[
 
     def script(request: Request) -> Reply:
         found = answer(request.prompt, source)
-        return Reply(text=found.text, tool_calls=tuple(ToolCall(name, arguments) for name, arguments in found.calls))
+        return Reply(
+            text=found.text, tool_calls=tuple(ToolCall(name, arguments) for name, arguments in found.calls)
+        )
 
     with SimulatedProvider(rules=rules, script=script, latency=latency) as provider:
         if rules == "anthropic":
-            yield lambda: anthropic_model(MODELS[rules], base_url=provider.anthropic_base_url, api_key="simulated")
+            yield lambda: anthropic_model(
+                MODELS[rules], base_url=provider.anthropic_base_url, api_key="simulated"
+            )
         else:
             yield lambda: openai_model(MODELS[rules], base_url=provider.openai_base_url, api_key="simulated")
 
@@ -156,7 +170,9 @@ def openai_model(model: str, **options: Any) -> BaseChatModel:
     try:
         from langchain_openai import ChatOpenAI  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise MissingExtraError("the demonstration with OpenAI's API", "langgraph", "langchain_openai") from error
+        raise MissingExtraError(
+            "the demonstration with OpenAI's API", "langgraph", "langchain_openai"
+        ) from error
     return ChatOpenAI(model=model, streaming=True, stream_usage=True, max_retries=1, **options)
 
 
@@ -165,5 +181,7 @@ def anthropic_model(model: str, **options: Any) -> BaseChatModel:
     try:
         from langchain_anthropic import ChatAnthropic  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise MissingExtraError("the demonstration with Anthropic's API", "langgraph", "langchain_anthropic") from error
+        raise MissingExtraError(
+            "the demonstration with Anthropic's API", "langgraph", "langchain_anthropic"
+        ) from error
     return ChatAnthropic(model=model, streaming=True, max_retries=1, max_tokens=2000, **options)

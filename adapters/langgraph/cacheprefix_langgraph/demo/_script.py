@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from cacheprefix.prompt import Prompt, Section
-
 from cacheprefix_langgraph.demo._source import Source
 
 _PLAN = "Plan of the review"
@@ -17,7 +16,11 @@ _SEARCHES = {
     "correctness": r"except (Exception|BaseException)|finally:|create_task|anyio\.",
     "interfaces": r"def __init__|DeprecationWarning|@property",
 }
-_HEADINGS = {"security": "Security findings", "correctness": "Correctness findings", "interfaces": "Interface findings"}
+_HEADINGS = {
+    "security": "Security findings",
+    "correctness": "Correctness findings",
+    "interfaces": "Interface findings",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,9 @@ def answer(prompt: Prompt, source: Source) -> Answer:
         return Answer(_report(sections))
     if planned is None:
         return _planning(_rounds(sections), source)
-    role = next((name for name in _ROLES if re.search(rf"You are the {name[:9]}\w* reviewer", everything)), _ROLES[0])
+    role = next(
+        (name for name in _ROLES if re.search(rf"You are the {name[:9]}\w* reviewer", everything)), _ROLES[0]
+    )
     return _reviewing(role, _rounds(sections[planned:]), sections[planned:], source)
 
 
@@ -46,9 +51,13 @@ def _planning(done: int, source: Source) -> Answer:
     if done == 0:
         return Answer(calls=(("list_files", {}),))
     if done == 1:
-        return Answer(calls=tuple(("read_file", {"path": path, "first": 1, "last": 160}) for path in files[:3]))
+        return Answer(
+            calls=tuple(("read_file", {"path": path, "first": 1, "last": 160}) for path in files[:3])
+        )
     if done == 2:
-        return Answer(calls=tuple(("read_file", {"path": path, "first": 1, "last": 120}) for path in files[3:5]))
+        return Answer(
+            calls=tuple(("read_file", {"path": path, "first": 1, "last": 120}) for path in files[3:5])
+        )
     lines = [f"{_PLAN} of {source.name}.", ""]
     for role in _ROLES:
         lines += [f"- {role}: {path}, the part behind what was read above." for path in files[:3]]
@@ -69,12 +78,17 @@ def _reviewing(role: str, done: int, sections: tuple[Section, ...], source: Sour
         f"State it in the docstring, or check it at the boundary where the value comes in."
         for number, place in enumerate(places, 1)
     ]
-    return Answer("\n".join([f"{_HEADINGS[role]} ({len(findings)}).", "", *findings, "", "The structure should stay."]))
+    return Answer(
+        "\n".join([f"{_HEADINGS[role]} ({len(findings)}).", "", *findings, "", "The structure should stay."])
+    )
 
 
 def _report(sections: tuple[Section, ...]) -> str:
     found = [s.text for s in sections if s.kind == "text" and s.text.startswith(tuple(_HEADINGS.values()))]
-    lines = ["Report. The package can be used as it is; three places deserve a closer look before the next release.", ""]
+    lines = [
+        "Report. The package can be used as it is; three places deserve a closer look before the next release.",
+        "",
+    ]
     for text in found:
         first, *rest = text.splitlines()
         lines += [first, *[line for line in rest if line.startswith(("1.", "2."))], ""]

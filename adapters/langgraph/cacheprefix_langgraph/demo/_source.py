@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from cacheprefix.errors import SetupError
 from langchain_core.tools import BaseTool, tool
+
+from cacheprefix.errors import SetupError
 
 _MOST_LINES = 400
 _MOST_HITS = 40

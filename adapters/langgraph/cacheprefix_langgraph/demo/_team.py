@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from cacheprefix import Session
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.language_models import BaseChatModel
@@ -17,6 +16,7 @@ from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.tools import BaseTool
 from langgraph.graph import END, START, MessagesState, StateGraph
 
+from cacheprefix import Session
 from cacheprefix_langgraph import PrefixMiddleware, forked
 from cacheprefix_langgraph.demo._handbook import HANDBOOK, PLANNER, REVIEWERS, SYNTHESIS
 
@@ -27,14 +27,21 @@ def build_team(model: BaseChatModel, tools: Sequence[BaseTool], layout: Layout, 
     """The compiled graph. ``model`` is wrapped by the caller; ``session`` is used in the shared layout only."""
 
     def agent(role: str, text: str, *, pinned: bool = False) -> Any:
-        return create_agent(model, list(tools), system_prompt=_system(text), middleware=_middleware(layout, session, role, pinned))
+        return create_agent(
+            model,
+            list(tools),
+            system_prompt=_system(text),
+            middleware=_middleware(layout, session, role, pinned),
+        )
 
     planner = agent("planner", PLANNER)
     reviewers = {role: agent(role, text, pinned=True) for role, text in REVIEWERS.items()}
 
     def plan(state: MessagesState) -> dict[str, Any]:
         # The planner's reading is handed on, so that no reviewer has to open the same files again.
-        return {"messages": planner.invoke({"messages": state["messages"]})["messages"][len(state["messages"]) :]}
+        return {
+            "messages": planner.invoke({"messages": state["messages"]})["messages"][len(state["messages"]) :]
+        }
 
     def review(role: str) -> Callable[[MessagesState], dict[str, Any]]:
         def node(state: MessagesState) -> dict[str, Any]:

@@ -1,0 +1,181 @@
+"""``cacheprefix demo``: the table, and one sentence that says what it means."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix.errors import MissingExtraError, SetupError
+
+if TYPE_CHECKING:
+    from cacheprefix_langgraph.demo._run import Row
+
+_KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+_OUTPUT_SHARE = 0.15
+"""Answers of the scripted team are about this share of its uncached input; a real model's may be longer."""
+
+
+def register(cli: Any) -> None:
+    """Add the command to the typer application ``cli``."""
+    import typer  # noqa: PLC0415 - the cli extra
+
+    @cli.command(name="demo")  # type: ignore[untyped-decorator]
+    def demo(
+        as_json: bool = typer.Option(False, "--json", help="Print the rows as JSON."),  # noqa: FBT001, FBT003
+        rules: list[str] = typer.Option(
+            [], "--rules", help="Rule set of the simulated provider; repeatable."
+        ),  # noqa: B008
+        source: str = typer.Option(
+            "starlette", "--input", help="An installed package or a folder to review."
+        ),
+        latency: float = typer.Option(
+            1.0, "--latency", help="Scale of the simulated latency; 0 does not wait."
+        ),
+        provider: str = typer.Option("", "--provider", help="openai or anthropic: a real run with your key."),
+        model: str = typer.Option("", "--model", help="The model of a real run."),
+        yes: bool = typer.Option(False, "--yes", help="Do not ask before a real run."),  # noqa: FBT001, FBT003
+    ) -> None:
+        """Run a code-review team unmodified and on a shared prefix, and show what was saved."""
+        found = _real(source, provider, model, yes) if provider else _simulated(source, rules, latency)
+        if as_json:
+            from cacheprefix_langgraph.demo._run import as_data  # noqa: PLC0415 - loads LangGraph
+
+            print(json.dumps(as_data(found), indent=2))  # noqa: T201 - printing is the command's job
+        else:
+            _show(found)
+
+
+def _simulated(source: str, rules: Sequence[str], latency: float) -> list[Row]:
+    from cacheprefix_langgraph.demo._run import MODELS, RULES, run_simulated  # noqa: PLC0415
+    from cacheprefix_langgraph.demo._source import read_source  # noqa: PLC0415
+
+    unknown = [name for name in rules if name not in MODELS]
+    if unknown:
+        message = f"unknown rule set {unknown[0]!r}; use one of {', '.join(MODELS)}"
+        raise SetupError(message)
+    return run_simulated(read_source(source), rules or RULES, latency=latency, step=_progress)
+
+
+def _real(source: str, provider: str, model: str, yes: bool) -> list[Row]:  # noqa: FBT001
+    from cacheprefix.profiles import Usage as Tokens  # noqa: PLC0415
+    from cacheprefix.profiles import money, profile_for  # noqa: PLC0415
+    from cacheprefix_langgraph.demo._run import (  # noqa: PLC0415
+        anthropic_model,
+        layouts_of,
+        openai_model,
+        run_layout,
+        run_simulated,
+    )
+    from cacheprefix_langgraph.demo._source import read_source  # noqa: PLC0415
+
+    if provider not in _KEYS:
+        message = f"--provider {provider!r}: use openai or anthropic"
+        raise SetupError(message)
+    if not model:
+        message = f"--provider {provider} needs --model"
+        raise SetupError(message)
+    if not os.environ.get(_KEYS[provider]):
+        message = f"--provider {provider} needs your key in {_KEYS[provider]}"
+        raise SetupError(message)
+    text = read_source(source)
+    profile = profile_for(model, provider)
+    rules = profile.name if profile.name in ("openai", "openai-5.6", "anthropic") else provider
+    _say("estimating the cost with the simulated provider")
+    total: float | None = 0.0
+    for row in run_simulated(text, [rules], latency=0.0):
+        usage = Tokens(
+            input_tokens=row.input_tokens,
+            cache_read_tokens=row.cache_read_tokens,
+            cache_write={"": row.cache_write_tokens},
+            output_tokens=int(row.input_tokens * _OUTPUT_SHARE),
+        )
+        price = money(usage, model, profile)
+        total = None if price is None or total is None else total + price
+    about = (
+        "an unknown amount (no price is known for this model)" if total is None else f"about {total:.2f} USD"
+    )
+    _say(f"{len(layouts_of(rules))} runs against {provider} with {model} will cost {about}")
+    if not yes:
+        if not sys.stdin.isatty():
+            message = "a real run asks before it starts; pass --yes where nobody can answer"
+            raise SetupError(message)
+        if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
+            raise SystemExit(0)
+    make = openai_model if provider == "openai" else anthropic_model
+    rows = []
+    for layout in layouts_of(rules):
+        _progress(f"{provider}: {layout}")
+        rows.append(run_layout(make(model), text, layout, rules, profile=None))
+    return rows
+
+
+def _show(rows: Sequence[Row]) -> None:
+    try:
+        from rich.console import Console  # noqa: PLC0415 - the cli extra
+        from rich.table import Table  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("the demonstration's table", "cli", "rich") from error
+    table = Table(title="A code-review team on LangGraph: planner, three reviewers in parallel, synthesis")
+    table.add_column("rules")
+    table.add_column("layout")
+    for name in ("calls", "input", "read", "written", "cached", "cost units", "of unmodified"):
+        table.add_column(name, justify="right")
+    for name in ("TTFT ms", "wall s", "first call"):
+        table.add_column(name, justify="right")
+    base = {row.rules: row for row in rows if row.layout == "unmodified"}
+    for row in rows:
+        ratio = row.cost_units / base[row.rules].cost_units
+        style = "bold green" if row.layout == "shared" else None
+        table.add_row(
+            row.rules,
+            row.layout,
+            f"{row.calls}",
+            f"{row.input_tokens:,}",
+            f"{row.cache_read_tokens:,}",
+            f"{row.cache_write_tokens:,}",
+            f"{row.cache_read_tokens / row.input_tokens:.0%}",
+            f"{row.cost_units:,.0f}",
+            f"{ratio:.2f}",
+            f"{row.ttft_ms_median:,.0f}",
+            f"{row.wall_ms / 1000:.1f}",
+            f"{row.first_call_share:.0%}",
+            style=style,
+        )
+    console = Console(width=None if sys.stdout.isatty() else 130)
+    console.print(table)
+    console.print(sentence(rows))
+
+
+def sentence(rows: Sequence[Row]) -> str:
+    """What the table means, in one sentence; every number is in it."""
+    parts = []
+    for rules in dict.fromkeys(row.rules for row in rows):
+        by_layout = {row.layout: row for row in rows if row.rules == rules}
+        plain, shared = by_layout["unmodified"], by_layout["shared"]
+        firsts = shared.first_calls_cost_units / plain.first_calls_cost_units
+        text = f"{shared.cost_units / plain.cost_units:.0%} under {rules} (first requests of the later roles {firsts:.0%}"
+        stock = by_layout.get("stock")
+        parts.append(
+            text
+            + (
+                f", against the framework's own caching {shared.cost_units / stock.cost_units:.0%})"
+                if stock
+                else ")"
+            )
+        )
+    return (
+        "On one shared prefix the same team's input costs, of what it costs as usually built, "
+        + "; ".join(parts)
+        + ". Costs are input tokens in cost units (one uncached token = 1); no answer's quality is measured here."
+    )
+
+
+def _progress(text: str) -> None:
+    _say(f"running {text}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 - progress goes beside the result
