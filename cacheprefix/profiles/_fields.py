@@ -101,9 +101,7 @@ def _apis(key: str, value: object, where: Where) -> tuple[str, ...]:
 
 def _settings(key: str, value: object, where: Where) -> Mapping[str, str]:
     if not isinstance(value, dict):
-        raise where.error(
-            key, f"is {shown(value)}", f'write a table, as {key} = {{ tool_choice = "messages" }}'
-        )
+        raise where.error(key, f"is {shown(value)}", f'write a table, as {key} = {{ tool_choice = "messages" }}')
     for name, placement in value.items():
         if placement not in _PLACEMENTS:
             raise where.error(f"{key}.{name}", f"is {shown(placement)}", f"use: {', '.join(_PLACEMENTS)}")
@@ -130,9 +128,7 @@ def _ttl(key: str, raw: Mapping[str, Any], where: Where) -> Ttl:
     for name in ("name", "write"):
         if name not in raw:
             raise where.error(f"{key}.{name}", "is missing", "a lifetime needs a name and a write price")
-    seconds = {
-        name: _number(f"{key}.{name}", raw[name], where) for name in ("seconds", "max_seconds") if name in raw
-    }
+    seconds = {name: _number(f"{key}.{name}", raw[name], where) for name in ("seconds", "max_seconds") if name in raw}
     return Ttl(
         name=text_of(f"{key}.name", raw["name"], where),
         write=_number(f"{key}.write", raw["write"], where),

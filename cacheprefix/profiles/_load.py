@@ -146,9 +146,7 @@ def _inherited(parent: Row | None, values: Mapping[str, Any], own: Evidence) -> 
 def _surviving(variants: Iterable[Variant], values: Mapping[str, Any]) -> tuple[Variant, ...]:
     """The parent's variants without what the row now states for all its models."""
     cut = (
-        replace(
-            variant, values=MappingProxyType({k: v for k, v in variant.values.items() if k not in values})
-        )
+        replace(variant, values=MappingProxyType({k: v for k, v in variant.values.items() if k not in values}))
         for variant in variants
     )
     return tuple(variant for variant in cut if variant.values)
@@ -157,9 +155,7 @@ def _surviving(variants: Iterable[Variant], values: Mapping[str, Any]) -> tuple[
 def _complete(given: Mapping[str, Any], where: Where) -> Profile:
     for spec in fields(Profile):
         if spec.name not in given and spec.default is MISSING and spec.default_factory is MISSING:
-            raise where.error(
-                spec.name, "is missing", 'state it, or take it from another row with like = "NAME"'
-            )
+            raise where.error(spec.name, "is missing", 'state it, or take it from another row with like = "NAME"')
     return Profile(**given)
 
 
@@ -168,16 +164,12 @@ def _consistent(profile: Profile, where: Where) -> None:
     if not profile.ttls:
         raise where.error("ttls", "is empty", "state at least one lifetime; its write price is needed")
     if profile.match == "breakpoint" and not profile.max_breakpoints:
-        raise where.error(
-            "max_breakpoints", "is 0 though reads happen at breakpoints", "state the limit, e.g. 4"
-        )
+        raise where.error("max_breakpoints", "is 0 though reads happen at breakpoints", "state the limit, e.g. 4")
     if profile.markers in ("anthropic", "bedrock", "openai") and not profile.max_breakpoints:
         raise where.error("markers", "are set though no breakpoint is allowed", "state max_breakpoints")
 
 
-def _variants(
-    raws: object, where: Where, sources: Mapping[str, Evidence], own: Evidence
-) -> Iterable[Variant]:
+def _variants(raws: object, where: Where, sources: Mapping[str, Evidence], own: Evidence) -> Iterable[Variant]:
     if not isinstance(raws, list):
         raise where.error("model", f"is {shown(raws)}", "write [[profile.model]] tables")
     for index, given in enumerate(raws):
@@ -196,9 +188,7 @@ def _variants(
         yield Variant(models, MappingProxyType(values), evidence)
 
 
-def _single(
-    raws: object, where: Where, sources: Mapping[str, Evidence], own: Evidence
-) -> dict[str, Evidence]:
+def _single(raws: object, where: Where, sources: Mapping[str, Evidence], own: Evidence) -> dict[str, Evidence]:
     if not isinstance(raws, list):
         raise where.error("evidence", f"is {shown(raws)}", "write [[profile.evidence]] tables")
     found: dict[str, Evidence] = {}

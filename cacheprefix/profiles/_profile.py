@@ -144,9 +144,7 @@ class Profile:
     rate_per_key: int | None = None
     """Requests a minute for one prefix and key beyond which other machines are used."""
 
-    settings: Mapping[str, Placement] = field(
-        default_factory=lambda: MappingProxyType({"*": "lane"}), hash=False
-    )
+    settings: Mapping[str, Placement] = field(default_factory=lambda: MappingProxyType({"*": "lane"}), hash=False)
     """Where each body field belongs; headers are ``header:name``. ``*`` stands for all that are not named,
     and is ``lane`` unless the rule is known: that promises nothing which may not hold."""
 

@@ -77,8 +77,7 @@ SHAPES = (
         input="input_tokens",
         read=f"{_LANGCHAIN}.cache_read+{_LANGCHAIN}.priority_cache_read+{_LANGCHAIN}.flex_cache_read",
         includes_cached=True,
-        write=f"{_LANGCHAIN}.cache_creation+{_LANGCHAIN}.priority_cache_creation"
-        f"+{_LANGCHAIN}.flex_cache_creation",
+        write=f"{_LANGCHAIN}.cache_creation+{_LANGCHAIN}.priority_cache_creation+{_LANGCHAIN}.flex_cache_creation",
         splits={
             "5m": f"{_LANGCHAIN}.ephemeral_5m_input_tokens",
             "1h": f"{_LANGCHAIN}.ephemeral_1h_input_tokens",

@@ -44,9 +44,7 @@ def _normalised(raw: object, api: str | None, provider: str | None, profile: Pro
     inner, outer = _descend(raw)
     shape = _shape_of(inner, api, provider, profile)
     if shape is None:
-        found = (
-            f"{type(raw).__name__}" if not isinstance(raw, Mapping) else f"keys {sorted(map(str, raw))[:6]}"
-        )
+        found = f"{type(raw).__name__}" if not isinstance(raw, Mapping) else f"keys {sorted(map(str, raw))[:6]}"
         return Usage(problems=(f"usage of no known form ({found})",))
     return _Reader(inner, outer).read(shape)
 
@@ -91,9 +89,7 @@ def _descend(raw: object) -> tuple[object, object]:
     for _ in range(_DEEPEST):
         if any(_find(inner, mark) is not _ABSENT for shape in SHAPES for mark in shape.marks[:2]):
             break
-        held = (
-            _find(inner, key) for key in ("usage", "usageMetadata", "usage_metadata", "message", "response")
-        )
+        held = (_find(inner, key) for key in ("usage", "usageMetadata", "usage_metadata", "message", "response"))
         deeper = next((value for value in held if value is not _ABSENT and value is not None), None)
         if deeper is None or isinstance(deeper, (str, int, float)):
             break
@@ -176,14 +172,13 @@ class _Reader:
         total = given if includes or given is None else given + spent
         if total is not None and includes:
             read, write = self._within(total, read, write)
-        calls = self._calls()
         return Usage(
             input_tokens=total,
             cache_read_tokens=read,
             cache_write=None if write is None else MappingProxyType(write),
             output_tokens=self._count(shape.output),
             reasoning_tokens=self._count(shape.reasoning),
-            calls=1 if calls is None else calls,
+            calls=self._calls(),
             summed=self._summed(),
             problems=tuple(self._problems),
         )
@@ -212,9 +207,7 @@ class _Reader:
 
     def _written(self, shape: Shape) -> dict[str, int] | None:
         total = self._count(shape.write)
-        splits = {
-            ttl: count for ttl, path in shape.splits.items() if (count := self._count(path)) is not None
-        }
+        splits = {ttl: count for ttl, path in shape.splits.items() if (count := self._count(path)) is not None}
         if total is None and not splits:
             return None
         rest = max(0, (total or 0) - sum(splits.values()))
@@ -229,9 +222,7 @@ class _Reader:
             self._problems.append(f"cache read {read} exceeds the input {total} that contains it")
             read = None
         if write is not None and sum(write.values()) + (read or 0) > total:
-            self._problems.append(
-                f"cache write {sum(write.values())} and read {read or 0} exceed the input {total}"
-            )
+            self._problems.append(f"cache write {sum(write.values())} and read {read or 0} exceed the input {total}")
             write = None
         return read, write
 
@@ -243,8 +234,9 @@ class _Reader:
         names = ("cache_read_input_tokens", "cache_creation_input_tokens")
         return any(_is_count(_find(self._inner, name)) for name in names)
 
-    def _calls(self) -> int | None:
-        return self._number("successful_requests")
+    def _calls(self) -> int:
+        """CrewAI sums calls up and counts those that succeeded; a report is of one call at least."""
+        return self._number("successful_requests") or 1
 
     def _summed(self) -> bool:
         tools = _find(self._inner, "server_tool_use")

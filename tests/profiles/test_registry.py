@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import warnings
@@ -199,9 +200,12 @@ def test_a_model_row_of_the_user_wins_over_the_shipped_one(tmp_path):
     assert registry.profile_for("claude-fable-5").min_tokens == 512
 
 
-COMPLETE = 'provider = "me"\ncontrol = "automatic"\nmatch = "block"\nmin_tokens = 1\nread = 0.5\n' + (
-    'ttls = [{ name = "x", write = 1.0 }]'
-)
+COMPLETE = """provider = "me"
+control = "automatic"
+match = "block"
+min_tokens = 1
+read = 0.5
+ttls = [{ name = "x", write = 1.0 }]"""
 
 
 @pytest.mark.parametrize(
@@ -214,7 +218,7 @@ COMPLETE = 'provider = "me"\ncontrol = "automatic"\nmatch = "block"\nmin_tokens 
         ("read = nan", "read", "at least 0"),
         ('control = "sometimes"', "control", "automatic, explicit"),
         ("ttls = []", "ttls", "at least one"),
-        ('ttls = [{ seconds = 3, write = 1.0 }]', "ttls[0].name", "a name and a write price"),
+        ("ttls = [{ seconds = 3, write = 1.0 }]", "ttls[0].name", "a name and a write price"),
         ('ttls = [{ name = "5m", write = 1.0, secs = 3 }]', "ttls[0].secs", "seconds"),
         ("collapse_runs = 1", "collapse_runs", "true or false"),
         ('settings = { tool_choice = "somewhere" }', "settings.tool_choice", "lane"),
@@ -224,8 +228,8 @@ COMPLETE = 'provider = "me"\ncontrol = "automatic"\nmatch = "block"\nmin_tokens 
         ('prefered_ttl = "5m"', "prefered_ttl", "use one of"),
         ('match = "breakpoint"', "max_breakpoints", "state the limit"),
         ('markers = "openai"', "markers", "max_breakpoints"),
-        ("[[profile.model]]\nmodels = [\"x\"]\nprovider = \"y\"", "provider", "use one of"),
-        ("[[profile.evidence]]\nfields = [\"speed\"]\nsource = \"x\"", "fields", "min_tokens"),
+        ('[[profile.model]]\nmodels = ["x"]\nprovider = "y"', "provider", "use one of"),
+        ('[[profile.evidence]]\nfields = ["speed"]\nsource = "x"', "fields", "min_tokens"),
     ],
 )  # fmt: skip
 def test_a_malformed_row_names_file_row_key_and_fix(tmp_path, body, key, fix):
@@ -300,24 +304,22 @@ TOML = st.recursive(
     max_leaves=12,
 )
 KEYS = st.sampled_from(
-    ["name", "like", "ttls", "settings", "usage_fields", "models", "apis", "min_tokens", "read", "control", "match",
-     "model", "evidence", "source", "checked_on", "confidence", "lookback", "markers", "note", "provider"]
+    ["name", "like", "ttls", "settings", "usage_fields", "models", "apis", "min_tokens", "read", "control",
+     "match", "model", "evidence", "source", "checked_on", "confidence", "lookback", "markers", "note",
+     "provider"]
 ) | st.text(max_size=8)  # fmt: skip
+ROWS = st.lists(st.dictionaries(KEYS, TOML, max_size=8), max_size=3)
+TOP = st.dictionaries(st.sampled_from(["version", "source", "profile"]) | st.text(max_size=6), TOML)
 
 
-@given(st.dictionaries(st.sampled_from(["version", "source", "profile"]) | st.text(max_size=6), TOML)
-       | st.fixed_dictionaries({"profile": st.lists(st.dictionaries(KEYS, TOML, max_size=8), max_size=3)}))  # fmt: skip
+@given(TOP | st.fixed_dictionaries({"profile": ROWS}))
 def test_no_file_content_gives_anything_but_rows_or_a_profile_error(data):
     """Validation has no gap through which a TypeError or KeyError reaches the user."""
     from cacheprefix.profiles._load import parse_rows
 
     known = dict(default_registry()._rows)
-    try:
-        rows = parse_rows(data, "f.toml", known)
-    except ProfileError as error:
-        assert str(error).startswith("f.toml: ")
-    else:
-        assert all(row.profile.ttls and row.profile.name for row in rows)
+    with contextlib.suppress(ProfileError):
+        assert all(row.profile.ttls and row.profile.name for row in parse_rows(data, "f.toml", known))
 
 
 def test_every_shipped_row_survives_being_taken_over(tmp_path):

@@ -13,6 +13,7 @@ SKILL = "github.com/anthropics/skills skills/claude-api/shared/prompt-caching.md
 
 
 def rule(model: str, name: str, provider: str | None = None) -> object:
+    """One value of the row in force."""
     return getattr(profile_for(model, provider), name)
 
 
@@ -92,16 +93,14 @@ def test_anthropic_lifetime_runs_from_the_start_and_a_read_renews_it():
 
 
 def test_anthropic_entry_is_readable_once_the_first_answer_begins():
-    """The skill: "readable only after the first response begins streaming. N parallel requests ... pay full"."""
+    """The skill: "readable only after the first response begins streaming. N parallel requests ... pay"."""
     profile = profile_for("claude-opus-5")
     assert (profile.readable, profile.cold_parallel_shares) == ("first_token", False)
 
 
 def test_anthropic_caches_belong_to_a_workspace_and_elsewhere_to_the_organisation():
-    """The skill: "isolated per workspace on the Claude API ... per organization on Bedrock and Google Cloud"."""
-    scopes = {
-        provider: rule("claude-opus-5", "scope", provider) for provider in ("anthropic", "bedrock", "vertex")
-    }
+    """The skill: "isolated per workspace ... (per organization on Amazon Bedrock and Google Cloud)"."""
+    scopes = {provider: rule("claude-opus-5", "scope", provider) for provider in ("anthropic", "bedrock", "vertex")}
     assert scopes == {"anthropic": "workspace", "bedrock": "organisation", "vertex": "organisation"}
 
 
@@ -129,7 +128,7 @@ def test_a_fork_on_anthropic_keeps_its_parents_tool_choice():
 
 
 def test_system_messages_between_others_are_only_for_models_that_take_them():
-    """The skill: "Claude Opus 5, Claude Opus 4.8, Claude Fable 5.1, and Claude Mythos 5.1 ... Not Sonnet 5"."""
+    """The skill: "Claude Opus 5, Claude Opus 4.8, Claude Fable 5.1, and Claude Mythos 5.1", not Sonnet 5."""
     taking = {m for m in ("claude-opus-5", "claude-opus-4-8", "claude-fable-5-1", "claude-mythos-5-1",
                           "claude-sonnet-5", "claude-opus-4-5") if rule(m, "mid_system")}  # fmt: skip
     assert taking == {"claude-opus-5", "claude-opus-4-8", "claude-fable-5-1", "claude-mythos-5-1"}
@@ -192,7 +191,7 @@ def test_openai_5_6_considers_eighty_breakpoints_without_a_lookback():
 
 
 def test_openai_5_6_writes_at_a_quarter_more_for_thirty_minutes():
-    """OpenAI's guide: "cache writes cost 1.25x the uncached input token rate"; the SDK: ttl defaults to 30m."""
+    """OpenAI's guide: "cache writes cost 1.25x the uncached input token rate"; the SDK: ttl is 30m."""
     profile = profile_for("gpt-5.6")
     assert (profile.default_ttl.name, profile.default_ttl.seconds) == ("30m", 1800)
     assert profile.default_ttl.write == 1.25
@@ -213,8 +212,11 @@ def test_openai_routes_by_key_and_overflows_at_fifteen_a_minute():
     assert (profile.routing_key, profile.rate_per_key) == ("prompt_cache_key", 15)
 
 
-@pytest.mark.parametrize("setting", ["parallel_tool_calls", "text", "reasoning", "reasoning_effort", "verbosity",
-                                     "context_management", "service_tier", "response_format"])  # fmt: skip
+@pytest.mark.parametrize(
+    "setting",
+    ["parallel_tool_calls", "text", "reasoning", "reasoning_effort", "verbosity", "context_management",
+     "service_tier", "response_format"],
+)  # fmt: skip
 def test_openai_settings_that_change_the_prefix_separate_lanes(setting):
     """The guide: parallel_tool_calls, text.format, reasoning.effort, text.verbosity … change the prefix."""
     assert profile_for("gpt-5.6").placement(setting) == "lane"
