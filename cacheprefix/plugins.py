@@ -299,8 +299,8 @@ def _said(error: BaseException) -> str:
 
 def _warn(text: str, error: BaseException) -> None:
     """Warn without letting a filter that turns warnings into errors reach the user's call."""
-    log.warning(text, exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
+    log.debug(text, exc_info=error)
     try:
         warnings.warn(text, CacheprefixPluginWarning, stacklevel=2)
     except CacheprefixPluginWarning:
-        log.debug("the warning was turned into an error by a filter and is only logged")
+        log.warning("%s (a filter turned the warning into an error, so it is only logged)", text)

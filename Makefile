@@ -1,0 +1,107 @@
+# Two commands: `make demo` and `make test`. Both make the environments they need, from the package index.
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+# The first interpreter that can make environments; override with PYTHON=...
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; do \
+	$$p -c 'import ensurepip, venv' >/dev/null 2>&1 && { echo $$p; break; }; done)
+JOBS ?= 2
+ARGS ?=
+
+CORE := .venv
+AUTOGEN := .venv-autogen
+CREWAI := .venv-crewai
+READY := .stamp-ready
+PYTEST := -m pytest -ra --durations=5
+
+# An adapter's environment is made only when there is something to run in it.
+AUTOGEN_TESTS := $(wildcard tests/autogen/test_*.py tests/autogen/*/test_*.py)
+CREWAI_TESTS := $(wildcard tests/crewai/test_*.py tests/crewai/*/test_*.py)
+
+.PHONY: help demo test lint build bench clean env pins test-core test-autogen test-crewai
+
+help:
+	@echo 'make demo     run the demo; ARGS="--json" and the like are passed on'
+	@echo 'make test     lint and all tests'
+	@echo 'make lint     ruff and mypy'
+	@echo 'make build    wheels and source distributions of the core and the adapters, in dist/'
+	@echo 'make bench    all benchmarks; make bench-NAME runs one'
+	@echo 'make clean    remove environments and what was built'
+
+# One recipe for the three environments: each says what it installs and at which tested versions.
+$(CORE)/$(READY): WHAT = -e '.[dev]' -e './adapters/langgraph[openai,anthropic]'
+$(CORE)/$(READY): PINS = constraints/langgraph.txt
+$(CORE)/$(READY): pyproject.toml adapters/langgraph/pyproject.toml constraints/langgraph.txt
+$(AUTOGEN)/$(READY): WHAT = -e '.[dev]' -e './adapters/autogen[openai,anthropic]'
+$(AUTOGEN)/$(READY): PINS = constraints/autogen.txt
+$(AUTOGEN)/$(READY): pyproject.toml adapters/autogen/pyproject.toml constraints/autogen.txt
+$(CREWAI)/$(READY): WHAT = -e '.[dev]' -e './adapters/crewai[anthropic,litellm]'
+$(CREWAI)/$(READY): PINS = constraints/crewai.txt
+$(CREWAI)/$(READY): pyproject.toml adapters/crewai/pyproject.toml constraints/crewai.txt
+
+$(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY):
+	@test -n "$(PYTHON)" || { echo 'no Python with venv found: install Python 3.10 or newer'; exit 1; }
+	@echo "== $(@D): installing the versions of $(PINS); this takes minutes the first time"
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D)
+	@PIP_CONSTRAINT=$(PINS) $(@D)/bin/python -m pip install --progress-bar off $(WHAT) \
+		| { grep -vE '^(Looking in|Requirement already|  )' || true; }
+	@touch $@
+
+env: $(CORE)/$(READY)
+
+demo: $(CORE)/$(READY)
+	$(CORE)/bin/cacheprefix demo $(ARGS)
+
+lint: $(CORE)/$(READY)
+	$(CORE)/bin/ruff check .
+	$(CORE)/bin/mypy cacheprefix adapters/langgraph/cacheprefix_langgraph
+
+# The core's tests come last, so that the run ends with their closing line.
+test: lint $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai) test-core
+
+test-core: $(CORE)/$(READY)
+	$(CORE)/bin/python $(PYTEST) -n $(JOBS) --ignore=tests/autogen --ignore=tests/crewai $(ARGS)
+
+test-autogen: $(AUTOGEN)/$(READY)
+	$(AUTOGEN)/bin/mypy adapters/autogen/cacheprefix_autogen
+	$(AUTOGEN)/bin/python $(PYTEST) -n $(JOBS) tests/autogen
+
+test-crewai: $(CREWAI)/$(READY)
+	$(CREWAI)/bin/mypy adapters/crewai/cacheprefix_crewai
+	$(CREWAI)/bin/python $(PYTEST) -n $(JOBS) tests/crewai
+
+build: $(CORE)/$(READY)
+	rm -rf dist
+	for each in . adapters/langgraph adapters/autogen adapters/crewai; do \
+		$(CORE)/bin/python -m build --no-isolation --outdir dist $$each; done
+
+# benchmarks/NAME.py is `make bench-NAME`; names that begin with a framework run in its environment.
+BENCHES := $(filter-out bench-_%,$(patsubst benchmarks/%.py,bench-%,$(wildcard benchmarks/*.py)))
+
+bench: $(BENCHES)
+	@echo "$(words $(BENCHES)) benchmarks run"
+
+bench-autogen%: $(AUTOGEN)/$(READY)
+	$(AUTOGEN)/bin/python benchmarks/autogen$*.py $(ARGS)
+
+bench-crewai%: $(CREWAI)/$(READY)
+	$(CREWAI)/bin/python benchmarks/crewai$*.py $(ARGS)
+
+bench-%: $(CORE)/$(READY)
+	$(CORE)/bin/python benchmarks/$*.py $(ARGS)
+
+# Upgrade deliberately: change a version in constraints/, let the tests run, then write down what is installed.
+pins: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY)
+	@for each in $(CORE):langgraph $(AUTOGEN):autogen $(CREWAI):crewai; do \
+		into=constraints/$${each#*:}.txt; \
+		{ grep '^#' $$into; $${each%:*}/bin/python -m pip freeze --exclude-editable 2>/dev/null \
+			| grep -E '^[A-Za-z0-9._-]+==' | grep -vi '^cacheprefix' | LC_ALL=C sort -f; } > $$into.new; \
+		mv $$into.new $$into; touch $${each%:*}/$(READY); wc -l $$into; \
+	done
+
+clean:
+	rm -rf $(CORE) $(AUTOGEN) $(CREWAI) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find cacheprefix adapters tests -name __pycache__ -type d -prune -exec rm -rf {} +

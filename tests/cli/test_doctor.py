@@ -1,0 +1,129 @@
+"""``cacheprefix doctor`` tells what is there, what is missing, and what does not fit."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+
+import orjson
+import pytest
+
+from cacheprefix import cli
+from cacheprefix._version import __version__
+from cacheprefix.cli import _doctor
+from cacheprefix.plugins import Plugins
+
+
+@pytest.fixture(autouse=True)
+def _own_plugins(monkeypatch):
+    """Leave out what happens to be installed here."""
+    monkeypatch.setattr(Plugins, "with_builtins", lambda: Plugins(discover=False))
+
+
+@pytest.fixture
+def versions(monkeypatch):
+    """Pretend: ``versions(redis=None, starlette="0.1")``."""
+    really = _doctor._installed
+
+    def pretend(**found):
+        monkeypatch.setattr(_doctor, "_installed", lambda name: found.get(name, really(name)))
+
+    return pretend
+
+
+def _doctor_says(capsys):
+    code = cli.main(["doctor", "--json"])
+    return code, orjson.loads(capsys.readouterr().out)
+
+
+def _part(found, kind, name):
+    return next(part for part in found[kind] if part["name"] == name)
+
+
+def test_versions_are_shown(capsys):
+    """Of cacheprefix, of Python and of each package of an extra."""
+    _, found = _doctor_says(capsys)
+    assert found["cacheprefix"] == __version__
+    assert found["python"] == platform.python_version()
+    packages = _part(found, "extras", "cli")["packages"]
+    assert {item["name"]: item["found"] for item in packages}["typer"] == importlib.metadata.version("typer")
+
+
+def test_every_extra_of_the_core_is_shown():
+    """An extra that is added to the project shows up here."""
+    declared = set(importlib.metadata.metadata("cacheprefix").get_all("Provides-Extra"))
+    for_developers = {"all", "dev", "docs", "test"}
+    assert declared - for_developers == set(_doctor._OWN_EXTRAS) | set(_doctor._ADAPTERS)
+
+
+def test_a_missing_extra_comes_with_its_install_line(versions, capsys):
+    """And is no problem by itself."""
+    versions(redis=None)
+    code, found = _doctor_says(capsys)
+    part = _part(found, "extras", "redis")
+    assert not part["installed"]
+    assert part["install"] == 'pip install "cacheprefix[redis]"'
+    assert not [text for text in found["problems"] if "redis" in text]
+    assert code == 0
+
+
+def test_a_version_outside_the_range_is_a_problem(versions, capsys):
+    """It is named with the range, and the exit code says so."""
+    versions(starlette="0.1.0")
+    code, found = _doctor_says(capsys)
+    assert code == 1
+    assert found["problems"] == ["starlette 0.1.0, supported is >=0.40"]
+
+
+def test_a_missing_framework_of_an_installed_adapter_is_a_problem(versions, capsys, monkeypatch):
+    """The adapter alone cannot work."""
+    requirement = __import__("packaging.requirements").requirements.Requirement("crewai>=1.15,<2")
+    really = _doctor._requirements
+    monkeypatch.setattr(
+        _doctor,
+        "_requirements",
+        lambda name, extra="": [requirement] if name == "cacheprefix-crewai" else really(name, extra),
+    )
+    versions(**{"cacheprefix-crewai": "0.1.0", "crewai": None})
+    code, found = _doctor_says(capsys)
+    assert code == 1
+    assert found["problems"] == ["crewai is missing, supported is <2,>=1.15"]
+
+
+def test_plugins_are_listed_with_their_hooks(monkeypatch, capsys):
+    """Built-in ones too."""
+
+    class Mine:
+        def cacheprefix_before_call(self):
+            """Look and do nothing."""
+
+    made = Plugins([("built", Mine())], discover=False)
+    monkeypatch.setattr(Plugins, "with_builtins", lambda: made)
+    _, found = _doctor_says(capsys)
+    assert [(item["name"], item["origin"], item["hooks"]) for item in found["plugins"]] == [
+        ("built", "built-in", ["before_call"])
+    ]
+
+
+def test_a_broken_plugin_is_a_problem(monkeypatch, capsys):
+    """It was skipped at run time, and here it is said why."""
+    monkeypatch.undo()
+    monkeypatch.setenv("CACHEPREFIX_PLUGINS", "not_installed")
+    code, found = _doctor_says(capsys)
+    assert code == 1
+    assert [text for text in found["problems"] if text.startswith("plugin not_installed: ")]
+
+
+def test_the_tokenizers_at_hand_are_shown(capsys, monkeypatch, tmp_path):
+    """Without a vocabulary on this machine counting is an estimate, and doctor says how to change that."""
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    _, found = _doctor_says(capsys)
+    assert set(found["tokenizers"]) == {"tiktoken o200k_base", "tiktoken cl100k_base", "transformers"}
+
+
+def test_the_table_names_every_part(capsys):
+    """What ``--json`` holds as data, people can read."""
+    cli.main(["doctor"])
+    shown = capsys.readouterr().out
+    for name in (*_doctor._OWN_EXTRAS, *_doctor._ADAPTERS, "tokenizers"):
+        assert name in shown
