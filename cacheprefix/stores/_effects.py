@@ -110,7 +110,7 @@ async def adrive(flow: Generator[Effect, Any, T]) -> T:
         while True:
             try:
                 value = await effect.later()
-            except GeneratorExit:
+            except GeneratorExit:  # noqa: PERF203 - as in drive
                 # Nobody waits any more, and a dying coroutine may not await: no further effects.
                 flow.close()
                 raise

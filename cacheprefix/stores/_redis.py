@@ -231,10 +231,7 @@ class RedisStore:
 
             found = self._ask(work)
         # What stands there in another shape is nobody's token: a random one never matches.
-        return (
-            b"".join([t if isinstance(t, bytes) and len(t) == 8 else os.urandom(8) for t in found])
-            + self._suffix()
-        )
+        return b"".join([t if isinstance(t, bytes) and len(t) == 8 else os.urandom(8) for t in found]) + self._suffix()
 
     def _scan(self, prefix: str) -> Iterator[list[bytes]]:
         pattern = "".join(f"\\{c}" if c in "*?[]\\" else c for c in prefix) + "*"

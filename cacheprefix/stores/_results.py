@@ -72,9 +72,7 @@ class ResultStore:
         await self._async.set(self._key(ref, scope), data, self._ttl)
         return ref
 
-    async def aget(
-        self, ref: str, offset: int = 0, limit: int | None = None, *, scope: str = ""
-    ) -> Slice | None:
+    async def aget(self, ref: str, offset: int = 0, limit: int | None = None, *, scope: str = "") -> Slice | None:
         """Async form of :meth:`get`."""
         return _cut(ref, await self._async.get(self._key(ref, scope)), offset, limit)
 

@@ -223,9 +223,7 @@ class SqliteStore:
             self._connection = None
 
     def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False
-        )
+        connection = sqlite3.connect(self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -285,9 +283,7 @@ class SqliteStore:
     def _times(self) -> dict[str, Any]:
         return {"wall": self._wall(), "now": self._clock(), "boot": self._boot}
 
-    def _span(
-        self, ttl: float | None
-    ) -> tuple[bytes | None, float | None, float | None, float | None, float | None]:
+    def _span(self, ttl: float | None) -> tuple[bytes | None, float | None, float | None, float | None, float | None]:
         if ttl is None:
             return None, None, None, None, None
         now, wall = self._clock(), self._wall()

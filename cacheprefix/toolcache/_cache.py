@@ -122,14 +122,8 @@ class ToolResultCache:
         options = dict(config)
         seconds = options.pop("ttl_secs", 300)
         enabled = options.pop("enabled", True)
-        if (
-            isinstance(seconds, bool)
-            or not isinstance(seconds, (int, float))
-            or not isinstance(enabled, bool)
-        ):
-            raise SetupError(
-                f"tool-result cache: ttl_secs is a number and enabled is true or false, not {config!r}"
-            )
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not isinstance(enabled, bool):
+            raise SetupError(f"tool-result cache: ttl_secs is a number and enabled is true or false, not {config!r}")
         try:
             return cls(store, enabled=enabled, ttl=float(seconds) or None, **options)
         except TypeError as error:
@@ -297,7 +291,7 @@ class ToolResultCache:
 
     def _refuse(self, plan: Plan, began: float, repeated: Callable[[str], T] | None) -> T:
         message = repeat_message(plan.tool, self._repeats)
-        self._finish(plan, Answer(Ran(), "refused"), began)
+        self._note(plan, Answer(Ran(), "refused"), began)
         return repeated(message) if repeated is not None else cast("T", message)
 
     def _missed(self, plan: Plan, looked: Looked) -> None:
@@ -305,11 +299,14 @@ class ToolResultCache:
             self._counters.add(plan.tool, "outdated")
 
     def _finish(self, plan: Plan, answer: Answer, began: float) -> Any:
+        self._note(plan, answer, began)
+        return answer.ran.outcome()
+
+    def _note(self, plan: Plan, answer: Answer, began: float) -> None:
         self._counters.outcome(plan.tool, answer.outcome, answer.saved)
         if self._observe is not None:
             seconds, failed = self._clock() - began, answer.ran.error is not None
             self._tell(ToolCall(plan.tool, answer.outcome, seconds, answer.saved, failed))
-        return answer.ran.outcome()
 
     def _tell(self, call: ToolCall) -> None:
         if self._observe is not None:
@@ -350,15 +347,13 @@ class Attempt:
 
     def finish(self, result: Any) -> None:
         """Say what the tool returned."""
-        self._end(Ran(result))
+        self._step(Ran(result))
 
     def fail(self, error: BaseException | None = None) -> None:
         """Say that the tool raised; nothing is kept."""
-        self._end(Ran(error=error or RuntimeError("the tool failed")))
+        self._step(Ran(error=error or RuntimeError("the tool failed")))
 
-    def _start(
-        self, tool: ToolSpec, arguments: Mapping[str, Any], scope: str | None, conversation: str | None
-    ) -> None:
+    def _start(self, tool: ToolSpec, arguments: Mapping[str, Any], scope: str | None, conversation: str | None) -> None:
         cache = self._cache
         plan = self._plan = cache._plan(tool, arguments, scope)  # noqa: SLF001 - as above
         watch = None if conversation is None else cache._watch(plan, conversation)  # noqa: SLF001 - as above
@@ -383,11 +378,7 @@ class Attempt:
             self._flow = None
             self.outcome, self.result = answer.outcome, answer.ran.result
             self._close()
-            if answer.ran.error is None:
-                self._cache._finish(plan, answer, self._began)  # noqa: SLF001 - as above
-
-    def _end(self, ran: Ran) -> None:
-        self._step(ran)
+            self._cache._note(plan, answer, self._began)  # noqa: SLF001 - as above
 
     def _close(self) -> None:
         if self._watch is not None and self._plan is not None:

@@ -116,9 +116,9 @@ class Engine:
         while looked.stamp is not None:
             stamp = looked.stamp
             flight, leads = self.flights.enter(plan.key or "", stamp)
-            if leads:
-                return (yield from self._lead(plan, run, flight, stamp))
             left = max(0.0, min(self._lease, self._lease - (self._clock() - began)))
+            if leads:
+                return (yield from self._lead(plan, run, flight, stamp, left))
             landed: Landed = yield Join(flight, left)
             if landed.kept is not None:
                 try:
@@ -185,7 +185,7 @@ class Engine:
         self.flights.after_fork()
 
     def _lead(
-        self, plan: Plan, run: Callable[[], Any], flight: Flight, stamp: bytes
+        self, plan: Plan, run: Callable[[], Any], flight: Flight, stamp: bytes, patience: float
     ) -> Generator[Effect, Any, Answer]:
         kept: Kept | None = None
         lease: Lease | None = None
@@ -193,7 +193,7 @@ class Engine:
             # The last leader may have landed between this call's look and its entry.
             looked: Looked = yield Do(self.store, self.look, plan)
             if looked.kept is None and looked.stamp is not None and self.store.shared:
-                looked, lease = yield from self._elect(plan, looked)
+                looked, lease = yield from self._elect(plan, looked, patience)
             if looked.kept is not None:
                 kept = looked.kept
                 return Answer(Ran(looked.value), "joined", kept.seconds)
@@ -201,10 +201,16 @@ class Engine:
             if lease is not None:
                 yield Do(self.store, self._release, lease)
             return Answer(ran, "miss")
+        except GeneratorExit:
+            if lease is not None:
+                self._release(lease)
+            raise
         finally:
             self.flights.leave(plan.key or "", stamp, flight, kept)
 
-    def _elect(self, plan: Plan, looked: Looked) -> Generator[Effect, Any, tuple[Looked, Lease | None]]:
+    def _elect(
+        self, plan: Plan, looked: Looked, patience: float
+    ) -> Generator[Effect, Any, tuple[Looked, Lease | None]]:
         last = looked
 
         def look() -> Looked | None:
@@ -216,7 +222,12 @@ class Engine:
         mark = hashlib.blake2b(looked.stamp or b"", digest_size=8).hexdigest()
         try:
             turn = yield from contend(
-                self.store, f"{plan.key}:{mark}", look, lease=self._lease, clock=self._clock
+                self.store,
+                f"{plan.key}:{mark}",
+                look,
+                lease=self._lease,
+                patience=patience,
+                clock=self._clock,
             )
         except Exception as error:
             self.failed(error)
@@ -272,9 +283,7 @@ class Engine:
             self.failed(error)
 
 
-def departure_counter(
-    counters: Counters, tool_of: Callable[[str], str | None]
-) -> Callable[[str, Departure], None]:
+def departure_counter(counters: Counters, tool_of: Callable[[str], str | None]) -> Callable[[str, Departure], None]:
     """Return a listener that counts dropped entries by tool."""
 
     def note(key: str, why: Departure) -> None:

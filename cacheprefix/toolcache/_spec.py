@@ -92,15 +92,17 @@ class Rules:
         self.ruling = lru_cache(maxsize=4_096)(self._ruling)
 
     def _ruling(
-        self, name: str, origin: Origin, cacheable: bool | None, mutates: bool | tuple[str, ...] | None
+        self,
+        name: str,
+        origin: Origin,
+        cacheable: bool | None,  # noqa: FBT001 - called through lru_cache, whose keys are cheapest by position
+        mutates: bool | tuple[str, ...] | None,  # noqa: FBT001 - the same
     ) -> Ruling:
         plain = name.casefold()
         known_as = f"mcp:{plain}" if origin == "mcp" else plain
         denied = bool(self._deny.match(plain) or self._deny.match(known_as))
         cached = (
-            not denied
-            and not mutates
-            and (cacheable if cacheable is not None else bool(self._allow.match(known_as)))
+            not denied and not mutates and (cacheable if cacheable is not None else bool(self._allow.match(known_as)))
         )
         writes = mutates
         if writes is None:
@@ -111,10 +113,7 @@ class Rules:
 
 def _pattern(patterns: Iterable[str]) -> re.Pattern[str]:
     # An MCP tool is matched as "mcp:name", which no plain wildcard may swallow.
-    parts = [
-        translate(p) if p.startswith("mcp:") else f"(?!mcp:){translate(p)}"
-        for p in map(str.casefold, patterns)
-    ]
+    parts = [translate(p) if p.startswith("mcp:") else f"(?!mcp:){translate(p)}" for p in map(str.casefold, patterns)]
     return re.compile("|".join(parts) or r"(?!)")
 
 
@@ -132,9 +131,7 @@ def resources(
         for item in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(item, bool) or not isinstance(item, (str, int)):
                 return None
-            place = (
-                f"{kind}:/{item}".casefold() if kind else _path(str(item), environment.get("cwd"), resolve)
-            )
+            place = f"{kind}:/{item}".casefold() if kind else _path(str(item), environment.get("cwd"), resolve)
             if place is None:
                 return None
             found.append(place)

@@ -1,0 +1,345 @@
+"""The store of one machine: one file and several processes."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cacheprefix.errors import StoreError
+from cacheprefix.stores import MemoryStore, SqliteStore
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the file is."""
+    return tmp_path / "store.db"
+
+
+def python(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start another process; text on its standard output."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_another_process_reads_what_was_written(path: Path) -> None:
+    """Entries and generations are shared through the file."""
+    store = SqliteStore(path)
+    store.set("k", b"from here", 60)
+    code = """
+import sys
+from cacheprefix.stores import SqliteStore
+store = SqliteStore(sys.argv[1])
+print(store.read("k", ["g"]))
+store.set("back", b"from there")
+store.bump(["h"])
+store.close()
+"""
+    before = store.generations(["g"]), store.generations(["h"])
+    out, err = python(code, path).communicate(timeout=60)
+    assert out.strip() == repr((b"from here", before[0])), err
+    assert store.get("back") == b"from there"
+    assert store.generations(["g"]) == before[0]
+    assert store.generations(["h"]) != before[1]
+    store.close()
+
+
+def test_many_processes_make_and_fill_one_file(path: Path) -> None:
+    """Six processes that create the file at once lose no write and raise nothing."""
+    code = """
+import sys
+from cacheprefix.stores import SqliteStore
+store = SqliteStore(sys.argv[1], timeout=20)
+for i in range(50):
+    store.set(f"{sys.argv[2]}:{i}", sys.argv[2].encode(), 60)
+store.close()
+"""
+    workers = [python(code, path, i) for i in range(6)]
+    for worker in workers:
+        _, err = worker.communicate(timeout=120)
+        assert worker.returncode == 0, err
+    store = SqliteStore(path)
+    assert len(store.sizes()) == 300
+    store.close()
+
+
+def test_it_outlasts_the_object(path: Path) -> None:
+    """A new store on the same file finds the entries, and a closed one opens again."""
+    store = SqliteStore(path)
+    store.set("k", b"1", 60)
+    store.close()
+    assert SqliteStore(path).get("k") == b"1"
+    assert store.get("k") == b"1"
+    store.close()
+
+
+def test_entries_are_bounded_by_true_use(path: Path) -> None:
+    """A read entry stays although the reads are written down late."""
+    store = SqliteStore(path, max_entries=3)
+    gone: list[tuple[str, str]] = []
+    store.listen(lambda key, why: gone.append((key, why)))
+    for key in "abc":
+        store.set(key, b"1")
+    store.get("a")
+    store.set("d", b"1")
+    store.get("c")
+    store.set("e", b"1")
+    assert set(store.sizes()) == {"c", "d", "e"}
+    assert gone == [("b", "evicted"), ("a", "evicted")]
+    store.close()
+
+
+def test_bytes_are_bounded(path: Path) -> None:
+    """Values leave until the rest fits; replacing one counts its new size; too large is not kept."""
+    store = SqliteStore(path, max_bytes=10)
+    store.set("a", b"1234")
+    store.set("b", b"1234")
+    store.set("b", b"123456")
+    assert set(store.sizes()) == {"a", "b"}
+    store.set("c", b"12345")
+    assert set(store.sizes()) == {"c"}
+    store.set("c", b"1" * 11)
+    assert store.sizes() == {}
+    store.close()
+
+
+def test_the_expired_leave_before_the_living(path: Path, clock, wall) -> None:
+    """When room is needed, dead entries make it."""
+    store = SqliteStore(path, max_entries=2, clock=clock, wall=wall)
+    gone: list[tuple[str, str]] = []
+    store.listen(lambda key, why: gone.append((key, why)))
+    store.set("alive", b"1", 100)
+    store.set("dying", b"1", 5)
+    store.get("dying")
+    clock.seconds += 6
+    wall.seconds += 6
+    store.set("new", b"1", 100)
+    assert set(store.sizes()) == {"alive", "new"}
+    assert gone == [("dying", "expired")]
+    store.close()
+
+
+def test_a_sweep_clears_dead_entries_and_leases(path: Path, clock, wall) -> None:
+    """Without any lookup the dead leave with a later write."""
+    store = SqliteStore(path, clock=clock, wall=wall)
+    store.set("dying", b"1", 5)
+    store.acquire("l", "one", 5)
+    clock.seconds += 100
+    wall.seconds += 100
+    store.set("new", b"1")
+    assert store._query("SELECT key FROM entries") == [("new",)]
+    assert store._query("SELECT key FROM leases") == []
+    store.close()
+
+
+def test_a_wall_clock_that_goes_back_brings_nothing_to_life(path: Path, clock, wall) -> None:
+    """An entry that has expired stays expired when the wall clock is set back an hour."""
+    store = SqliteStore(path, clock=clock, wall=wall)
+    store.set("k", b"1", 10)
+    clock.seconds += 11
+    wall.seconds -= 3_600
+    assert store.get("k") is None
+    store.close()
+
+
+def test_a_wall_clock_that_goes_back_blocks_nobody(path: Path, clock, wall) -> None:
+    """A lease ends after its seconds although the wall clock says that it is an hour too early."""
+    store = SqliteStore(path, clock=clock, wall=wall)
+    assert store.acquire("l", "dead", 10)
+    wall.seconds -= 3_600
+    assert not store.acquire("l", "next", 10)
+    clock.seconds += 11
+    assert store.acquire("l", "next", 10)
+    store.close()
+
+
+def test_after_a_restart_of_the_machine_the_wall_clock_counts(path: Path, clock, wall) -> None:
+    """The steady clock starts at zero again: entries live by the wall, and none from the wall's future."""
+    store = SqliteStore(path, clock=clock, wall=wall)
+    store.set("short", b"1", 10)
+    store.set("long", b"1", 1_000)
+    store._boot = b"another start"
+    clock.seconds = 1.0
+    wall.seconds += 100
+    assert store.get("short") is None
+    assert store.get("long") == b"1"
+    wall.seconds -= 5_000
+    assert store.get("long") is None
+    store.close()
+
+
+def test_generations_do_not_survive_a_restart_of_the_machine(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut may have lost the last bump, so nothing from before it counts as current."""
+    store = SqliteStore(path)
+    before = store.generations(["g"])
+    monkeypatch.setattr("cacheprefix.stores._sqlite.boot_id", lambda: b"another start")
+    again = SqliteStore(path)
+    assert again.generations(["g"]) != before
+    store.close()
+    again.close()
+
+
+def test_a_system_that_does_not_name_its_start_goes_by_the_wall(
+    path: Path, clock, wall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes there agree on generations and on what has expired."""
+    monkeypatch.setattr("cacheprefix.stores._sqlite.boot_id", lambda: b"")
+    one, two = (SqliteStore(path, clock=clock, wall=wall) for _ in range(2))
+    one.set("k", b"1", 10)
+    assert two.get("k") == b"1"
+    assert one.generations(["g"]) == two.generations(["g"])
+    wall.seconds += 11
+    assert two.get("k") is None
+    one.close()
+    two.close()
+
+
+def test_a_file_that_is_no_database_is_a_typed_error(path: Path) -> None:
+    """The error names the file and says what to do."""
+    path.write_bytes(b"this is not a database, not even a little" * 100)
+    with pytest.raises(StoreError, match=r"store\.db.*delete it"):
+        SqliteStore(path)
+
+
+def test_a_file_damaged_while_open_is_a_typed_error_or_a_miss(path: Path) -> None:
+    """Scribbling over the pages never gives wrong bytes and raises nothing but StoreError."""
+    store = SqliteStore(path)
+    for i in range(200):
+        store.set(f"k{i}", bytes([i]) * 500)
+    store.close()
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        for place in range(4096, size - 100, 2048):
+            file.seek(place)
+            file.write(b"\xa5" * 100)
+    try:
+        again = SqliteStore(path)
+    except StoreError:
+        return
+    for i in range(200):
+        try:
+            found = again.get(f"k{i}")
+        except StoreError:
+            continue
+        assert found is None or len(found) == 500
+    again.close()
+
+
+def test_a_foreign_value_in_a_row_is_a_miss(path: Path) -> None:
+    """A row that does not hold bytes was written by somebody else."""
+    store = SqliteStore(path)
+    store.set("k", b"1")
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE entries SET value = 'text'")
+    other.close()
+    assert store.get("k") is None
+    store.close()
+
+
+def test_a_file_of_another_version_is_refused(path: Path) -> None:
+    """A format that this version does not know is named, and the file is left as it is."""
+    SqliteStore(path).close()
+    with sqlite3.connect(path) as other:
+        other.execute("PRAGMA user_version = 99")
+    other.close()
+    with pytest.raises(StoreError, match="format 99"):
+        SqliteStore(path)
+
+
+def test_a_full_disk_is_a_typed_error_and_nothing_is_lost(path: Path) -> None:
+    """When SQLite reports a full disk the write is undone, and reading goes on."""
+    store = SqliteStore(path)
+    store.set("k", b"1")
+    pages = store._query("PRAGMA page_count")[0][0]
+    store._query(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StoreError, match="full"):
+        store.set("big", b"1" * 1_000_000)
+    assert store.get("k") == b"1"
+    assert store.get("big") is None
+    store._query("PRAGMA max_page_count = 1000000")
+    store.set("big", b"1" * 1_000_000)
+    assert len(store.get("big") or b"") == 1_000_000
+    store.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of file sizes are POSIX")
+def test_a_write_that_the_system_refuses_is_a_typed_error(path: Path) -> None:
+    """A process that may not write larger files gets StoreError and still reads."""
+    code = """
+import resource, signal, sys
+from cacheprefix.errors import StoreError
+from cacheprefix.stores import SqliteStore
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = SqliteStore(sys.argv[1])
+store.set("k", b"1")
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+try:
+    store.set("big", b"1" * 5_000_000)
+except StoreError:
+    print("refused", store.get("k"))
+"""
+    out, err = python(code, path).communicate(timeout=60)
+    assert out.strip() == "refused b'1'", err
+
+
+def test_a_locked_file_raises_after_the_timeout(path: Path) -> None:
+    """Another process's endless write costs the timeout and no more."""
+    store = SqliteStore(path, timeout=0.1)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match="locked"):
+        store.set("k", b"1")
+    assert store.get("k") is None
+    other.execute("ROLLBACK")
+    other.close()
+    store.set("k", b"1")
+    store.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_opens_its_own_connection(path: Path) -> None:
+    """Parent and child both write after a fork, and both writes are there."""
+    store = SqliteStore(path)
+    store.set("before", b"1")
+    child = os.fork()
+    if child == 0:
+        try:
+            store.set("child", store.get("before") or b"")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    store.set("parent", b"1")
+    assert set(store.sizes()) == {"before", "child", "parent"}
+    store.close()
+
+
+def test_many_reads_are_written_down_before_they_pile_up(path: Path) -> None:
+    """What was read is noted in the file now and then, also when nothing is ever set."""
+    store = SqliteStore(path)
+    for i in range(1_500):
+        store.set(f"k{i}", b"1")
+    for i in range(1_500):
+        store.get(f"k{i}")
+    assert len(store._touched) <= 1_024
+    store.close()
+
+
+def test_both_local_stores_agree(path: Path, clock, wall) -> None:
+    """Memory and file give the same answers to the same questions."""
+    stores = [MemoryStore(clock=clock, max_entries=3), SqliteStore(path, clock=clock, wall=wall, max_entries=3)]
+    answers: list[list[object]] = [[], []]
+    for store, said in zip(stores, answers, strict=True):
+        clock.seconds, wall.seconds = 0.0, 1e9
+        for i, key in enumerate("abcadbeacf"):
+            said.append(store.get(key))
+            store.set(key, key.encode() * i, 4 if i % 2 else None)
+            clock.seconds += 1
+            wall.seconds += 1
+            said.append(sorted(store.sizes()))
+    assert answers[0] == answers[1]
+    stores[1].close()
