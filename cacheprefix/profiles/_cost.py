@@ -77,10 +77,10 @@ def money(usage: Usage, model: str, profile: Profile) -> float | None:
 def priced(usage: Usage, model: str, profile: Profile) -> Money | None:
     """The input's price and its source.
 
-    From genai-prices where the extra ``prices`` is installed and knows the model at this provider, its
-    long-context tiers included; else the shipped input price times :func:`cost_units`. Prices are floats:
-    providers bill in fractions far above a float's error. For a sum of calls the average call picks the
-    tier, so add up calls one by one where tiers matter.
+    From genai-prices where the extra ``prices`` is installed and knows the model at this provider with a
+    price for cached tokens, its long-context tiers included; else the shipped input price times
+    :func:`cost_units`. Prices are floats: providers bill in fractions far above a float's error. For a sum
+    of calls the average call picks the tier, so add up calls one by one where tiers matter.
     """
     if usage.input_tokens is None:
         return None
@@ -114,11 +114,16 @@ def list_price(model: str, provider: str | None = None) -> ListPrice | None:
     tables = _prices()
     order = (served_by,) if served_by in tables else _NATURAL
     for table in order:
-        for spelling in name.spellings:
+        for spelling in _tuned(model, name.spellings):
             found = tables.get(table or "", {}).get(spelling)
             if found is not None:
                 return found
     return None
+
+
+def _tuned(model: str, spellings: tuple[str, ...]) -> tuple[str, ...]:
+    """Fine-tuned models have prices of their own, listed under ``ft:`` and the base model's name."""
+    return tuple(f"ft:{spelling}" for spelling in spellings) if "ft:" in model.lower() else spellings
 
 
 @lru_cache(maxsize=1)
@@ -150,7 +155,8 @@ def _genai() -> tuple[ModuleType, str] | None:
 def _genai_price(usage: Usage, model: str, provider: str) -> Money | None:
     library = _genai()
     at = _GENAI_PROVIDERS.get(provider)
-    if library is None or at is None:
+    # The library matches a fine-tuned model to its base, whose price is another.
+    if library is None or at is None or "ft:" in model.lower():
         return None
     module, source = library
     calls = max(1, usage.calls)
@@ -168,5 +174,7 @@ def _genai_price(usage: Usage, model: str, provider: str) -> Money | None:
             continue
         except Exception:  # a library's new pricing rule must not stop the report: the table answers
             return None
+        if usage.cache_read_tokens and getattr(found.model_price, "cache_read_mtok", None) is None:
+            return None  # the library knows no discount for this model; the table may
         return Money(float(found.input_price) * calls, source)
     return None

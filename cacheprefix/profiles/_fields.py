@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from types import MappingProxyType
 from typing import Any
 
 from cacheprefix.errors import ProfileError
@@ -105,13 +104,13 @@ def _settings(key: str, value: object, where: Where) -> Mapping[str, str]:
     for name, placement in value.items():
         if placement not in _PLACEMENTS:
             raise where.error(f"{key}.{name}", f"is {shown(placement)}", f"use: {', '.join(_PLACEMENTS)}")
-    return MappingProxyType({"*": "lane", **value})
+    return {"*": "lane", **value}
 
 
 def _paths(key: str, value: object, where: Where) -> Mapping[str, str]:
     if not isinstance(value, dict) or not all(isinstance(path, str) for path in value.values()):
         raise where.error(key, f"is {shown(value)}", f'write a table of paths, as {key} = {{ read = "..." }}')
-    return MappingProxyType(dict(value))
+    return dict(value)
 
 
 def _ttls(key: str, value: object, where: Where) -> tuple[Ttl, ...]:

@@ -6,7 +6,6 @@ import sys
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import date, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.errors import ProfileError
@@ -39,7 +38,7 @@ class Variant:
     def apply(self, profile: Profile) -> Profile:
         """``profile`` with this variant's values and their evidence."""
         evidence = {**profile.evidence, **dict.fromkeys(self.values, self.evidence)}
-        return replace(profile, **self.values, evidence=MappingProxyType(evidence))
+        return replace(profile, **self.values, evidence=evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +116,12 @@ def _row(raw: object, where: Where, sources: Mapping[str, Evidence], known: Mapp
     evidence = {**_inherited(parent, values, own), **_single(evidence_rows, where, sources, own)}
     given: dict[str, Any] = dict(values)
     given.update(name=name, source=own.source, checked_on=own.checked_on, confidence=own.confidence)
-    given["evidence"] = MappingProxyType(evidence)
+    given["evidence"] = evidence
     if parent is None:
         profile = _complete(given, where)
     else:
         if "settings" in values:
-            given["settings"] = MappingProxyType({**parent.profile.settings, **raw["settings"]})
+            given["settings"] = {**parent.profile.settings, **raw["settings"]}
         profile = replace(parent.profile, **given)
     _consistent(profile, where)
     variants = tuple(_variants(model_rows, where, sources, own))
@@ -146,8 +145,7 @@ def _inherited(parent: Row | None, values: Mapping[str, Any], own: Evidence) -> 
 def _surviving(variants: Iterable[Variant], values: Mapping[str, Any]) -> tuple[Variant, ...]:
     """The parent's variants without what the row now states for all its models."""
     cut = (
-        replace(variant, values=MappingProxyType({k: v for k, v in variant.values.items() if k not in values}))
-        for variant in variants
+        replace(variant, values={k: v for k, v in variant.values.items() if k not in values}) for variant in variants
     )
     return tuple(variant for variant in cut if variant.values)
 
@@ -185,7 +183,7 @@ def _variants(raws: object, where: Where, sources: Mapping[str, Evidence], own: 
             if key not in VALUE_FIELDS:
                 raise place.error(key, "cannot differ by model", f"use one of: {', '.join(VALUE_FIELDS)}")
         values = {key: value_of(key, value, place) for key, value in raw.items()}
-        yield Variant(models, MappingProxyType(values), evidence)
+        yield Variant(models, values, evidence)
 
 
 def _single(raws: object, where: Where, sources: Mapping[str, Evidence], own: Evidence) -> dict[str, Evidence]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import date
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ class Profile:
     input_includes_cached: bool = True
     """Whether the reported input count contains the cached tokens."""
 
-    usage_fields: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    usage_fields: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Dotted paths in the raw usage by ``input``, ``read``, ``write``, ``write_5m`` …, ``output``."""
 
     routing_key: str | None = None
@@ -144,7 +143,7 @@ class Profile:
     rate_per_key: int | None = None
     """Requests a minute for one prefix and key beyond which other machines are used."""
 
-    settings: Mapping[str, Placement] = field(default_factory=lambda: MappingProxyType({"*": "lane"}), hash=False)
+    settings: Mapping[str, Placement] = field(default_factory=lambda: {"*": "lane"}, hash=False)
     """Where each body field belongs; headers are ``header:name``. ``*`` stands for all that are not named,
     and is ``lane`` unless the rule is known: that promises nothing which may not hold."""
 
@@ -173,7 +172,7 @@ class Profile:
     source: str
     checked_on: date
     confidence: Confidence
-    evidence: Mapping[str, Evidence] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    evidence: Mapping[str, Evidence] = field(default_factory=dict, hash=False)
     """Evidence for single fields, where it differs from the row's."""
 
     @property

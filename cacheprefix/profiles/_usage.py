@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ def usage_from_dict(plain: Mapping[str, Any]) -> Usage:
     values["partial"] = frozenset(values.get("partial", ()))
     values["problems"] = tuple(values.get("problems", ()))
     write = values.get("cache_write")
-    values["cache_write"] = None if write is None else MappingProxyType(dict(write))
+    values["cache_write"] = None if write is None else dict(write)
     return Usage(**values)
 
 
@@ -128,4 +127,4 @@ def _added(mine: Mapping[str, int] | None, theirs: Mapping[str, int] | None) -> 
     if mine is None and theirs is None:
         return None
     mine, theirs = mine or {}, theirs or {}
-    return MappingProxyType({name: mine.get(name, 0) + theirs.get(name, 0) for name in {**mine, **theirs}})
+    return {name: mine.get(name, 0) + theirs.get(name, 0) for name in {**mine, **theirs}}

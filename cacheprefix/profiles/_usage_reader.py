@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from cacheprefix.profiles._shapes import PLAIN, SHAPES, Shape, shape_from
@@ -175,7 +174,7 @@ class _Reader:
         return Usage(
             input_tokens=total,
             cache_read_tokens=read,
-            cache_write=None if write is None else MappingProxyType(write),
+            cache_write=write,
             output_tokens=self._count(shape.output),
             reasoning_tokens=self._count(shape.reasoning),
             calls=self._calls(),

@@ -1,0 +1,83 @@
+"""`cacheprefix profiles`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+typer = pytest.importorskip("typer")
+
+
+@pytest.fixture
+def run():
+    """The command, run in this process."""
+    from typer.testing import CliRunner
+
+    from cacheprefix.cli._profiles import register
+
+    app = typer.Typer()
+    register(app)
+    app.callback()(lambda: None)
+    return lambda *arguments: CliRunner().invoke(app, ["profiles", *arguments], env={"COLUMNS": "140"})
+
+
+def test_without_a_model_all_rows_are_listed(run):
+    """One line a row."""
+    result = run()
+    assert result.exit_code == 0
+    for row in ("anthropic", "openai-5.6-prefix", "llama.cpp", "unknown"):
+        assert row in result.output
+
+
+def test_a_model_shows_the_values_in_force_with_their_sources(run):
+    """Value, date, confidence and source of every rule."""
+    result = run("claude-opus-5-5")
+    assert result.exit_code == 0
+    for said in ("claude-opus-5-5 -> anthropic", "512", "0.05", "2026-11-21", "anthropics/skills"):
+        assert said in result.output
+
+
+def test_json_names_value_source_date_and_confidence_of_every_rule(run):
+    """The same as data."""
+    data = json.loads(run("gpt-5.6", "--json").output)
+    assert data["profile"] == "openai-5.6"
+    assert data["rules"]["implicit_reads"]["confidence"] == "contested"
+    for rule in data["rules"].values():
+        assert rule.keys() == {"value", "source", "checked_on", "confidence", "note"}
+    assert data["price"]["input_usd_per_mtok"] == 4.0
+
+
+def test_all_rows_as_json(run):
+    """Infinity, which JSON lacks, is said in words."""
+    data = json.loads(run("--json").output)
+    exact = next(row for row in data["profiles"] if row["profile"] == "exact")
+    assert exact["rules"]["ttls"]["value"][0]["seconds"] == "for ever"
+
+
+def test_a_row_is_shown_by_its_name(run):
+    """`--provider` takes a row's name without a model."""
+    data = json.loads(run("--provider", "vllm", "--json").output)
+    assert (data["profile"], data["rules"]["block_tokens"]["value"]) == ("vllm", 16)
+
+
+def test_an_unknown_model_is_said_so(run):
+    """The stand-in row, and a note that it is one."""
+    result = run("frontier-9")
+    assert result.exit_code == 0
+    assert "no cache profile for model 'frontier-9'" in result.output
+    assert "unknown" in result.output
+
+
+def test_a_file_of_ones_own_is_taken_in(run, tmp_path):
+    """`--file` adds rows, and a malformed one ends with its message and code 2."""
+    path = tmp_path / "mine.toml"
+    path.write_text('[[profile]]\nname = "anthropic"\nread = 0.07\nsource = "contract"\n'
+                    'checked_on = 2026-11-20\nconfidence = "high"\n')  # fmt: skip
+    data = json.loads(run("claude-opus-5", "--json", "-f", str(path)).output)
+    assert (data["rules"]["read"]["value"], data["rules"]["read"]["source"]) == (0.07, "contract")
+    path.write_text('[[profile]]\nname = "anthropic"\nread = "cheap"\nsource = "x"\n'
+                    'checked_on = 2026-11-20\nconfidence = "high"\n')  # fmt: skip
+    result = run("claude-opus-5", "-f", str(path))
+    assert result.exit_code == 2
+    assert "key 'read'" in result.output
