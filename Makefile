@@ -44,10 +44,10 @@ $(CREWAI)/$(READY): pyproject.toml adapters/crewai/pyproject.toml constraints/cr
 $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY):
 	@test -n "$(PYTHON)" || { echo 'no Python with venv found: install Python 3.10 or newer'; exit 1; }
 	@echo "== $(@D): installing the versions of $(PINS); this takes minutes the first time"
-	@rm -rf $(@D)
-	@$(PYTHON) -m venv $(@D)
-	@PIP_CONSTRAINT=$(PINS) $(@D)/bin/python -m pip install --progress-bar off $(WHAT) \
-		| { grep -vE '^(Looking in|Requirement already|  )' || true; }
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@PIP_CONSTRAINT=$(PINS) $(@D)/bin/python -m pip install --progress-bar off $(WHAT) | awk ' \
+		/^(Collecting|Processing)/ { if (++n % 20 == 0) { print "   " n " packages looked at"; fflush() } } \
+		/^(Building|Installing)/   { print "   " substr($$0, 1, 90) "..."; fflush() }'
 	@touch $@
 
 env: $(CORE)/$(READY)
@@ -63,7 +63,7 @@ lint: $(CORE)/$(READY)
 test: lint $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai) test-core
 
 test-core: $(CORE)/$(READY)
-	$(CORE)/bin/python $(PYTEST) -n $(JOBS) --ignore=tests/autogen --ignore=tests/crewai $(ARGS)
+	$(CORE)/bin/python $(PYTEST) -n $(JOBS) --dist loadgroup --ignore=tests/autogen --ignore=tests/crewai $(ARGS)
 
 test-autogen: $(AUTOGEN)/$(READY)
 	$(AUTOGEN)/bin/mypy adapters/autogen/cacheprefix_autogen

@@ -1,0 +1,172 @@
+"""The rooms of the house and which way their arrows point, read from the imports."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CORE = ROOT / "cacheprefix"
+ADAPTERS = {"langgraph", "autogen", "crewai"}
+
+ALWAYS = {"errors", "_version"}
+BELOW = {
+    "errors": set(),
+    "_version": set(),
+    "prompt": set(),
+    "profiles": {"prompt"},
+    "cache": {"prompt", "profiles"},
+    "stores": set(),
+    "prefix": {"prompt", "profiles", "cache", "stores"},
+    "context": {"prompt", "profiles", "cache", "stores"},
+    "toolcache": {"prompt", "stores"},
+}
+"""What each room may import beside itself and the errors; the session may import all of them."""
+
+LEAVES = {
+    "server": set(),
+    "audit": set(),
+    "report": set(),
+    "telemetry": set(),
+    "testing": {"server"},
+    "cli": {"server", "audit", "report", "telemetry", "testing"},
+    "__main__": {"cli"},
+}
+"""Nothing imports these but the command line, which starts them, and the tests' fixtures, which serve."""
+
+FRAMEWORKS = ("autogen", "crewai", "deepagents", "langchain", "langgraph", "litellm")
+EXTRAS = (
+    "genai_prices",
+    "jinja2",
+    "opentelemetry",
+    "packaging",
+    "redis",
+    "rich",
+    "starlette",
+    "tiktoken",
+    "transformers",
+    "typer",
+    "uvicorn",
+)
+
+
+def _modules(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Every module that a file names in an import, also inside functions and for type checkers."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports here are absolute"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _room(path: Path) -> str:
+    return path.relative_to(CORE).with_suffix("").parts[0]
+
+
+def _rooms() -> set[str]:
+    return {_room(path) for path in _modules(CORE)}
+
+
+def _arrows(path: Path) -> set[str]:
+    named = {name.split(".")[1] for name in _imports(path) if name.startswith("cacheprefix.")}
+    return (named & _rooms()) - {_room(path)} - ALWAYS
+
+
+@pytest.mark.parametrize("room", sorted(BELOW))
+def test_a_room_imports_only_what_lies_below_it(room):
+    """Prompt, profiles, cache, then prefix and context; stores below context, tool cache and the gate."""
+    for path in _modules(CORE):
+        if _room(path) == room:
+            assert _arrows(path) <= BELOW[room], path
+
+
+@pytest.mark.parametrize("leaf", sorted(LEAVES))
+def test_a_leaf_imports_no_other_leaf(leaf):
+    """Except the command line, which starts them, and the test fixtures, which serve."""
+    for path in _modules(CORE):
+        if _room(path) == leaf:
+            assert _arrows(path) & set(LEAVES) <= LEAVES[leaf], path
+
+
+def test_nothing_below_imports_a_leaf():
+    """Neither a room nor the session needs a server, a report or a command line."""
+    for path in _modules(CORE):
+        if _room(path) not in LEAVES:
+            assert not _arrows(path) & set(LEAVES), path
+
+
+def test_every_folder_is_a_room():
+    """A new folder gets its place in the order before it gets modules."""
+    folders = {path.name for path in CORE.iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    assert folders <= set(BELOW) | set(LEAVES)
+
+
+def test_every_room_is_a_package():
+    """A folder without __init__.py would be left out of type checking and of the wheel's tests."""
+    for path in _modules(CORE):
+        assert (path.parent / "__init__.py").exists(), path
+
+
+def test_the_core_imports_no_framework():
+    """Not even inside a function: what a framework looks like is its adapter's business."""
+    for path in _modules(CORE):
+        assert not [name for name in _imports(path) if name.startswith(FRAMEWORKS)], path
+
+
+@pytest.mark.parametrize("adapter", sorted(ADAPTERS))
+def test_an_adapter_imports_the_core_and_its_framework_only(adapter):
+    """And no other adapter, so that each can be installed alone."""
+    others = tuple(f"cacheprefix_{name}" for name in ADAPTERS - {adapter})
+    foreign = tuple(
+        name for name in FRAMEWORKS if not (name == adapter or (adapter, name) == ("langgraph", "langchain"))
+    )
+    allowed_too = ("litellm",) if adapter == "crewai" else ()
+    for path in _modules(ROOT / "adapters" / adapter):
+        named = [name for name in _imports(path) if name.startswith(others + foreign)]
+        assert not [name for name in named if not name.startswith(allowed_too or ("-",))], path
+
+
+def test_an_adapter_uses_no_private_room_of_the_core():
+    """What an adapter needs is public in its room, or is missing there."""
+    for path in _modules(ROOT / "adapters"):
+        private = [
+            name
+            for name in _imports(path)
+            if name.startswith("cacheprefix.") and any(part.startswith("_") for part in name.split(".")[1:])
+        ]
+        assert not private, path
+
+
+def _python(code: str) -> list[str]:
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return shown.stdout.split()
+
+
+def test_importing_cacheprefix_brings_no_extra_and_no_framework():
+    """Nor does touching every public name."""
+    unwanted = _python(
+        "import sys, cacheprefix\n"
+        "for name in cacheprefix.__all__: getattr(cacheprefix, name)\n"
+        f"print(*[name for name in sys.modules if name.startswith({FRAMEWORKS + EXTRAS!r})])"
+    )
+    assert unwanted == []
+
+
+def test_importing_cacheprefix_loads_little():
+    """Names are loaded on first use, so that the import costs next to nothing."""
+    loaded = _python(
+        "import sys; before = set(sys.modules); import cacheprefix\n"
+        "print(*[name for name in set(sys.modules) - before if name.startswith('cacheprefix')])"
+    )
+    assert set(loaded) <= {"cacheprefix", "cacheprefix._version"}
