@@ -13,6 +13,7 @@ from cacheprefix._version import __version__
 if TYPE_CHECKING:
     from cacheprefix._calls import Call, Report
     from cacheprefix._conversation import Conversation
+    from cacheprefix._notices import CacheprefixWarning
     from cacheprefix._turn import Turn
     from cacheprefix._wrap import wrap
     from cacheprefix.cache import Breakpoint, Verdict
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from cacheprefix.prefix import AbortHandle, Fork, ForkPolicy, SharedPrefix
     from cacheprefix.profiles import Profile, Usage
     from cacheprefix.prompt import Prompt, Section
-    from cacheprefix.session import CacheprefixWarning, Session
+    from cacheprefix.session import Session
 
 _HOMES = {
     "AbortHandle": "prefix",
     "Breakpoint": "cache",
     "CacheprefixError": "errors",
-    "CacheprefixWarning": "session",
+    "CacheprefixWarning": "_notices",
     "Call": "_calls",
     "Conversation": "_conversation",
     "Fork": "prefix",

@@ -181,9 +181,7 @@ def _plain(line: Line) -> dict[str, Any]:
         "uncached_tokens": line.uncached_tokens,
         "cached_share": round(line.cached_share, 4),
         "cost_units": round(line.cost_units, 2),
-        "unmodified_cost_units_estimated": None
-        if line.unmodified_units is None
-        else round(line.unmodified_units, 2),
+        "unmodified_cost_units_estimated": None if line.unmodified_units is None else round(line.unmodified_units, 2),
         "usd": line.money,
         "unreported": line.unreported,
     }

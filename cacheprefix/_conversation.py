@@ -23,9 +23,7 @@ class Conversation:
     ``id`` is the framework's thread or run id, ``scope`` who may share with it. The ledger only grows.
     """
 
-    def __init__(
-        self, id: str, *, scope: str = "", prefix_key: str = "", ledger: Ledger | None = None
-    ) -> None:  # noqa: A002
+    def __init__(self, id: str, *, scope: str = "", prefix_key: str = "", ledger: Ledger | None = None) -> None:  # noqa: A002
         self.id = id
         self.scope = scope
         self.prefix_key = prefix_key
@@ -47,9 +45,7 @@ class Conversation:
 
     def fork(self) -> Conversation:
         """A conversation that starts with the same decisions and keeps its own from here on."""
-        return Conversation(
-            self.id, scope=self.scope, prefix_key=self.prefix_key, ledger=self._ledger.clone()
-        )
+        return Conversation(self.id, scope=self.scope, prefix_key=self.prefix_key, ledger=self._ledger.clone())
 
     def shorten(
         self,

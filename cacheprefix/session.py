@@ -2,54 +2,71 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-import warnings
-from collections import Counter as Tally
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from cacheprefix._calls import Break, Call, Line, Report, breaks_of, tally, units_of
+from cacheprefix._calls import Call, Report, tally, units_of
 from cacheprefix._conversation import Conversation
+from cacheprefix._notices import CacheprefixWarning, Notices
+from cacheprefix._original import unmodified
+from cacheprefix._side import ForkResult, ToolExecutor, arun, plan_fork, run
+from cacheprefix._totals import Totals
 from cacheprefix._turn import Seen, Turn
-from cacheprefix.cache import (
-    Breakpoint,
-    CacheModel,
-    CacheStatus,
-    Expectation,
-    Verdict,
-    mark,
-    plan_breakpoints,
-)
+from cacheprefix.cache import Breakpoint, CacheModel, CacheStatus, Verdict, mark, plan_breakpoints
 from cacheprefix.context import MessageView, ReplaceResult, Results, ResultView, ToolResultBudget
-from cacheprefix.errors import BodyError, CacheprefixError, SetupError
+from cacheprefix.errors import SetupError
 from cacheprefix.plugins import Plugins
-from cacheprefix.prefix import Fork, ForkPolicy, SharedPrefix, TailPlacement, Tool, tail_text
+from cacheprefix.prefix import AbortHandle, Fork, ForkPolicy, SharedPrefix, TailPlacement, Tool, tail_text
 from cacheprefix.profiles import Profile, Registry, Usage, default_registry, money, normalise_usage
 from cacheprefix.prompt import Api, Counter, Memo, Prompt, decode, default_counter
 from cacheprefix.stores import MemoryStore, ResultStore
 
+__all__ = [
+    "CacheprefixWarning",
+    "Call",
+    "Conversation",
+    "ForkResult",
+    "Mode",
+    "Report",
+    "Session",
+    "Turn",
+    "tally",
+    "unmodified",
+]
+
 Mode = Literal["observe", "fork"]
+Boundary = Callable[[Prompt], int | None] | int | None
+Original = Callable[[Prompt], Prompt | None] | None
 T = TypeVar("T")
 
-log = logging.getLogger("cacheprefix")
-
-_KEEP_CALLS = 20_000
 _KEEP_CONVERSATIONS = 10_000
 
 
-class CacheprefixWarning(UserWarning):
-    """Something did not go as it should, once named; the application went on."""
+@dataclass(slots=True)
+class _Shared:
+    """What a session and its children have in common."""
+
+    model: CacheModel
+    unmodified: CacheModel
+    totals: Totals
+    notices: Notices
+    memo: Memo
+    conversations: OrderedDict[tuple[str, str, str], Conversation]
+    sharing: set[tuple[str, str, str]]
+    lock: threading.RLock
 
 
 class Session:
     """A team's shared prefix, policies, prompt trees and totals. Make one and bind it to the front doors.
 
     Safe to share between threads, tasks and conversations. ``mode="observe"`` changes nothing that is sent.
-    ``clock`` gives seconds. ``on_break`` is called with every verdict that is an alarm, beside the log.
+    ``budget`` shortens large tool results once; ``results`` keeps their full texts. ``provider`` names a
+    profile where the model's name does not tell. ``clock`` gives seconds. ``on_break`` is called with every
+    verdict that is an alarm, beside the log. Raises ``SetupError`` for options that do not exist.
     """
 
     def __init__(
@@ -69,41 +86,32 @@ class Session:
         clock: Callable[[], float] = time.time,
         name: str = "",
     ) -> None:
-        if mode not in ("observe", "fork"):
-            message = f'Session(mode={mode!r}): use "observe" or "fork"'
-            raise SetupError(message)
-        if tail not in ("tail", "sticky", "cards"):
-            message = f'Session(tail={tail!r}): use "tail", "sticky" or "cards"'
-            raise SetupError(message)
+        _one_of("mode", mode, ("observe", "fork"))
+        _one_of("tail", tail, ("tail", "sticky", "cards"))
         self.mode = mode
         self.budget = budget
-        self.results: Results = results if results is not None else ResultStore(MemoryStore())
         self.tail = tail
+        self.provider = provider
         self.scope = scope
         self.name = name
         self.clock = clock
-        self.provider = provider
         self.on_break = on_break
+        self.results: Results = results if results is not None else ResultStore(MemoryStore())
         self.plugins = Plugins.with_builtins(plugins)
         self._counter = counter
+        self._counts_by_plugin = counter is None and self.plugins.overrides("count_tokens")
+        self._shared = _Shared(
+            CacheModel(clock=clock),
+            CacheModel(clock=clock),
+            Totals(),
+            Notices(),
+            Memo(),
+            OrderedDict(),
+            set(),
+            threading.RLock(),
+        )
         self._registry = self._profiles(profiles or default_registry())
-        self._lock = threading.RLock()
-        self._memo = Memo()
-        self.model = CacheModel(clock=clock)
-        self._unmodified = CacheModel(clock=clock)
-        self._calls: list[Call] = []
-        self._folded: dict[str, Line] = {}
-        self._folded_breaks: list[Break] = []
-        self._agents: set[str] = set()
-        self._notes: dict[str, None] = {}
-        self._conversations: OrderedDict[tuple[str, str, str], Conversation] = OrderedDict()
-        self._sharing: set[tuple[str, str, str]] = set()
-        self.failures: Tally[str] = Tally()
-        self._said: set[str] = set()
-        self.last_call: Call | None = None
-        given = prefix if isinstance(prefix, SharedPrefix) else SharedPrefix(system=prefix or "")
-        self._prefix = self._freeze(given)
-        self._parent: Session | None = None
+        self._prefix = self._freeze(prefix if isinstance(prefix, SharedPrefix) else SharedPrefix(system=prefix or ""))
 
     # ------------------------------------------------------------------ the prefix
 
@@ -112,42 +120,35 @@ class Session:
         """The frozen prefix."""
         return self._prefix
 
-    @property
-    def root(self) -> Session:
-        """The session that holds trees and totals: itself, or that which ``child`` was called on."""
-        return self if self._parent is None else self._parent.root
-
     def child(self, name: str, prefix: SharedPrefix | None = None) -> Session:
         """A session for a nested team: its own agents and prefix, the same trees, policies and totals."""
         if not name:
             message = "Session.child(name) needs a name"
             raise SetupError(message)
-        child = object.__new__(Session)
+        child = object.__new__(type(self))
         child.__dict__.update(self.__dict__)
-        child._parent = self
         child.name = f"{self.name}/{name}" if self.name else name
         if prefix is not None:
-            child._prefix = self._freeze(prefix)
+            child._prefix = child._freeze(prefix)
         return child
 
-    def adopt_tools(
-        self, tools: Iterable[Any], render: Callable[[Any], Mapping[str, Any]]
-    ) -> tuple[Tool, ...]:
+    def related(self, other: Session | None) -> bool:
+        """Whether ``other`` is this session, its parent or a child: both count into the same totals."""
+        return other is not None and other._shared is self._shared  # noqa: SLF001 - another of our own kind
+
+    def adopt_tools(self, tools: Iterable[Any], render: Callable[[Any], Mapping[str, Any]]) -> tuple[Tool, ...]:
         """The union of the prefix's tools and ``tools``, frozen; for adapters, before the first request.
 
         Raises ``ToolClashError`` when one name has two schemas. A tool that arrives after the first request
         stays outside the union and is noted, since it would change every prompt from its beginning.
         """
-        with self._lock:
+        with self._shared.lock:
             union = self._prefix.with_tools(tools, render)
             added = [tool.name for tool in union.tools if tool.name not in self._prefix.tool_names]
-            if added and self.root.last_call is not None:
-                self.note(
-                    f"tools {', '.join(added)} came after the first request and stay outside the shared union"
-                )
-            elif union.tools != self._prefix.tools or any(
-                not isinstance(t, Tool) for t in self._prefix.tools
-            ):
+            unfrozen = any(not isinstance(tool, Tool) for tool in self._prefix.tools)
+            if added and not unfrozen and self._shared.totals.last is not None:
+                self.note(f"tools {', '.join(added)} came after the first request and stay outside the shared union")
+            elif added or unfrozen:
                 self._prefix = union
             return self._prefix.tools
 
@@ -168,50 +169,48 @@ class Session:
         return self._registry.profile_for(model, provider=provider or self.provider, api=api)
 
     def shares(self, conversation: str, model: str, tokens: Callable[[], int]) -> bool:
-        """Whether requests of a conversation are to become forks: its shared part must be long enough to be cached.
+        """Whether requests of a conversation are to become forks: what they share must be long enough to be cached.
 
         ``tokens`` counts what the next request shares beside the prefix's own text. Once a conversation shares,
         it goes on, because its layout must not change. What is left alone is noted once.
         """
-        root = self.root
         key = (conversation, model, self._prefix.key)
-        if key in root._sharing:
+        shared = self._shared
+        if key in shared.sharing:
             return True
         profile = self.profile(model)
         if profile.control == "none":
             self.note(f"{model}: {profile.name} has no prompt cache, requests are left as they are")
             return False
-        found = tokens() + self.count(self._prefix.text, model)
-        if found < profile.min_tokens:
+        if tokens() + self.count(self._prefix.text, model) < profile.min_tokens:
             self.note(
                 f"{model}: requests share fewer tokens than the minimum of {profile.min_tokens:,} that "
                 f"{profile.name} caches, and are left as they are until they share more"
             )
             return False
-        with self._lock:
-            if len(root._sharing) > _KEEP_CALLS:
-                root._sharing.clear()
-            root._sharing.add(key)
+        with shared.lock:
+            if len(shared.sharing) > _KEEP_CONVERSATIONS:
+                shared.sharing.clear()
+            shared.sharing.add(key)
         return True
 
     # ------------------------------------------------------------------ conversations
 
-    def conversation(self, id: str = "", *, scope: str | None = None) -> Conversation:  # noqa: A002
+    def conversation(self, id: str = "", *, scope: str | None = None) -> Conversation:  # noqa: A002 - the field's word
         """The conversation of a thread or run id, made when it is new.
 
         The most recent 10,000 are kept; what must last longer belongs into the framework's own state.
         """
-        root = self.root
         key = (self.name, self.scope if scope is None else scope, id)
-        with self._lock:
-            found = root._conversations.get(key)
+        known = self._shared.conversations
+        with self._shared.lock:
+            found = known.get(key)
             if found is None:
-                found = Conversation(id, scope=key[1], prefix_key=self._prefix.key)
-                root._conversations[key] = found
-                if len(root._conversations) > _KEEP_CONVERSATIONS:
-                    root._conversations.popitem(last=False)
+                found = known[key] = Conversation(id, scope=key[1], prefix_key=self._prefix.key)
+                if len(known) > _KEEP_CONVERSATIONS:
+                    known.popitem(last=False)
             else:
-                root._conversations.move_to_end(key)
+                known.move_to_end(key)
         return found
 
     def shorten(
@@ -220,6 +219,7 @@ class Session:
         """What stands in place of large tool results, decided once and replayed; empty when it fails."""
         if self.mode == "observe" or (self.budget is None and not len(conversation.ledger)):
             return ()
+        replacing = self._replacement if self.plugins.overrides("replace_tool_result") else None
         return self.attempt(
             "tool-result budget",
             lambda: conversation.shorten(
@@ -227,7 +227,7 @@ class Session:
                 self.budget,
                 count=lambda text: self.count(text, model),
                 store=self.results,
-                replace=self._replacement if self.plugins.overrides("replace_tool_result") else None,
+                replace=replacing,
             ),
             (),
         )
@@ -245,8 +245,8 @@ class Session:
         *,
         agent: str = "",
         conversation: str = "",
-        boundary: Callable[[Prompt], int | None] | int | None = None,
-        original: Callable[[Prompt], Prompt | None] | None = None,
+        boundary: Boundary = None,
+        original: Original = None,
         headers: Mapping[str, str] | None = None,
         provider: str | None = None,
         rewrite: bool = True,
@@ -257,59 +257,37 @@ class Session:
 
         ``boundary`` is the number of leading sections shared with siblings, or a function that finds it in the
         decoded prompt. ``original`` gives, from the prompt as sent, the prompt as the application made it, for the
-        estimate of what it would have cost. ``rewrite=False`` only observes. Never raises: whatever fails, ``turn.body`` is ``body``.
+        estimate of what it would have cost. ``rewrite=False`` only observes. Never raises: whatever fails,
+        ``turn.body`` is ``body``.
         """
         try:
-            return self._begin(
-                body, api, agent, conversation, boundary, original, headers, provider, rewrite, policy, scope
-            )
+            now = self.clock()
+            prompt = self.decode(body, api, headers=headers)
+            profile = self.profile(prompt.model, api, provider)
+            sent = body
+            if rewrite and self.mode == "fork":
+                limit = boundary(prompt) if callable(boundary) else boundary
+                sent, prompt = self._marked(body, prompt, profile, limit, policy)
+            self.plugins.call_all("before_call", prompt=prompt)
+            name = f"{self.name}/{agent}" if self.name else agent
+            where = self.scope if scope is None else scope
+            model = self._shared.model
+            observation = model.begin(prompt, profile, scope=where, agent=name, session=conversation, at=now)
+            expected = self._estimate(prompt, original, profile, where, name, conversation, now)
+            purpose = policy.purpose if policy else ""
+            seen = Seen(prompt, profile, observation, name, conversation, purpose, now, expected)
         except Exception as error:
-            self.failed("begin", error)
+            self._shared.notices.failed("begin", error)
             return Turn(body)
-
-    def _begin(
-        self,
-        body: Mapping[str, Any],
-        api: Api,
-        agent: str,
-        conversation: str,
-        boundary: Callable[[Prompt], int | None] | int | None,
-        original: Callable[[Prompt], Prompt | None] | None,
-        headers: Mapping[str, str] | None,
-        provider: str | None,
-        rewrite: bool,
-        policy: ForkPolicy | None,
-        scope: str | None,
-    ) -> Turn:
-        now = self.clock()
-        model = str(body.get("model", body.get("modelId", "")))
-        profile = self.profile(model, api, provider)
-        prompt = self.decode(body, api, headers=headers)
-        sent = body
-        if rewrite and self.mode == "fork":
-            limit = boundary(prompt) if callable(boundary) else boundary
-            sent, prompt = self._marked(body, api, prompt, profile, limit, policy)
-        self.plugins.call_all("before_call", prompt=prompt)
-        agent = f"{self.name}/{agent}" if self.name else agent
-        where = self.scope if scope is None else scope
-        observation = self.model.begin(
-            prompt, profile, scope=where, agent=agent, session=conversation, at=now
-        )
-        unmodified = self._estimate(prompt, original, profile, where, agent, conversation, now)
-        purpose = policy.purpose if policy else ""
-        seen = Seen(prompt, profile, observation, agent, conversation, purpose, now, unmodified)
         return Turn(sent, seen, self._finished, self._failed, self._begun)
 
-    def decode(
-        self, body: Mapping[str, Any], api: Api, *, headers: Mapping[str, str] | None = None
-    ) -> Prompt:
+    def decode(self, body: Mapping[str, Any], api: Api, *, headers: Mapping[str, str] | None = None) -> Prompt:
         """A body as a prompt, counted by this session's counter; history seen before costs next to nothing."""
-        return decode(body, api, headers=headers, count=self.count, memo=self._memo)
+        return decode(body, api, headers=headers, count=self.count, memo=self._shared.memo)
 
     def _marked(
         self,
         body: Mapping[str, Any],
-        api: Api,
         prompt: Prompt,
         profile: Profile,
         boundary: int | None,
@@ -321,18 +299,16 @@ class Session:
         if chosen is None:
             skip = policy is not None and policy.skip_cache_write
             chosen = plan_breakpoints(prompt, profile, boundary=boundary, skip_tail=skip)
-        marked: Mapping[str, Any] = mark(body, api, prompt, chosen) if chosen else body
+        marked: Mapping[str, Any] = mark(body, prompt.api, prompt, chosen) if chosen else body
         key = profile.routing_key
-        if key and not key.startswith("header:") and api.startswith("openai") and key not in body:
+        if key and not key.startswith("header:") and prompt.api.startswith("openai") and key not in body:
             marked = {**marked, key: self._prefix.key}
-        if marked is body:
-            return body, prompt
-        return marked, self.decode(marked, api)
+        return (body, prompt) if marked is body else (marked, self.decode(marked, prompt.api))
 
     def _estimate(
         self,
         sent: Prompt,
-        original: Callable[[Prompt], Prompt | None] | None,
+        original: Original,
         profile: Profile,
         scope: str,
         agent: str,
@@ -344,178 +320,116 @@ class Session:
         prompt = self.attempt("estimate", lambda: original(sent), None)
         if prompt is None:
             return None
-        observation = self._unmodified.begin(
-            prompt, profile, scope=scope, agent=agent, session=conversation, at=now
-        )
-        self._unmodified.finish(observation, None, now)
-        return observation.expectation.usage
+        model = self._shared.unmodified
+        observation = model.begin(prompt, profile, scope=scope, agent=agent, session=conversation, at=now)
+        model.finish(observation, None, now)
+        expected: Usage = observation.expectation.usage
+        return expected
 
     def _begun(self, turn: Turn, at: float | None) -> None:
-        turn.first_token_at = self.clock() if at is None else at
         seen = turn.seen
+        turn.first_token_at = when = self.clock() if at is None else at
         if seen is not None:
-            self.attempt(
-                "first_token",
-                lambda: self.model.first_token(seen.observation, at or self.clock()),
-                None,
-            )  # type: ignore[union-attr,arg-type]
+            self.attempt("first token", lambda: self._shared.model.first_token(seen.observation, when), None)
 
     def _failed(self, turn: Turn) -> None:
         seen = turn.seen
         if seen is not None:
-            self.attempt("fail", lambda: self.model.fail(seen.observation), None)
+            self.attempt("fail", lambda: self._shared.model.fail(seen.observation), None)
 
-    def _finished(
-        self, turn: Turn, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None
-    ) -> Call | None:
-        return self.attempt("finish", lambda: self._record(turn, raw, at, diagnostics), None)
-
-    def _record(
-        self, turn: Turn, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None
-    ) -> Call | None:
+    def _finished(self, turn: Turn, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None) -> Call | None:
         seen = turn.seen
         if seen is None:
             return None
         ended = self.clock() if at is None else at
-        usage = raw if isinstance(raw, Usage) else normalise_usage(raw, seen.prompt.api)
-        verdict = self.model.finish(seen.observation, usage, ended, diagnostics=diagnostics)
-        expectation: Expectation = seen.observation.expectation
-        units = units_of(usage, expectation.usage, seen.profile)
-        root = self.root
-        with self._lock:
-            first = seen.agent not in self._agents
-            self._agents.add(seen.agent)
-            call = Call(
-                index=verdict.index,
-                agent=seen.agent,
-                conversation=seen.conversation,
-                model=seen.prompt.model,
-                profile=seen.profile,
-                input_tokens=seen.prompt.tokens,
-                shared_tokens=expectation.shared_tokens,
-                first_of_agent=first,
-                usage=usage,
-                verdict=verdict,
-                unmodified_units=units
-                if seen.unmodified is None
-                else units_of(seen.unmodified, seen.unmodified, seen.profile),
-                units=units,
-                money=money(usage, seen.prompt.model, seen.profile),
-                started_at=seen.started_at,
-                first_token_at=turn.first_token_at,
-                ended_at=ended,
-                purpose=seen.purpose,
-            )
-            root._remember(call)
-        self.plugins.call_all("after_call", call=call, verdict=verdict)
-        if verdict.alarm:
-            self.plugins.call_all("cache_break", verdict=verdict)
-            if self.on_break is not None:
-                self.attempt("on_break", lambda: self.on_break(verdict), None)  # type: ignore[misc]
+        call = self.attempt("finish", lambda: self._record(seen, turn.first_token_at, raw, ended, diagnostics), None)
+        if call is None:
+            return None
+        self._shared.totals.remember(call)
+        self.plugins.call_all("after_call", call=call, verdict=call.verdict)
+        if call.verdict.alarm:
+            self.plugins.call_all("cache_break", verdict=call.verdict)
+            alarm = self.on_break
+            if alarm is not None:
+                self.attempt("on_break", lambda: alarm(call.verdict), None)
         return call
 
-    def _remember(self, call: Call) -> None:
-        self.last_call = call
-        self._calls.append(call)
-        if len(self._calls) > _KEEP_CALLS:
-            half = _KEEP_CALLS // 2
-            old, self._calls = self._calls[:half], self._calls[half:]
-            for agent in {item.agent for item in old}:
-                line = tally(agent, (item for item in old if item.agent == agent))
-                self._folded[agent] = (
-                    line if agent not in self._folded else _sum(agent, (self._folded[agent], line))
-                )
-            self._folded_breaks.extend(breaks_of(old))
+    def _record(
+        self, seen: Seen, first_token_at: float | None, raw: Any, ended: float, diagnostics: Mapping[str, Any] | None
+    ) -> Call:
+        usage = raw if isinstance(raw, Usage) else normalise_usage(raw, seen.prompt.api)
+        verdict = self._shared.model.finish(seen.observation, usage, ended, diagnostics=diagnostics)
+        expectation = seen.observation.expectation
+        units = units_of(usage, expectation.usage, seen.profile)
+        plain = seen.unmodified
+        return Call(
+            index=verdict.index,
+            agent=seen.agent,
+            conversation=seen.conversation,
+            model=seen.prompt.model,
+            profile=seen.profile,
+            input_tokens=seen.prompt.tokens,
+            shared_tokens=expectation.shared_tokens,
+            first_of_agent=self._shared.totals.first_of(seen.agent),
+            usage=usage,
+            verdict=verdict,
+            unmodified_units=units if plain is None else units_of(plain, plain, seen.profile),
+            units=units,
+            money=money(usage, seen.prompt.model, seen.profile),
+            started_at=seen.started_at,
+            first_token_at=first_token_at,
+            ended_at=ended,
+            purpose=seen.purpose,
+        )
 
     # ------------------------------------------------------------------ what came of it
 
     @property
     def calls(self) -> tuple[Call, ...]:
         """The recent calls (the newest 10,000 at least)."""
-        return tuple(self.root._calls)
+        return self._shared.totals.calls
 
     @property
     def last_verdict(self) -> Verdict | None:
         """What the cache did on the last finished call."""
-        last = self.root.last_call
+        last = self._shared.totals.last
         return None if last is None else last.verdict
 
     def cache_status(self) -> CacheStatus:
         """Recent hit rate, last read and write, last break."""
-        return self.model.status()
+        return self._shared.model.status()
 
     def report(self) -> Report:
         """Tokens, cost units and money by agent, against the unmodified layout; breaks with their causes."""
-        root = self.root
-        with self._lock:
-            calls = list(root._calls)
-            folded = dict(root._folded)
-            old_breaks = list(root._folded_breaks)
-        lines = []
-        for agent in sorted(folded.keys() | {call.agent for call in calls}):
-            line = tally(agent, (call for call in calls if call.agent == agent))
-            lines.append(_sum(agent, (folded[agent], line)) if agent in folded else line)
-        return Report(
-            tuple(lines),
-            _sum("all", lines),
-            _merged([*old_breaks, *breaks_of(calls)]),
-            self.counter_name,
-            tuple(root._notes),
-            dict(root.failures),
-        )
+        notices = self._shared.notices
+        return self._shared.totals.report(self.counter_name, notices.notes, notices.failures)
 
     @property
     def counter_name(self) -> str:
         """Which token counter is in force; shown in every report."""
         if self._counter is not None:
             return self._counter.name
-        if self.plugins.overrides("count_tokens"):
-            return "plugin"
-        last = self.root.last_call
-        return default_counter(last.model if last else "").name
+        last = self._shared.totals.last
+        return "plugin" if self._counts_by_plugin else default_counter(last.model if last else "").name
 
     # ------------------------------------------------------------------ failing open
 
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """Steps at which cacheprefix failed and the application's own request went out, with counts."""
+        return dict(self._shared.notices.failures)
+
     def attempt(self, step: str, work: Callable[[], T], otherwise: T) -> T:
         """Do our own work; whatever it raises is counted and named once, and ``otherwise`` is the answer."""
-        try:
-            return work()
-        except Exception as error:
-            self.failed(step, error)
-            return otherwise
-
-    def failed(self, step: str, error: Exception) -> None:
-        """Count a failure of ours and warn about its kind once."""
-        root = self.root
-        with self._lock:
-            root.failures[step] += 1
-            key = f"{step}:{type(error).__name__}"
-            new = key not in root._said
-            root._said.add(key)
-        if new:
-            kind = "the body" if isinstance(error, BodyError) else "cacheprefix"
-            text = f"{step}: {kind} could not be handled ({type(error).__name__}: {error}); the request goes out as it was"
-            log.warning(text, exc_info=not isinstance(error, CacheprefixError))
-            warn(text)
+        return self._shared.notices.attempt(step, work, otherwise)
 
     def note(self, text: str) -> None:
         """Remember something the user should know, once; it stands in the report and the log."""
-        root = self.root
-        with self._lock:
-            new = text not in root._notes
-            root._notes[text] = None
-        if new:
-            log.info(text)
+        self._shared.notices.note(text)
 
     def warn_once(self, key: str, text: str) -> None:
-        """Warn about something the user did, once a session."""
-        root = self.root
-        with self._lock:
-            new = key not in root._said
-            root._said.add(key)
-        if new:
-            log.warning(text)
-            warn(text)
+        """Warn about something the application did, once."""
+        self._shared.notices.warn_once(key, text)
 
     # ------------------------------------------------------------------ hooks
 
@@ -523,106 +437,87 @@ class Session:
         """Tokens of a text, by the counter given, a plugin, or the default for the model."""
         if self._counter is not None:
             return self._counter(text, model)
-        if self.plugins.overrides("count_tokens"):
+        if self._counts_by_plugin:
             counted = self.plugins.call_first("count_tokens", text=text, model=model)
             if isinstance(counted, int):
                 return counted
         return default_counter(model)(text, model)
-
-    def _freeze(self, prefix: SharedPrefix) -> SharedPrefix:
-        frozen = self.plugins.call_first("freeze", prefix=prefix)
-        return frozen if isinstance(frozen, SharedPrefix) else prefix
-
-    def _profiles(self, registry: Registry) -> Registry:
-        added: list[Profile] = []
-        self.plugins.call_all("profiles", register=added.append)
-        return registry.with_profiles(added) if added else registry
 
     def forked(self, fork: Fork) -> Fork:
         """Let plugins change a fork's tail; anything else they change is refused and named."""
         for changed in self.plugins.call_all("fork", fork=fork):
             if not isinstance(changed, Fork):
                 continue
-            if changed.prefix is fork.prefix or changed.prefix == fork.prefix:
+            if changed.prefix == fork.prefix:
                 fork = replace(fork, tail=changed.tail, policy=changed.policy)
             else:
-                self.warn_once(
-                    "fork-hook", "a plugin's fork hook changed the shared prefix; only the tail may change"
-                )
+                self.warn_once("fork-hook", "a plugin's fork hook changed the shared prefix; only the tail may change")
         return fork
+
+    def _freeze(self, prefix: SharedPrefix) -> SharedPrefix:
+        frozen = self.plugins.call_first("freeze", prefix=prefix)
+        return frozen if isinstance(frozen, SharedPrefix) else prefix
+
+    def _profiles(self, registry: Registry) -> Registry:
+        own = registry.copy()
+        self.plugins.call_all("profiles", register=own.register)
+        return own
+
+    # ------------------------------------------------------------------ side forks
+
+    def fork(
+        self,
+        text: str,
+        *,
+        body: Mapping[str, Any],
+        api: Api,
+        send: Callable[[dict[str, Any]], Any],
+        role: str = "helper",
+        policy: ForkPolicy | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        tool_executor: ToolExecutor | None = None,
+        conversation: str = "",
+        abort: AbortHandle | None = None,
+        state: Any = None,
+        commit: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
+    ) -> ForkResult:
+        """Ask something beside a conversation, on its cached prefix, and run the fork's own tool loop.
+
+        ``body`` is a request body of the parent (its messages, tools and settings); ``send(body)`` makes one
+        call and gives the response as a dict or an SDK's object. ``tool_executor(id, name, arguments)`` (or with
+        ``state`` as fourth argument) runs tools; without one, and when it raises, the model gets an error result.
+        ``overrides`` replaces body fields; what then no longer shares raises ``UnsafeForkError`` before any call.
+        ``commit`` takes the fork's messages afterwards unless the policy skips the transcript.
+        """
+        plan = plan_fork(self, text, body, api, role, policy, overrides, tool_executor, conversation, abort, state)
+        return plan.committed(run(plan, send), commit)
+
+    async def afork(
+        self,
+        text: str,
+        *,
+        body: Mapping[str, Any],
+        api: Api,
+        send: Callable[[dict[str, Any]], Awaitable[Any]],
+        role: str = "helper",
+        policy: ForkPolicy | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        tool_executor: ToolExecutor | None = None,
+        conversation: str = "",
+        abort: AbortHandle | None = None,
+        state: Any = None,
+        commit: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
+    ) -> ForkResult:
+        """``fork`` with an asynchronous ``send``; the tool executor may be sync or async."""
+        plan = plan_fork(self, text, body, api, role, policy, overrides, tool_executor, conversation, abort, state)
+        return plan.committed(await arun(plan, send), commit)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
         """Copies of an application share the session, as they share its cache."""
         return self
 
 
-def unmodified(
-    prompt: Prompt,
-    *,
-    system: Sequence[str],
-    tools: Sequence[Mapping[str, Any]] | None,
-    tail: str,
-    count: Callable[[str, str], int],
-) -> Prompt:
-    """The prompt as the application made it, from the one that is sent: its own system texts and tools, no tail.
-
-    ``tools`` are in the wire form of the prompt's API. Sections of the conversation are taken over as they are.
-    """
-    body: dict[str, Any] = {"model": prompt.model, "tools": list(tools or [])}
-    if prompt.api == "anthropic":
-        body["system"] = [{"type": "text", "text": text} for text in system]
-    else:
-        field = "input" if prompt.api == "openai-responses" else "messages"
-        body[field] = [{"role": "system", "content": text} for text in system]
-    head = decode(body, prompt.api, count=count).sections
-    rest = list(prompt.tier("messages"))
-    data = tail.encode("utf-8", "surrogatepass")
-    found = next((i for i in range(len(rest) - 1, -1, -1) if rest[i].data == data), None) if tail else None
-    if found is not None:
-        del rest[found]
-    return replace(
-        prompt, sections=(*head, *(replace(s, marker=None) if s.marker else s for s in rest)), top_marker=None
-    )
-
-
-def warn(text: str) -> None:
-    """Warn without letting a filter that turns warnings into errors reach the user's call."""
-    try:
-        warnings.warn(text, CacheprefixWarning, stacklevel=3)
-    except CacheprefixWarning:
-        log.warning("%s (the warning was turned into an error by a filter and is only logged)", text)
-
-
-def _sum(agent: str, lines: Iterable[Line]) -> Line:
-    rows = tuple(lines)
-    known = [row.unmodified_units for row in rows if row.unmodified_units is not None]
-    usd = [row.money for row in rows if row.money is not None]
-    return Line(
-        agent,
-        sum(row.calls for row in rows),
-        sum(row.input_tokens for row in rows),
-        sum(row.cache_read_tokens for row in rows),
-        sum(row.cache_write_tokens for row in rows),
-        sum(row.uncached_tokens for row in rows),
-        sum(row.cost_units for row in rows),
-        sum(known) if known else None,
-        sum(usd) if usd else None,
-        sum(row.unreported for row in rows),
-    )
-
-
-def _merged(breaks: Iterable[Break]) -> tuple[Break, ...]:
-    merged: dict[tuple[str, str | None], Break] = {}
-    for item in breaks:
-        known = merged.get((item.cause, item.path))
-        if known is not None:
-            usd = [value for value in (known.lost_usd, item.lost_usd) if value is not None]
-            item = replace(  # noqa: PLW2901 - the sum takes the item's place
-                known,
-                count=known.count + item.count,
-                lost_tokens=known.lost_tokens + item.lost_tokens,
-                lost_usd=sum(usd) if usd else None,
-                agents=tuple(sorted({*known.agents, *item.agents})),
-            )
-        merged[item.cause, item.path] = item
-    return tuple(sorted(merged.values(), key=lambda found: -found.lost_tokens))
+def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        message = f"Session({option}={value!r}): use {' or '.join(repr(name) for name in allowed)}"
+        raise SetupError(message)

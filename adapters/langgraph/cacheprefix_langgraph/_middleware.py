@@ -121,7 +121,7 @@ class PrefixMiddleware(AgentMiddleware):
         )
         model = request.model
         wrapped = session_of(model)
-        if wrapped is None or wrapped.root is not self.session.root:
+        if not self.session.related(wrapped):
             model = wrap_model(model, self.session)
         if self.session.mode == "observe":
             return frame, request.override(model=model)

@@ -132,9 +132,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
                 session.attempt("bind_tools", lambda: session.adopt_tools(tools, render), None)
             return base.bind_tools(self, tools, **kwargs)
 
-        def _generate(
-            self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
-        ) -> ChatResult:
+        def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
             sending, token = _sending()
             try:
                 result = base._generate(self, messages, stop, run_manager, **kwargs)
@@ -189,16 +187,14 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
 
 
 def _defines(base: type, name: str) -> bool:
-    return any(
-        name in c.__dict__ for c in base.__mro__ if c is not BaseChatModel and issubclass(c, BaseChatModel)
-    )
+    return any(name in c.__dict__ for c in base.__mro__ if c is not BaseChatModel and issubclass(c, BaseChatModel))
 
 
 def _enter(model: Any, given: Any, config: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any], Any]:
     """Rewrite what the application passes in; on any failure of ours, pass it on as it came."""
     session: Session = model.__dict__[SESSION]
     frame = FRAME.get()
-    if frame is not None and frame.session.root is not session.root:
+    if frame is not None and not session.related(frame.session):
         frame = None
     settled = ensure_config(config)
     sending = Sending(frame, None, kwargs.get("tools"), frame.conversation if frame else thread_of(settled))
@@ -285,9 +281,7 @@ def _worth(model: Any, done: Rewritten, frame: Frame) -> bool:
     return session.shares(frame.conversation, name, tokens)
 
 
-def _begin(
-    model: Any, base: type[BaseChatModel], payload: dict[str, Any], sending: Sending
-) -> dict[str, Any]:
+def _begin(model: Any, base: type[BaseChatModel], payload: dict[str, Any], sending: Sending) -> dict[str, Any]:
     session: Session = model.__dict__[SESSION]
     frame, done = sending.frame, sending.rewritten
     api = api_of(payload, model)
@@ -299,9 +293,7 @@ def _begin(
     def original(prompt: Prompt) -> Prompt | None:
         if done is None:
             return None
-        return unmodified(
-            prompt, system=done.system, tools=sending.tools, tail=done.tail, count=session.count
-        )
+        return unmodified(prompt, system=done.system, tools=sending.tools, tail=done.tail, count=session.count)
 
     sending.turn = (frame.session if frame else session).begin(
         payload,
@@ -394,9 +386,7 @@ def _watch(sending: Sending, chunks: Iterator[ChatGenerationChunk]) -> Iterator[
     _close(sending, usage)
 
 
-async def _awatch(
-    sending: Sending, chunks: AsyncIterator[ChatGenerationChunk]
-) -> AsyncIterator[ChatGenerationChunk]:
+async def _awatch(sending: Sending, chunks: AsyncIterator[ChatGenerationChunk]) -> AsyncIterator[ChatGenerationChunk]:
     usage: UsageMetadata | None = None
     try:
         async for chunk in _awithin(sending, chunks):

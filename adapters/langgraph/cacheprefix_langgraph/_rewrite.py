@@ -28,9 +28,7 @@ def rewrite(messages: Sequence[BaseMessage], frame: Frame, *, allowed: Sequence[
     texts = tuple(message.text for message in messages[:lead])
     rest = list(messages[lead:])
     shared = shared_count(rest, frame.shared)
-    text = frame.session.tail_for(
-        frame.role, instruction_of(texts, frame), tools=allowed, volatile=frame.volatile
-    )
+    text = frame.session.tail_for(frame.role, instruction_of(texts, frame), tools=allowed, volatile=frame.volatile)
     system = frame.session.prefix.text
     head: list[BaseMessage] = [SystemMessage(system)] if system else []
     if not text:
@@ -68,9 +66,7 @@ def shared_count(messages: Sequence[BaseMessage], shared: Sequence[BaseMessage] 
     return count
 
 
-def boundary(
-    rewritten: Rewritten, own_sections: Callable[[list[BaseMessage]], int]
-) -> Callable[[Prompt], int | None]:
+def boundary(rewritten: Rewritten, own_sections: Callable[[list[BaseMessage]], int]) -> Callable[[Prompt], int | None]:
     """A function that finds the end of the shared part in the wire prompt.
 
     Providers' clients merge and split messages, so the place is found from the tail's own text; what the

@@ -25,15 +25,9 @@ def register(cli: Any) -> None:
     @cli.command(name="demo")  # type: ignore[untyped-decorator]
     def demo(
         as_json: bool = typer.Option(False, "--json", help="Print the rows as JSON."),  # noqa: FBT001, FBT003
-        rules: list[str] = typer.Option(
-            [], "--rules", help="Rule set of the simulated provider; repeatable."
-        ),  # noqa: B008
-        source: str = typer.Option(
-            "starlette", "--input", help="An installed package or a folder to review."
-        ),
-        latency: float = typer.Option(
-            1.0, "--latency", help="Scale of the simulated latency; 0 does not wait."
-        ),
+        rules: list[str] = typer.Option([], "--rules", help="Rule set of the simulated provider; repeatable."),  # noqa: B008
+        source: str = typer.Option("starlette", "--input", help="An installed package or a folder to review."),
+        latency: float = typer.Option(1.0, "--latency", help="Scale of the simulated latency; 0 does not wait."),
         provider: str = typer.Option("", "--provider", help="openai or anthropic: a real run with your key."),
         model: str = typer.Option("", "--model", help="The model of a real run."),
         yes: bool = typer.Option(False, "--yes", help="Do not ask before a real run."),  # noqa: FBT001, FBT003
@@ -94,9 +88,7 @@ def _real(source: str, provider: str, model: str, yes: bool) -> list[Row]:  # no
         )
         price = money(usage, model, profile)
         total = None if price is None or total is None else total + price
-    about = (
-        "an unknown amount (no price is known for this model)" if total is None else f"about {total:.2f} USD"
-    )
+    about = "an unknown amount (no price is known for this model)" if total is None else f"about {total:.2f} USD"
     _say(f"{len(layouts_of(rules))} runs against {provider} with {model} will cost {about}")
     if not yes:
         if not sys.stdin.isatty():
@@ -156,15 +148,13 @@ def sentence(rows: Sequence[Row]) -> str:
         by_layout = {row.layout: row for row in rows if row.rules == rules}
         plain, shared = by_layout["unmodified"], by_layout["shared"]
         firsts = shared.first_calls_cost_units / plain.first_calls_cost_units
-        text = f"{shared.cost_units / plain.cost_units:.0%} under {rules} (first requests of the later roles {firsts:.0%}"
+        text = (
+            f"{shared.cost_units / plain.cost_units:.0%} under {rules} (first requests of the later roles {firsts:.0%}"
+        )
         stock = by_layout.get("stock")
         parts.append(
             text
-            + (
-                f", against the framework's own caching {shared.cost_units / stock.cost_units:.0%})"
-                if stock
-                else ")"
-            )
+            + (f", against the framework's own caching {shared.cost_units / stock.cost_units:.0%})" if stock else ")")
         )
     return (
         "On one shared prefix the same team's input costs, of what it costs as usually built, "

@@ -87,9 +87,7 @@ def run_simulated(
     return rows
 
 
-def run_layout(
-    model: BaseChatModel, source: Source, layout: Layout, rules: str, *, profile: str | None
-) -> Row:
+def run_layout(model: BaseChatModel, source: Source, layout: Layout, rules: str, *, profile: str | None) -> Row:
     """One run of the team; in all but the shared layout cacheprefix only watches."""
     tools = tools_for(source)
     session = Session(
@@ -110,9 +108,7 @@ def row_of(session: Session, layout: str, rules: str, wall_ms: float, reading: s
     calls = sorted(session.calls, key=lambda call: call.started_at)
     total = tally("all", calls)
     firsts = _first_calls(calls)
-    waits = [
-        (call.first_token_at - call.started_at) * 1000 for call in calls if call.first_token_at is not None
-    ]
+    waits = [(call.first_token_at - call.started_at) * 1000 for call in calls if call.first_token_at is not None]
     return Row(
         "langgraph",
         layout,
@@ -152,15 +148,11 @@ def _provider(rules: str, source: Source, latency: float) -> Iterator[Callable[[
 
     def script(request: Request) -> Reply:
         found = answer(request.prompt, source)
-        return Reply(
-            text=found.text, tool_calls=tuple(ToolCall(name, arguments) for name, arguments in found.calls)
-        )
+        return Reply(text=found.text, tool_calls=tuple(ToolCall(name, arguments) for name, arguments in found.calls))
 
     with SimulatedProvider(rules=rules, script=script, latency=latency) as provider:
         if rules == "anthropic":
-            yield lambda: anthropic_model(
-                MODELS[rules], base_url=provider.anthropic_base_url, api_key="simulated"
-            )
+            yield lambda: anthropic_model(MODELS[rules], base_url=provider.anthropic_base_url, api_key="simulated")
         else:
             yield lambda: openai_model(MODELS[rules], base_url=provider.openai_base_url, api_key="simulated")
 
@@ -170,9 +162,7 @@ def openai_model(model: str, **options: Any) -> BaseChatModel:
     try:
         from langchain_openai import ChatOpenAI  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise MissingExtraError(
-            "the demonstration with OpenAI's API", "langgraph", "langchain_openai"
-        ) from error
+        raise MissingExtraError("the demonstration with OpenAI's API", "langgraph", "langchain_openai") from error
     return ChatOpenAI(model=model, streaming=True, stream_usage=True, max_retries=1, **options)
 
 
@@ -181,7 +171,5 @@ def anthropic_model(model: str, **options: Any) -> BaseChatModel:
     try:
         from langchain_anthropic import ChatAnthropic  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise MissingExtraError(
-            "the demonstration with Anthropic's API", "langgraph", "langchain_anthropic"
-        ) from error
+        raise MissingExtraError("the demonstration with Anthropic's API", "langgraph", "langchain_anthropic") from error
     return ChatAnthropic(model=model, streaming=True, max_retries=1, max_tokens=2000, **options)

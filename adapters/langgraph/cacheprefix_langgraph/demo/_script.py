@@ -40,9 +40,7 @@ def answer(prompt: Prompt, source: Source) -> Answer:
         return Answer(_report(sections))
     if planned is None:
         return _planning(_rounds(sections), source)
-    role = next(
-        (name for name in _ROLES if re.search(rf"You are the {name[:9]}\w* reviewer", everything)), _ROLES[0]
-    )
+    role = next((name for name in _ROLES if re.search(rf"You are the {name[:9]}\w* reviewer", everything)), _ROLES[0])
     return _reviewing(role, _rounds(sections[planned:]), sections[planned:], source)
 
 
@@ -51,13 +49,9 @@ def _planning(done: int, source: Source) -> Answer:
     if done == 0:
         return Answer(calls=(("list_files", {}),))
     if done == 1:
-        return Answer(
-            calls=tuple(("read_file", {"path": path, "first": 1, "last": 160}) for path in files[:3])
-        )
+        return Answer(calls=tuple(("read_file", {"path": path, "first": 1, "last": 160}) for path in files[:3]))
     if done == 2:
-        return Answer(
-            calls=tuple(("read_file", {"path": path, "first": 1, "last": 120}) for path in files[3:5])
-        )
+        return Answer(calls=tuple(("read_file", {"path": path, "first": 1, "last": 120}) for path in files[3:5]))
     lines = [f"{_PLAN} of {source.name}.", ""]
     for role in _ROLES:
         lines += [f"- {role}: {path}, the part behind what was read above." for path in files[:3]]
@@ -78,9 +72,7 @@ def _reviewing(role: str, done: int, sections: tuple[Section, ...], source: Sour
         f"State it in the docstring, or check it at the boundary where the value comes in."
         for number, place in enumerate(places, 1)
     ]
-    return Answer(
-        "\n".join([f"{_HEADINGS[role]} ({len(findings)}).", "", *findings, "", "The structure should stay."])
-    )
+    return Answer("\n".join([f"{_HEADINGS[role]} ({len(findings)}).", "", *findings, "", "The structure should stay."]))
 
 
 def _report(sections: tuple[Section, ...]) -> str:

@@ -39,9 +39,7 @@ def build_team(model: BaseChatModel, tools: Sequence[BaseTool], layout: Layout, 
 
     def plan(state: MessagesState) -> dict[str, Any]:
         # The planner's reading is handed on, so that no reviewer has to open the same files again.
-        return {
-            "messages": planner.invoke({"messages": state["messages"]})["messages"][len(state["messages"]) :]
-        }
+        return {"messages": planner.invoke({"messages": state["messages"]})["messages"][len(state["messages"]) :]}
 
     def review(role: str) -> Callable[[MessagesState], dict[str, Any]]:
         def node(state: MessagesState) -> dict[str, Any]:

@@ -1,0 +1,82 @@
+"""Failing open, and saying things once: what every session of a tree shares."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+from cacheprefix.errors import BodyError, CacheprefixError
+
+T = TypeVar("T")
+
+log = logging.getLogger("cacheprefix")
+
+
+class CacheprefixWarning(UserWarning):
+    """Something did not go as it should, once named; the application went on."""
+
+
+class Notices:
+    """Failures of ours by step, and what the user should know, each said once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.failures: Counter[str] = Counter()
+        self._notes: dict[str, None] = {}
+        self._said: set[str] = set()
+        self._lock = threading.Lock()
+
+    def attempt(self, step: str, work: Callable[[], T], otherwise: T) -> T:
+        """Do our own work; whatever it raises is counted and named once, and ``otherwise`` is the answer."""
+        try:
+            return work()
+        except Exception as error:
+            self.failed(step, error)
+            return otherwise
+
+    def failed(self, step: str, error: Exception) -> None:
+        """Count a failure of ours and warn about its kind once."""
+        with self._lock:
+            self.failures[step] += 1
+        kind = "the body" if isinstance(error, BodyError) else "cacheprefix"
+        text = f"{step}: {kind} failed ({type(error).__name__}: {error}); the request goes out as it was"
+        if self._first(f"{step}:{type(error).__name__}"):
+            log.warning(text, exc_info=None if isinstance(error, CacheprefixError) else error)
+            _warn(text)
+
+    def note(self, text: str) -> None:
+        """Remember something the user should know; it stands in the report and, once, in the log."""
+        with self._lock:
+            new = text not in self._notes
+            self._notes[text] = None
+        if new:
+            log.info(text)
+
+    def warn_once(self, key: str, text: str) -> None:
+        """Warn about something the application did, once."""
+        if self._first(key):
+            log.warning(text)
+            _warn(text)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was noted, in order."""
+        with self._lock:
+            return tuple(self._notes)
+
+    def _first(self, key: str) -> bool:
+        with self._lock:
+            new = key not in self._said
+            self._said.add(key)
+        return new
+
+
+def _warn(text: str) -> None:
+    """Warn without letting a filter that turns warnings into errors reach the user's call."""
+    try:
+        warnings.warn(text, CacheprefixWarning, stacklevel=4)
+    except CacheprefixWarning:
+        log.debug("the warning was turned into an error by a filter and is only logged")
