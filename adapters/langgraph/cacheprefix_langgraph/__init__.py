@@ -1,7 +1,33 @@
-"""cacheprefix for LangGraph and LangChain agents."""
+"""cacheprefix for LangGraph and LangChain agents.
 
-from cacheprefix_langgraph._middleware import PrefixMiddleware
-from cacheprefix_langgraph._model import wrap_model
-from cacheprefix_langgraph._node import forked
+Names are loaded when they are first used: the entry point imports this package for every session and command,
+also where no graph ever runs, and loading LangGraph takes seconds.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cacheprefix_langgraph._middleware import PrefixMiddleware
+    from cacheprefix_langgraph._model import wrap_model
+    from cacheprefix_langgraph._node import forked
+
+_HOMES = {"PrefixMiddleware": "_middleware", "forked": "_node", "wrap_model": "_model"}
 
 __all__ = ["PrefixMiddleware", "forked", "wrap_model"]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        message = f"module 'cacheprefix_langgraph' has no attribute {name!r}"
+        raise AttributeError(message)
+    value = getattr(import_module(f"cacheprefix_langgraph.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
