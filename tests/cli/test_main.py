@@ -116,7 +116,7 @@ def test_a_pipe_gets_no_colours():
 
 def test_help_loads_no_server_and_no_framework():
     """Commands import what they need when they run."""
-    heavy = ("starlette", "uvicorn", "jinja2", "tiktoken", "genai_prices")
+    heavy = ("starlette", "uvicorn", "jinja2", "tiktoken", "genai_prices", "langgraph", "langchain_core")
     look = f"print('loaded:', [m for m in {heavy} if m in sys.modules])"
     shown = _python("-c", f"import sys\nfrom cacheprefix.cli import main\nmain(['--help'])\n{look}")
     assert "loaded: []" in shown.stdout
