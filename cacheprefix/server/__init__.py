@@ -1,6 +1,46 @@
-"""A simulated provider: the cache rules of a profile interpreted, on HTTP."""
+"""A simulated provider: the cache rules of a profile interpreted, and put on HTTP."""
 
 from cacheprefix.server._engine import ProviderCache, Serving
+from cacheprefix.server._latency import Latency
 from cacheprefix.server._outcome import CacheOutcome, RefusedError
+from cacheprefix.server._provider import SimulatedProvider
+from cacheprefix.server._records import Log, Record
+from cacheprefix.server._schema import sample
+from cacheprefix.server._script import (
+    Asked,
+    Echo,
+    Fault,
+    Queue,
+    Reply,
+    Request,
+    Rule,
+    Rules,
+    Script,
+    ToolCall,
+    fill,
+)
+from cacheprefix.server._simulator import Simulator
 
-__all__ = ["CacheOutcome", "ProviderCache", "RefusedError", "Serving"]
+__all__ = [
+    "Asked",
+    "CacheOutcome",
+    "Echo",
+    "Fault",
+    "Latency",
+    "Log",
+    "ProviderCache",
+    "Queue",
+    "Record",
+    "RefusedError",
+    "Reply",
+    "Request",
+    "Rule",
+    "Rules",
+    "Script",
+    "Serving",
+    "SimulatedProvider",
+    "Simulator",
+    "ToolCall",
+    "fill",
+    "sample",
+]

@@ -266,11 +266,7 @@ class ProviderCache:
         The end of a model's output, a unit there as well, is not known here before it comes back as input.
         """
         sections, totals = request.sections, running_totals(request.sections)
-        units = (
-            index
-            for index in range(len(request.path), 0, -1)
-            if request.path[index - 1].readable(request.now)
-        )
+        units = (index for index in range(len(request.path), 0, -1) if request.path[index - 1].readable(request.now))
         whole = next(units, 0)
         read = totals[whole - 1] if whole else 0
         known = len(request.path)
