@@ -13,6 +13,7 @@ from langchain_core.language_models import BaseChatModel
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.errors import MissingExtraError
+from cacheprefix.prompt import ESTIMATE
 from cacheprefix.session import Call, tally
 from cacheprefix_langgraph._model import wrap_model
 from cacheprefix_langgraph.demo._handbook import HANDBOOK, TASK
@@ -144,13 +145,13 @@ def _first_calls(calls: Sequence[Call]) -> list[Call]:
 
 @contextmanager
 def _provider(rules: str, source: Source, latency: float) -> Iterator[Callable[[], BaseChatModel]]:
-    from cacheprefix.server import Reply, Request, SimulatedProvider, ToolCall  # noqa: PLC0415 - an extra
+    from cacheprefix.server import Latency, Reply, Request, SimulatedProvider, ToolCall  # noqa: PLC0415 - an extra
 
     def script(request: Request) -> Reply:
         found = answer(request.prompt, source)
         return Reply(text=found.text, tool_calls=tuple(ToolCall(name, arguments) for name, arguments in found.calls))
 
-    with SimulatedProvider(rules=rules, script=script, latency=latency) as provider:
+    with SimulatedProvider(rules=rules, script=script, latency=Latency(scale=latency)) as provider:
         if rules == "anthropic":
             yield lambda: anthropic_model(MODELS[rules], base_url=provider.anthropic_base_url, api_key="simulated")
         else:

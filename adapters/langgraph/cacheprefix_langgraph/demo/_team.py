@@ -1,7 +1,8 @@
 """The team: planner, three reviewers in parallel, synthesis. Three layouts of the same application.
 
 ``unmodified`` is how LangGraph's documentation builds it; ``stock`` adds the framework's own caching where it
-has any; ``shared`` differs by one wrapped model, one middleware an agent and one decorator.
+has any; ``shared`` differs by one wrapped model, one middleware an agent and one decorator. These stand in the
+other layouts too, with a session that only observes: it changes no byte and tells the agents apart.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ Layout = Literal["unmodified", "stock", "shared"]
 
 
 def build_team(model: BaseChatModel, tools: Sequence[BaseTool], layout: Layout, session: Session) -> Any:
-    """The compiled graph. ``model`` is wrapped by the caller; ``session`` is used in the shared layout only."""
+    """The compiled graph. ``model`` is wrapped by the caller; ``session`` observes in all but the shared layout."""
 
     def agent(role: str, text: str, *, pinned: bool = False) -> Any:
         return create_agent(
             model,
             list(tools),
             system_prompt=_system(text),
-            middleware=_middleware(layout, session, role, pinned),
+            middleware=_middleware(layout, session, role, pinned=pinned),
         )
 
     planner = agent("planner", PLANNER)
@@ -50,7 +51,7 @@ def build_team(model: BaseChatModel, tools: Sequence[BaseTool], layout: Layout, 
     def write(state: MessagesState) -> dict[str, Any]:
         return {"messages": [model.invoke([SystemMessage(_system(SYNTHESIS)), *state["messages"]])]}
 
-    synthesis = forked(session, role="synthesis")(write) if layout == "shared" else write
+    synthesis = forked(session, role="synthesis")(write)
     graph = StateGraph(MessagesState)
     graph.add_node("planner", plan)
     graph.add_edge(START, "planner")
@@ -72,11 +73,10 @@ def _system(role: str) -> str:
     return f"{role}\n\n{HANDBOOK}"
 
 
-def _middleware(layout: Layout, session: Session, role: str, pinned: bool) -> list[AgentMiddleware[Any, Any]]:  # noqa: FBT001
-    if layout == "shared":
-        return [PrefixMiddleware(session, role=role, pinned=pinned)]
+def _middleware(layout: Layout, session: Session, role: str, *, pinned: bool) -> list[AgentMiddleware[Any, Any]]:
+    ours = PrefixMiddleware(session, role=role, pinned=pinned)
     if layout == "stock":
         from langchain_anthropic.middleware import AnthropicPromptCachingMiddleware  # noqa: PLC0415 - an extra
 
-        return [AnthropicPromptCachingMiddleware()]
-    return []
+        return [AnthropicPromptCachingMiddleware(), ours]
+    return [ours]
