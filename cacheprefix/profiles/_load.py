@@ -106,7 +106,7 @@ def _row(raw: object, where: Where, sources: Mapping[str, Evidence], known: Mapp
     if not isinstance(name, str) or not name:
         raise where.error("name", "is missing or not text", 'give the row a name, such as name = "my-proxy"')
     like = raw.pop("like", name if name in known else None)
-    if like is not None and like not in known:
+    if like is not None and (not isinstance(like, str) or like not in known):
         raise where.error("like", f"names no row ({like!r})", f"use one of: {', '.join(sorted(known))}")
     parent = known[like] if like is not None else None
     model_rows = raw.pop("model", [])
@@ -204,7 +204,7 @@ def _single(raws: object, where: Where, sources: Mapping[str, Evidence], own: Ev
 
 
 def _evidence(
-    raw: dict[str, Any],
+    raw: object,
     where: Where,
     sources: Mapping[str, Evidence],
     *,
@@ -216,6 +216,8 @@ def _evidence(
 
     ``default`` stands in for all three; ``row`` only for the date and confidence of a text.
     """
+    if not isinstance(raw, dict):
+        raise where.error("source", f"is {shown(raw)}", "write a table with source, checked_on, confidence")
     taken = raw if pop else dict(raw)
     text, day, trust = (taken.pop(key, None) for key in ("source", "checked_on", "confidence"))
     note = "" if pop else taken.pop("note", "")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from cacheprefix.profiles._shapes import PLAIN, SHAPES, Shape, shape_from
@@ -52,9 +54,9 @@ def merge_usage(*parts: object) -> dict[str, Any]:
     """One report from the events of a stream. Counts are cumulative there, so the highest holds."""
     merged: dict[str, Any] = {}
     for part in parts:
-        inner, _ = _descend(part)
-        if inner is not None:
-            _merge(merged, _as_dict(inner))
+        # Runs inside a user's stream: an event that cannot be read must not end it, it only adds nothing.
+        with contextlib.suppress(Exception):
+            _merge(merged, _as_dict(_descend(part)[0]))
     return merged
 
 
@@ -86,7 +88,7 @@ def _descend(raw: object) -> tuple[object, object]:
     """The usage object inside ``raw``, and ``raw`` itself for counts that stand beside it."""
     inner = raw
     for _ in range(_DEEPEST):
-        if any(_find(inner, mark) is not _ABSENT for shape in SHAPES for mark in shape.marks[:2]):
+        if any(_has(inner, mark) for shape in SHAPES for mark in shape.marks[:2]):
             break
         held = (_find(inner, key) for key in ("usage", "usageMetadata", "usage_metadata", "message", "response"))
         deeper = next((value for value in held if value is not _ABSENT and value is not None), None)
@@ -101,10 +103,7 @@ def _descend(raw: object) -> tuple[object, object]:
 
 
 def _shape_of(raw: object, api: str | None, provider: str | None, profile: Profile | None) -> Shape | None:
-    fitting = next(
-        (shape for shape in SHAPES[:-1] if any(_find(raw, mark) is not _ABSENT for mark in shape.marks)),
-        None,
-    )
+    fitting = next((shape for shape in SHAPES[:-1] if any(_has(raw, mark) for mark in shape.marks)), None)
     if fitting is None and "anthropic" in {api, provider} and _find(raw, "input_tokens") is not _ABSENT:
         return next(shape for shape in SHAPES if shape.name == "anthropic")
     if fitting is None and profile is not None and profile.usage_fields:
@@ -116,14 +115,17 @@ def _shape_of(raw: object, api: str | None, provider: str | None, profile: Profi
     return fitting
 
 
+def _has(raw: object, name: str) -> bool:
+    return name in raw if isinstance(raw, Mapping) else _find(raw, name) is not _ABSENT
+
+
 def _find(raw: object, path: str) -> Any:
     """The value at a dotted path, ``_ABSENT`` if there is none. Whole dotted names win (OpenTelemetry)."""
     if isinstance(raw, Mapping):
         if path in raw:
             return raw[path]
         head, _, rest = path.partition(".")
-        selected = _SELECTOR.match(head)
-        if selected:
+        if "[" in head and (selected := _SELECTOR.match(head)):
             return _select(raw, selected, rest)
         if head not in raw:
             return _ABSENT
@@ -142,6 +144,11 @@ def _select(raw: Mapping[str, Any], selected: re.Match[str], rest: str) -> Any:
         if str(_find(item, key)) == wanted:
             return _find(item, rest) if rest else item
     return _ABSENT
+
+
+@lru_cache(maxsize=256)
+def _alternatives(paths: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(part.split("+")) for part in paths.split("|") if part)
 
 
 def _is_count(value: object) -> bool:
@@ -183,19 +190,20 @@ class _Reader:
         )
 
     def _count(self, paths: str) -> int | None:
-        for alternative in filter(None, paths.split("|")):
-            found = [self._number(path) for path in alternative.split("+")]
-            counts = [count for count in found if count is not None]
-            if counts:
-                return sum(counts)
+        for summands in _alternatives(paths):
+            found = [count for path in summands if (count := self._number(path)) is not None]
+            if found:
+                return sum(found)
         return None
 
     def _number(self, path: str) -> int | None:
         value = _find(self._inner, path)
-        if value is _ABSENT:
+        if value is _ABSENT and self._outer is not self._inner:
             value = _find(self._outer, path)
         if value is _ABSENT or value is None:
             return None
+        if type(value) is int and value >= 0:
+            return value
         if not _is_count(value) or not float(value).is_integer():
             self._problems.append(f"{path} is {str(value)[:40]!r}, not a count")
             return None

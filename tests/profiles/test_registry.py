@@ -120,6 +120,13 @@ def test_a_registered_row_wins_over_the_shipped_one_and_shows_only_in_its_copy()
     assert profile_for("gpt-5").name == "openai"
 
 
+def test_rows_of_plugins_give_a_registry_of_their_own():
+    """What a hook collected is put in at once, and the registry it came from stays as it was."""
+    row = dataclasses.replace(default_registry().get("openai"), name="proxy", models=("gpt-5",))
+    assert default_registry().with_profiles([row]).profile_for("gpt-5").name == "proxy"
+    assert "proxy" not in default_registry().names
+
+
 def test_registering_replaces_what_was_found_before():
     """An answer given earlier must not outlive the row it came from."""
     mine = default_registry().copy()
@@ -263,11 +270,13 @@ def test_an_incomplete_row_names_what_is_missing(tmp_path, missing):
     [
         ('[[profile]]\nname = "x"\n' + COMPLETE, "'source': is missing"),
         ('[[profile]]\nname = "x"\nlike = "nobody"', "names no row"),
+        ('[[profile]]\nname = "x"\nlike = ["openai"]', "names no row"),
         ("[[profile]]\nread = 1.0", "'name': is missing"),
         ("[profile]\nname = 3", "write it as [[profile]] tables"),
         ("verison = 1", "is not known"),
         ("version = 2", "reads version = 1"),
         ("[[profile", "is not TOML"),
+        ("[source]\na = 3", "write a table with source"),
         ('[source.a]\nsource = "x"\nchecked_on = "today"\nconfidence = "high"', "write the day"),
         ('[source.a]\nsource = "x"\nchecked_on = 2026-01-01\nconfidence = "sure"', "use one of: high"),
     ],
