@@ -41,7 +41,7 @@ def apply(messages: Sequence[Message], decisions: Iterable[Decision], api: Form)
     out: list[Message] = []
     for index, message in enumerate(messages):
         if index in inserts:
-            out.extend(text_message(new.role, new.text, new.key) for new in inserts[index])
+            out.extend(text_message(new.role, new.text, summary=new.summary) for new in inserts[index])
         mine = by_index.get(index)
         if mine is None:
             out.append(message)
@@ -50,21 +50,33 @@ def apply(messages: Sequence[Message], decisions: Iterable[Decision], api: Form)
         if changed is not None:
             out.append(changed)
     if len(messages) in inserts:
-        out.extend(text_message(new.role, new.text, new.key) for new in inserts[len(messages)])
+        out.extend(text_message(new.role, new.text, summary=new.summary) for new in inserts[len(messages)])
     return out
 
 
-def text_message(role: Role, text: str, key: str | None = None, *, pinned: bool = False) -> dict[str, Any]:
-    """A message of one text, the same in both forms; ``key`` and ``pinned`` go into its marks."""
+def text_message(
+    role: Role, text: str, key: str | None = None, *, pinned: bool = False, summary: bool = False
+) -> dict[str, Any]:
+    """A message of one text, the same in both forms; key, pin and summary flag go into its marks."""
     message: dict[str, Any] = {"role": role, "content": text}
     marks: dict[str, Any] = {}
     if key is not None:
         marks["key"] = key
     if pinned:
         marks["pinned"] = True
+    if summary:
+        marks["summary"] = True
     if marks:
         message[MARKS] = marks
     return message
+
+
+def sendable(messages: Iterable[Message]) -> list[Message]:
+    """The messages without this room's marks; a message that has none is the same object."""
+    return [
+        {name: value for name, value in message.items() if name != MARKS} if MARKS in message else message
+        for message in messages
+    ]
 
 
 def _openai(message: Message, decisions: Sequence[Decision]) -> Message | None:
@@ -113,10 +125,7 @@ def _anthropic(message: Message, decisions: Sequence[Decision]) -> Message | Non
             }
     kept = [new.get(part, block) for part, block in enumerate(content) if part not in gone]
     # Thinking cannot stand alone: the API wants an answer or a call after it.
-    if all(
-        isinstance(block, Mapping) and block.get("type") in ("thinking", "redacted_thinking")
-        for block in kept
-    ):
+    if all(isinstance(block, Mapping) and block.get("type") in ("thinking", "redacted_thinking") for block in kept):
         return None
     return {**message, "content": kept}
 
@@ -128,9 +137,7 @@ def _replaced(content: Any, decision: ReplaceResult) -> Any:
     out: list[Any] = []
     placed = False
     for block in content:
-        is_text = isinstance(block, str) or (
-            isinstance(block, Mapping) and isinstance(block.get("text"), str)
-        )
+        is_text = isinstance(block, str) or (isinstance(block, Mapping) and isinstance(block.get("text"), str))
         if is_text and not placed:
             out.append(decision.text if isinstance(block, str) else {**block, "text": decision.text})
             placed = True

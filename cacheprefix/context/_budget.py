@@ -56,16 +56,12 @@ class ToolResultBudget:
     max_tokens: int = 8_000
     per_turn: int | None = 32_000
     strategy: str | Strategy | Run = head_tail
-    by_tool: Mapping[str, Limit | Strategy | Run | tuple[int, str | Strategy | Run]] = field(
-        default_factory=dict
-    )
+    by_tool: Mapping[str, Limit | Strategy | Run | tuple[int, str | Strategy | Run]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, tokens in (("max_tokens", self.max_tokens), ("per_turn", self.per_turn)):
             if tokens is not None and (tokens < 1):
-                raise SetupError(
-                    f"ToolResultBudget.{name} must be a positive number of tokens, found {tokens!r}"
-                )
+                raise SetupError(f"ToolResultBudget.{name} must be a positive number of tokens, found {tokens!r}")
         strategy_of(self.strategy)
         for tool in self.by_tool:
             tokens, _ = self.limit(tool)
@@ -123,7 +119,8 @@ def budget_results(
         for result in view.results:
             if _is_cuttable(result):
                 shown[index, result.part] = (result, session.decide(result))
-    for group in groups_of(views):
+    parallel = any(len(view.calls) > 1 for view in views)
+    for group in groups_of(views) if parallel and shown else ():
         if len(group.results) > 1 and group.complete:
             session.decide_turn(group, shown)
     decisions = []

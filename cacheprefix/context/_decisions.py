@@ -59,7 +59,8 @@ class Insert:
     index: int
     role: Role
     text: str
-    key: str | None = None
+    summary: bool = True
+    """Whether the text stands for messages that were removed."""
 
 
 Decision = ReplaceResult | DropThinking | DropCall | DropResult | Drop | Insert

@@ -24,7 +24,7 @@ SECTIONS: Final = ("results", "turns", "actions", "inserts", "rules", "epochs")
 of its ordered results. ``actions``: what compactions did, by address. ``inserts``: texts put into the
 history. ``rules``: parameters of decisions, by their own digest. ``epochs``: compactions, by their digest."""
 
-_DETAIL = re.compile("[#/]")
+_DETAIL = re.compile("[#/~]")
 _RULE = re.compile(r"c:([\w-]+):")
 
 Values = tuple[str, ...]
@@ -46,6 +46,10 @@ class Ledger:
         """The recorded decision; of conflicting ones the smallest, which is the same everywhere."""
         values = self._values((section, key))
         return values[0] if values else None
+
+    def section(self, section: str) -> dict[str, str]:
+        """All decisions of one section by address."""
+        return {key: values[0] for (name, key), values in self._merged().items() if name == section}
 
     def keys(self, section: str) -> list[str]:
         """All addresses of a section, sorted."""
@@ -108,9 +112,7 @@ class Ledger:
             for key, values in theirs.items()
             if mine.get(key) != values
         }
-        return Ledger(
-            _grown(base._layers, {at: values for at, values in fresh.items() if mine.get(at) != values})
-        )
+        return Ledger(_grown(base._layers, {at: values for at, values in fresh.items() if mine.get(at) != values}))
 
     def since(self, older: Ledger) -> Ledger:
         """Only what ``older`` does not hold: ``older.merge(self.since(older)) == older.merge(self)``."""
@@ -232,6 +234,5 @@ def _migrate(data: Mapping[str, Any]) -> Mapping[str, Any]:
         # Version 0 was the shape of early checkpoints: one flat table of result decisions.
         return {"version": VERSION, "results": data.get("r", {}), "rules": data.get("rules", {})}
     raise StateError(
-        f"ledger: version {version!r} is not known here (this is {VERSION}); "
-        "load it with the version that wrote it"
+        f"ledger: version {version!r} is not known here (this is {VERSION}); load it with the version that wrote it"
     )

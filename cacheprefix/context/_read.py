@@ -46,9 +46,7 @@ _THINKING = ("thinking", "redacted_thinking", "reasoning")
 Read = Callable[[Mapping[str, Any], str, Count], MessageView]
 
 
-def views_of(
-    messages: Sequence[Mapping[str, Any]], api: Form, count: Count | None = None
-) -> tuple[MessageView, ...]:
+def views_of(messages: Sequence[Mapping[str, Any]], api: Form, count: Count | None = None) -> tuple[MessageView, ...]:
     """One view a message, in order; raises ``BodyError`` where a message is malformed.
 
     ``count`` gives the tokens of a text, the documented estimate by default. Tool results get their
@@ -119,7 +117,7 @@ def role_of(message: Mapping[str, Any], path: str) -> Role:
 
 def _read_openai(message: Mapping[str, Any], path: str, count: Count) -> MessageView:
     role = role_of(message, path)
-    key, pinned = _marks(message)
+    key, pinned, summary = _marks(message)
     texts, media = _content(message.get("content"), f"{path}.content")
     if role == "tool":
         call_id = str(message.get("tool_call_id") or message.get("name") or "")
@@ -134,26 +132,24 @@ def _read_openai(message: Mapping[str, Any], path: str, count: Count) -> Message
             is_error=flag if isinstance(flag, bool) else None,
             media=media,
         )
-        return make_message(role, (), count, results=(result,), key=key, pinned=pinned)
+        return make_message(role, (), count, results=(result,), key=key, pinned=pinned, summary=summary)
     thinking = [(-1, str(message[field])) for field in REASONING_FIELDS if message.get(field)]
-    calls = [
-        _openai_call(call, f"{path}.tool_calls[{n}]", count) for n, call in _listed(message, "tool_calls")
-    ]
+    calls = [_openai_call(call, f"{path}.tool_calls[{n}]", count) for n, call in _listed(message, "tool_calls")]
     legacy = message.get("function_call")
     if isinstance(legacy, Mapping):
         name = str(legacy.get("name") or "")
         calls.append(make_call(name, name, _arguments(legacy.get("arguments"), path), count))
     return make_message(
-        role, texts, count, calls=calls, thinking=thinking[:1], media=media, key=key, pinned=pinned
+        role, texts, count, calls=calls, thinking=thinking[:1], media=media, key=key, pinned=pinned, summary=summary
     )
 
 
 def _read_anthropic(message: Mapping[str, Any], path: str, count: Count) -> MessageView:
     role = role_of(message, path)
-    key, pinned = _marks(message)
+    key, pinned, summary = _marks(message)
     content = message.get("content")
     if content is None or isinstance(content, str):
-        return make_message(role, (content,) if content else (), count, key=key, pinned=pinned)
+        return make_message(role, (content,) if content else (), count, key=key, pinned=pinned, summary=summary)
     texts: list[str] = []
     media: list[str] = []
     calls: list[CallView] = []
@@ -166,9 +162,7 @@ def _read_anthropic(message: Mapping[str, Any], path: str, count: Count) -> Mess
             texts.append(_string(block.get("text"), f"{where}.text"))
         elif kind == "tool_use":
             arguments = _arguments(block.get("input"), where)
-            calls.append(
-                make_call(str(block.get("id") or ""), str(block.get("name") or ""), arguments, count)
-            )
+            calls.append(make_call(str(block.get("id") or ""), str(block.get("name") or ""), arguments, count))
         elif kind == "tool_result":
             inner, pictures = _content(block.get("content"), f"{where}.content")
             results.append(
@@ -197,6 +191,7 @@ def _read_anthropic(message: Mapping[str, Any], path: str, count: Count) -> Mess
         media=media,
         key=key,
         pinned=pinned,
+        summary=summary,
     )
 
 
@@ -239,9 +234,7 @@ def _openai_call(call: Any, path: str, count: Count) -> CallView:
         raise BodyError(path, f"expected an object, found {type(call).__name__}")
     inner = call.get("function") or call.get("custom") or {}
     arguments = inner.get("arguments", inner.get("input"))
-    return make_call(
-        str(call.get("id") or ""), str(inner.get("name") or ""), _arguments(arguments, path), count
-    )
+    return make_call(str(call.get("id") or ""), str(inner.get("name") or ""), _arguments(arguments, path), count)
 
 
 def _listed(message: Mapping[str, Any], field: str) -> list[tuple[int, Any]]:
@@ -266,12 +259,12 @@ def _string(value: Any, path: str) -> str:
     return value
 
 
-def _marks(message: Mapping[str, Any]) -> tuple[str | None, bool]:
+def _marks(message: Mapping[str, Any]) -> tuple[str | None, bool, bool]:
     marks = message.get(MARKS)
     if not isinstance(marks, Mapping):
-        return None, False
+        return None, False, False
     key = marks.get("key")
-    return (key if isinstance(key, str) else None), bool(marks.get("pinned"))
+    return (key if isinstance(key, str) else None), bool(marks.get("pinned")), bool(marks.get("summary"))
 
 
 class _Memo:

@@ -109,11 +109,7 @@ def _json(text: str, cut: Cut) -> str:
 
 def _shrink(value: Any, items: int, chars: int) -> Any:
     if isinstance(value, str):
-        return (
-            value
-            if len(value) <= chars + 24
-            else f"{value[:chars]}... ({len(value) - chars} more characters)"
-        )
+        return value if len(value) <= chars + 24 else f"{value[:chars]}... ({len(value) - chars} more characters)"
     if isinstance(value, list):
         if len(value) <= items + 1:
             return [_shrink(item, items, chars) for item in value]
@@ -127,9 +123,7 @@ def _shrink(value: Any, items: int, chars: int) -> Any:
         kept_names = names if len(names) <= 3 * items + 1 else names[: 3 * items]
         out = {name: _shrink(value[name], items, chars) for name in kept_names}
         if len(kept_names) < len(names):
-            out["..."] = (
-                f"{len(names) - len(kept_names)} more fields: {', '.join(names[len(kept_names) :])[:chars]}"
-            )
+            out["..."] = f"{len(names) - len(kept_names)} more fields: {', '.join(names[len(kept_names) :])[:chars]}"
         return out
     return value
 
@@ -151,9 +145,7 @@ def _grep(text: str, cut: Cut, pattern: str, context: int) -> str:
     for number, line in enumerate(lines):
         if not wanted.search(line):
             continue
-        near = [
-            n for n in range(max(0, number - context), min(len(lines), number + context + 1)) if n not in keep
-        ]
+        near = [n for n in range(max(0, number - context), min(len(lines), number + context + 1)) if n not in keep]
         cost = sum(len(lines[n]) + 8 for n in near)
         if used + cost > room:
             break
@@ -226,9 +218,7 @@ def grep(pattern: str, context: int = 1) -> Strategy:
     )
 
 
-BUILT_IN: Mapping[str, Strategy] = {
-    strategy.name: strategy for strategy in (head_tail, head, tail, json_aware, none)
-}
+BUILT_IN: Mapping[str, Strategy] = {strategy.name: strategy for strategy in (head_tail, head, tail, json_aware, none)}
 
 
 def strategy_of(given: str | Strategy | Run) -> Strategy:
@@ -241,14 +231,10 @@ def strategy_of(given: str | Strategy | Run) -> Strategy:
         return given
     if isinstance(given, str):
         if given not in BUILT_IN:
-            raise SetupError(
-                f"strategy {given!r} is unknown; use one of {', '.join(BUILT_IN)}, grep(...), a function"
-            )
+            raise SetupError(f"strategy {given!r} is unknown; use one of {', '.join(BUILT_IN)}, grep(...), a function")
         return BUILT_IN[given]
     if callable(given):
-        name = (
-            f"{getattr(given, '__module__', '')}.{getattr(given, '__qualname__', type(given).__qualname__)}"
-        )
+        name = f"{getattr(given, '__module__', '')}.{getattr(given, '__qualname__', type(given).__qualname__)}"
         return Strategy(name, given, int(getattr(given, "version", 1)))
     raise SetupError(f"a strategy is a name or a function (text, cut) -> text, found {type(given).__name__}")
 

@@ -86,6 +86,8 @@ class MessageView:
     """The message's own texts (results excluded), by reference."""
     media: int = 0
     """Images, clips and files in the message's own content."""
+    summary: bool = False
+    """Whether a compaction wrote the message: no turn of the user, and replaced by the next summary."""
 
     @property
     def text(self) -> str:
@@ -95,7 +97,9 @@ class MessageView:
     @property
     def is_prompt(self) -> bool:
         """Whether the user says something here (a message of results alone is no new turn)."""
-        return self.role == "user" and (bool(self.texts) or self.media > 0 or not self.results)
+        if self.role != "user" or self.summary:
+            return False
+        return bool(self.texts) or self.media > 0 or not self.results
 
 
 def digest_of(*parts: str) -> str:
@@ -157,6 +161,7 @@ def make_message(
     media: Sequence[str] = (),
     key: str | None = None,
     pinned: bool = False,
+    summary: bool = False,
 ) -> MessageView:
     """View of one message; ``thinking`` as (part, text) pairs, ``media`` a text for each image or file."""
     kept = tuple(text for text in texts if text)
@@ -178,5 +183,5 @@ def make_message(
         *(f"m{text}" for text in media),
     )
     return MessageView(
-        role, digest, tokens, tuple(calls), tuple(results), thoughts, key, pinned, kept, len(media)
+        role, digest, tokens, tuple(calls), tuple(results), thoughts, key, pinned, kept, len(media), summary
     )

@@ -130,9 +130,7 @@ def _openai(history):
             out.append(message)
             for id_, _, _, result, picture in calls:
                 if result is not None:
-                    content = (
-                        [{"type": "text", "text": result}, PICTURE["openai-chat"]] if picture else result
-                    )
+                    content = [{"type": "text", "text": result}, PICTURE["openai-chat"]] if picture else result
                     out.append({"role": "tool", "tool_call_id": id_, "content": content})
     return out
 
@@ -145,15 +143,11 @@ def _anthropic(history):
             content = [{"type": "text", "text": text}, PICTURE["anthropic"]] if picture else text
             out.append({"role": "user", "content": content})
         elif step[0] == "answer":
-            blocks = (
-                [{"type": "thinking", "thinking": "let me think " * 20, "signature": "s"}] if step[2] else []
-            )
+            blocks = [{"type": "thinking", "thinking": "let me think " * 20, "signature": "s"}] if step[2] else []
             out.append({"role": "assistant", "content": [*blocks, {"type": "text", "text": step[1]}]})
         else:
             _, text, thinking, calls = step
-            blocks = (
-                [{"type": "thinking", "thinking": "let me think " * 20, "signature": "s"}] if thinking else []
-            )
+            blocks = [{"type": "thinking", "thinking": "let me think " * 20, "signature": "s"}] if thinking else []
             if text:
                 blocks.append({"type": "text", "text": text})
             blocks += [
@@ -165,9 +159,7 @@ def _anthropic(history):
                 {
                     "type": "tool_result",
                     "tool_use_id": id_,
-                    "content": [{"type": "text", "text": result}, PICTURE["anthropic"]]
-                    if picture
-                    else result,
+                    "content": [{"type": "text", "text": result}, PICTURE["anthropic"]] if picture else result,
                 }
                 for id_, _, _, result, picture in calls
                 if result is not None

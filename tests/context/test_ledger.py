@@ -30,9 +30,7 @@ def test_merge_is_associative_commutative_and_idempotent(a, b, c):
     assert a.merge(b) == b.merge(a)
     assert a.merge(a) == a
     assert a.merge(b).merge(b) == a.merge(b)
-    assert (
-        merge_json(a.to_json(), b.to_json()) == a.merge(b).to_json() == merge_json(b.to_json(), a.to_json())
-    )
+    assert merge_json(a.to_json(), b.to_json()) == a.merge(b).to_json() == merge_json(b.to_json(), a.to_json())
 
 
 @given(LEDGERS, LEDGERS)

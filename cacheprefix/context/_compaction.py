@@ -1,0 +1,326 @@
+"""Compaction: when it is due, what goes, and what that costs; decided here, carried out by replay.
+
+A plan is made and priced before anything changes. It is due when the window forces it, when the
+cache is cold anyway, or when it pays within the turns that can be expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Literal
+
+from cacheprefix.context._decisions import (
+    Drop,
+    DropCall,
+    DropResult,
+    DropThinking,
+    Insert,
+    ReplaceResult,
+)
+from cacheprefix.context._draft import Draft, Protection, head_of, relaxations
+from cacheprefix.context._ledger import Ledger
+from cacheprefix.context._plan import Action, Plan, Reason
+from cacheprefix.context._policies import clear_thinking, clear_tool_results, drop_tool_uses, sliding_window
+from cacheprefix.context._prices import Prices, estimate
+from cacheprefix.context._record import record
+from cacheprefix.context._replay import Item, replay
+from cacheprefix.context._situation import Policy, Situation, referenced_by_later
+from cacheprefix.context._summary import (
+    INSTRUCTION,
+    REMOVED,
+    Removed,
+    Summarise,
+    SummaryRequest,
+    extract,
+    summarised,
+)
+from cacheprefix.context._views import Count, MessageView
+from cacheprefix.context._window import RequestBudget
+from cacheprefix.errors import SetupError
+from cacheprefix.prompt import estimate_tokens
+
+_SCARCE = 0.9
+"""A compaction must bring the request under this share of its trigger, or it would come back at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """Settings of compaction. A user's limit is the ``trigger``; the target is half of it.
+
+    ``keep_turns`` counts turns of the user, and inside one long turn the assistant's steps.
+    ``policies`` replaces the built-in row. ``thinking_bound`` is the provider's rule, when it has one,
+    that ties thinking blocks to the prefix they were made under; thinking is then never cleared.
+    """
+
+    trigger: int | None = 180_000
+    """Tokens of the whole request; None takes the model's window less the reserve."""
+    target: int | None = None
+    """Tokens to come down to; half of the trigger by default."""
+    keep_turns: int = 8
+    keep_users: bool = True
+    keep_head: float = 0.2
+    """Share of the target that stays at the start: already in the cache, and it holds the task."""
+    batch: float = 0.25
+    """Share of the trigger that a removal takes at least (cue's rule)."""
+    policies: tuple[Policy, ...] | None = None
+    summarise: Summarise | Literal["fork"] | None = extract
+    """Writes what stands for removed messages; ``"fork"`` asks the model by way of ``Plan.request``."""
+    summary_tokens: int | None = None
+    horizon: float | None = None
+    """Turns within which a compaction must pay; by default as many as there were so far."""
+    thinking_bound: str = ""
+
+    def __post_init__(self) -> None:
+        if self.trigger is not None and self.trigger < 1:
+            raise SetupError(f"Compaction.trigger must be a positive number of tokens, found {self.trigger}")
+        if self.target is not None and self.target < 1:
+            raise SetupError(f"Compaction.target must be a positive number of tokens, found {self.target}")
+        if self.target is not None and self.trigger is not None and self.target > self.trigger:
+            raise SetupError(f"Compaction.target {self.target} is above its trigger {self.trigger}")
+        if self.keep_turns < 1:
+            raise SetupError(f"Compaction.keep_turns must be at least 1, found {self.keep_turns}")
+        if not 0 <= self.keep_head < 1 or not 0 <= self.batch < 1:
+            raise SetupError("Compaction.keep_head and batch are shares: 0 or more and below 1")
+
+    def row(self) -> tuple[Policy, ...]:
+        """The policies in the order in which they are tried."""
+        if self.policies is not None:
+            return self.policies
+        return (
+            clear_tool_results(),
+            drop_tool_uses(),
+            clear_thinking(),
+            sliding_window(batch=self.batch),
+            clear_tool_results(None),
+        )
+
+    def limits(self, request: RequestBudget | None) -> tuple[int, int]:
+        """Trigger and target in tokens of the whole request."""
+        room = None if request is None else request.room
+        trigger = self.trigger if self.trigger is not None else room
+        if trigger is None:
+            raise SetupError("Compaction(trigger=None) needs a RequestBudget with the model's window")
+        if room is not None:
+            trigger = min(trigger, room)
+        target = trigger // 2 if self.target is None else min(self.target, trigger)
+        return trigger, max(target, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a plan depends on beside the history. ``turns`` and ``growth`` are what was observed so far."""
+
+    static_tokens: int = 0
+    """System text, tools and volatile text: whatever is sent beside the history."""
+    request: RequestBudget | None = None
+    prices: Prices = field(default_factory=Prices)
+    turns: int | None = None
+    """Requests so far; None counts the assistant's messages."""
+    growth: float | None = None
+    """Tokens that a turn adds; None takes the history's own average."""
+
+
+def plan_compaction(
+    views: Sequence[MessageView],
+    ledger: Ledger,
+    settings: Compaction | None = None,
+    around: Circumstances | None = None,
+    *,
+    count: Count | None = None,
+    readable: bool = False,
+    force: bool = False,
+) -> Plan:
+    """Plan a compaction of a history under its ledger; nothing changes before ``Plan.commit``.
+
+    ``readable`` says that cleared results will go into a store, so that their placeholders say so.
+    ``force`` compacts to the target whatever the trigger and the price say. Raises ``BudgetError``
+    with ``over_by`` when even the least that must be sent is above the request budget.
+    """
+    rules = settings or Compaction()
+    here = around or Circumstances()
+    counter = count or estimate_tokens
+    now = replay(views, ledger, count=counter)
+    items = now.items
+    trigger, target = rules.limits(here.request)
+    draft = Draft(items, counter, here.static_tokens)
+    before = draft.tokens
+    room = None if here.request is None else here.request.room
+    turns = here.turns if here.turns is not None else sum(item.view.role == "assistant" for item in items)
+    growth = here.growth if here.growth is not None else (before - here.static_tokens) / max(1, turns)
+    reason = _reason(before, trigger, target, room, here.prices, force=force)
+    if reason == "none":
+        price = estimate(before, before, before, here.prices)
+        return Plan("none", before, before, before, price, due=False, ledger=ledger, count=counter)
+    summary = _summary_tokens(rules, target)
+    goal = max(min(target, int(trigger - 4 * growth)), target // 2)
+    refusals, row = _allowed(rules, items)
+    # Near the target is near enough while the next compaction is far: no protection goes for the rest.
+    ceiling = goal if reason in ("window", "forced") else (trigger + goal) // 2
+    head = head_of(items, int(rules.keep_head * target))
+    work = _Work(draft, row, rules, trigger, head, readable, Protection.of(items))
+    work.relax(max(1, goal - summary), min(ceiling, room or ceiling))
+    if room is not None and draft.tokens > room:
+        work.relax_all(room)
+        assert here.request is not None
+        here.request.check(draft.tokens, "the least that can be sent (last turn, pins, durable context)")
+    _summarise(draft, rules, summary, room)
+    price = estimate(before, draft.tokens, draft.before_first_change(), here.prices)
+    horizon = rules.horizon if rules.horizon is not None else float(max(turns, 1))
+    worth = draft.tokens < _SCARCE * trigger and price.pays(horizon)
+    changes = record(draft, views, now.results, ledger.section("inserts"))
+    ask = rules.summarise == "fork" and bool(changes.summary_at)
+    return Plan(
+        reason,
+        before,
+        draft.tokens,
+        draft.before_first_change(),
+        price,
+        due=bool(changes.entries or changes.clearings) and (reason != "trigger" or worth),
+        actions=_actions(draft),
+        refusals=refusals,
+        request=SummaryRequest(INSTRUCTION, summary) if ask else None,
+        horizon=horizon,
+        ledger=ledger,
+        entries=tuple(changes.entries),
+        clearings=tuple(changes.clearings),
+        summary_at=changes.summary_at,
+        count=counter,
+    )
+
+
+def _reason(tokens: int, trigger: int, target: int, room: int | None, prices: Prices, *, force: bool) -> Reason:
+    if room is not None and tokens > room:
+        return "window"
+    if force:
+        return "forced" if tokens > target else "none"
+    if prices.cold and tokens > (trigger + target) // 2:
+        return "cold"
+    return "trigger" if tokens > trigger else "none"
+
+
+def _allowed(rules: Compaction, items: Sequence[Item]) -> tuple[tuple[str, ...], tuple[Policy, ...]]:
+    row = rules.row()
+    if not rules.thinking_bound:
+        return (), row
+    kept = tuple(policy for policy in row if not getattr(policy, "touches_thinking", False))
+    if len(kept) == len(row) or not any(item.view.thinking for item in items):
+        return (), kept
+    return (f"thinking is kept: {rules.thinking_bound}",), kept
+
+
+def _summary_tokens(rules: Compaction, target: int) -> int:
+    if rules.summarise is None:
+        return 0
+    tokens = target // 20 if rules.summary_tokens is None else rules.summary_tokens
+    # Below this a summary says nothing and costs its opening words.
+    return tokens if tokens >= 40 else 0
+
+
+@dataclass(slots=True)
+class _Work:
+    """The policies at work on a draft, protections falling step by step."""
+
+    draft: Draft
+    row: Sequence[Policy]
+    rules: Compaction
+    trigger: int
+    head: int
+    """Items before this one stay while anything else can go."""
+    readable: bool
+    protection: Protection
+
+    def relax(self, goal: int, ceiling: int) -> None:
+        draft = self.draft
+        if draft.tokens <= goal:
+            return
+        referenced = referenced_by_later([item.view for item in draft.items])
+        for step, (edge, users) in enumerate(relaxations(draft.items, self.rules.keep_turns)):
+            if step and draft.tokens <= ceiling:
+                return
+            free = self.protection.free(self.head, edge, keep_users=users and self.rules.keep_users)
+            for policy in self._order(free, draft.tokens - goal):
+                if draft.tokens <= goal:
+                    return
+                self._run(policy, free, goal, referenced, step)
+
+    def _order(self, free: Sequence[bool], need: int) -> Sequence[Policy]:
+        """The row; removal first where all that is free has to go, so that nothing is cleared in vain."""
+        views = self.draft.views
+        loose = sum(view.tokens for view in compress(views, free) if view is not None)
+        if loose > need or self.rules.policies is not None:
+            return self.row
+        return (sliding_window(batch=0), *self.row)
+
+    def relax_all(self, room: int) -> None:
+        """The last resort: also the head that was to stay, the users' words and what was referenced."""
+        edge, _ = relaxations(self.draft.items, self.rules.keep_turns)[-1]
+        free = self.protection.free(0, edge, keep_users=False)
+        for policy in (*self.row, sliding_window(batch=0)):
+            if self.draft.tokens > room:
+                self._run(policy, free, room, frozenset(), 99)
+
+    def _run(self, policy: Policy, free: Sequence[bool], goal: int, referenced: frozenset[int], step: int) -> None:
+        draft = self.draft
+        situation = Situation(
+            draft.views,
+            draft.alive,
+            draft.groups,
+            free,
+            draft.tokens,
+            goal,
+            self.trigger,
+            draft.count,
+            referenced,
+            self.readable,
+            step,
+        )
+        draft.take(policy(situation), free)
+
+
+def _summarise(draft: Draft, rules: Compaction, tokens: int, room: int | None) -> None:
+    """One summary a compaction, in the place of the first loss; it takes the old summaries in."""
+    place = draft.place_of_loss()
+    if place is None or not tokens or (room is not None and draft.tokens + tokens > room):
+        return
+    for index, item in enumerate(draft.items):
+        if item.view.summary:
+            draft.remove(index)
+    lost = draft.lost()
+    if sum(view.tokens for view in lost) <= 2 * tokens:
+        return
+    kept = [view for view in draft.views if view is not None]
+    write = rules.summarise
+    if write is None or write == "fork":
+        write = extract
+    text = summarised(Removed(lost, kept, tokens, draft.count), write)
+    removed = any(view is None for view in draft.views)
+    if text and (removed or text != REMOVED):
+        draft.insert(Insert(place, "user", text))
+
+
+def _actions(draft: Draft) -> tuple[Action, ...]:
+    counts: dict[str, list[int]] = {}
+    for index, decisions in draft.decided.items():
+        view = draft.views[index]
+        kind = "messages removed"
+        if view is not None or not isinstance(decisions[-1], Drop):
+            kind = _KINDS[type(decisions[0])]
+        entry = counts.setdefault(kind, [0, 0])
+        entry[0] += 1
+        entry[1] += draft.items[index].view.tokens - (0 if view is None else view.tokens)
+    for new in draft.inserted.values():
+        entry = counts.setdefault("summaries", [0, 0])
+        entry[0] += 1
+        entry[1] -= draft.count(new.text)
+    return tuple(Action(kind, number, tokens) for kind, (number, tokens) in sorted(counts.items()))
+
+
+_KINDS: dict[type, str] = {
+    ReplaceResult: "results cleared",
+    DropCall: "tool uses dropped",
+    DropResult: "tool uses dropped",
+    DropThinking: "thinking dropped",
+    Drop: "messages removed",
+}

@@ -1,0 +1,228 @@
+"""A history while policies work on it: what is left, what was decided, and what may be touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from cacheprefix.context._decisions import (
+    Decision,
+    Drop,
+    DropCall,
+    DropResult,
+    Insert,
+    ReplaceResult,
+)
+from cacheprefix.context._groups import Group, groups_of, is_open
+from cacheprefix.context._replay import Item, changed, summary_view
+from cacheprefix.context._views import Count, MessageView
+
+
+@dataclass(slots=True)
+class Draft:
+    """Items under work; indexes count ``items``."""
+
+    items: Sequence[Item]
+    count: Count
+    static_tokens: int
+    views: list[MessageView | None] = field(init=False)
+    groups: list[Group] = field(init=False)
+    decided: dict[int, list[Decision]] = field(default_factory=dict)
+    inserted: dict[int, Insert] = field(default_factory=dict)
+    """New texts by the index of the item they stand before."""
+    tokens: int = field(init=False)
+    alive: list[int] = field(init=False)
+    _owner: dict[int, list[Group]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        whole = [item.view for item in self.items]
+        self.views = list(whole)
+        self.alive = list(range(len(whole)))
+        self.groups = groups_of(whole)
+        self.tokens = self.static_tokens + sum(view.tokens for view in whole)
+        for group in self.groups:
+            for index in (group.index, *(at for at, _ in group.results)):
+                self._owner.setdefault(index, []).append(group)
+
+    def take(self, decisions: Iterable[Decision], free: Sequence[bool]) -> None:
+        """Carry decisions out, made pair-safe; what touches a protected message is left out."""
+        for decision in list(decisions):
+            if isinstance(decision, Insert):
+                self.insert(decision)
+            elif isinstance(decision, Drop):
+                self._drop(decision.index, free)
+            elif free[decision.index]:
+                if isinstance(decision, (DropCall, DropResult)):
+                    self._drop_pair(decision, free)
+                else:
+                    self._change(decision)
+        views = self.views
+        self.alive = [index for index in self.alive if views[index] is not None]
+        self.groups = [group for group in self.groups if views[group.index] is not None]
+
+    def before_first_change(self) -> int:
+        """Tokens of the request up to the first message that is no longer what it was."""
+        kept = self.static_tokens
+        for index, item in enumerate(self.items):
+            if index in self.decided or index in self.inserted:
+                break
+            kept += item.view.tokens
+        return kept
+
+    def insert(self, decision: Insert) -> None:
+        """Put a text before an item; of two for one place the later stays."""
+        old = self.inserted.get(decision.index)
+        if old is not None:
+            self.tokens -= summary_view(old.role, old.text, self.count).tokens
+        self.inserted[decision.index] = decision
+        self.tokens += summary_view(decision.role, decision.text, self.count).tokens
+
+    def lost(self) -> list[MessageView]:
+        """The messages that are gone or lost a result, as they were, old summaries among them."""
+        return [
+            self.items[index].view
+            for index, decisions in sorted(self.decided.items())
+            if self.views[index] is None or any(isinstance(d, ReplaceResult) for d in decisions)
+        ]
+
+    def place_of_loss(self) -> int | None:
+        """The first item that is gone or lost a result; where it answers a call, the call's message."""
+        for index, decisions in sorted(self.decided.items()):
+            if self.views[index] is None or any(isinstance(d, ReplaceResult) for d in decisions):
+                return min([index, *(group.index for group in self._owner.get(index, ()))])
+        return None
+
+    def remove(self, index: int) -> None:
+        """Take an item out, whatever it is."""
+        view = self.views[index]
+        if view is not None:
+            self.decided.setdefault(index, []).append(Drop(index))
+            self.tokens -= view.tokens
+            self.views[index] = None
+
+    def _drop(self, index: int, free: Sequence[bool]) -> None:
+        owners = self._owner.get(index)
+        if owners is None:
+            if free[index]:
+                self.remove(index)
+            return
+        unit = {index}
+        for group in owners:
+            unit |= {group.index, *(at for at, _ in group.results)}
+        if not all(free[at] for at in unit):
+            return
+        for at in sorted(unit):
+            view = self.views[at]
+            if view is None:
+                continue
+            # A user message may hold results and words: the results go with their call, the words stay.
+            mixed = bool(view.results) and (bool(view.texts) or view.media > 0)
+            if mixed and (at != index or view.is_prompt):
+                for result in view.results:
+                    self._change(DropResult(at, result.part))
+            else:
+                self.remove(at)
+
+    def _drop_pair(self, decision: DropCall | DropResult, free: Sequence[bool]) -> None:
+        for group in self._owner.get(decision.index, ()):
+            for call in group.calls:
+                answers = [(at, result) for at, result in group.results if result.call_id == call.id]
+                if isinstance(decision, DropCall):
+                    meant = group.index == decision.index and call.id == decision.call_id
+                else:
+                    place = (decision.index, decision.part)
+                    meant = any((at, result.part) == place for at, result in answers)
+                if meant and all(free[at] for at in (group.index, *(at for at, _ in answers))):
+                    self._change(DropCall(group.index, call.id))
+                    for at, result in answers:
+                        self._change(DropResult(at, result.part))
+
+    def _change(self, decision: Decision) -> None:
+        view = self.views[decision.index]
+        if view is None or decision in self.decided.get(decision.index, ()):
+            return
+        new = changed(view, (decision,), self.count)
+        self.decided.setdefault(decision.index, []).append(decision)
+        self.tokens += (0 if new is None else new.tokens) - view.tokens
+        self.views[decision.index] = new
+
+
+def relaxations(items: Sequence[Item], keep_turns: int) -> list[tuple[int, bool]]:
+    """Protections from full to least, as (index from which all is kept, whether user messages stay).
+
+    First the last turns in halving number, then inside the last turn its last steps (an assistant
+    message with what follows it), at last only the step that is going on.
+    """
+    turns = [index for index, item in enumerate(items) if item.view.is_prompt and item.view.key is None]
+    steps = [index for index, item in enumerate(items) if item.view.role == "assistant"]
+    last_turn = turns[-1] if turns else 0
+    in_turn = [index for index in steps if index > last_turn]
+    edges: list[int] = []
+    keep = keep_turns
+    while keep >= 1:
+        edges.append(turns[-keep] if keep <= len(turns) else 0)
+        keep //= 2
+    keep = max(keep_turns, 1)
+    while keep >= 1:
+        edges.append(in_turn[-keep] if keep <= len(in_turn) else last_turn)
+        keep //= 2
+    ordered = sorted(set(edges))
+    return [*((edge, True) for edge in ordered), (ordered[-1], False)]
+
+
+def head_of(items: Sequence[Item], tokens: int) -> int:
+    """Index of the first item behind the first ``tokens`` of the history, never between a call and its result."""
+    edge = 0
+    waiting: set[str] = set()
+    for index, item in enumerate(items):
+        view = item.view
+        if view.role != "system" and view.key is None:
+            tokens -= view.tokens
+        if tokens < 0 or view.summary:
+            break
+        waiting -= {result.call_id for result in view.results}
+        waiting |= {call.id for call in view.calls}
+        if not waiting:
+            edge = index + 1
+    return edge
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """Which items may be touched: never system text, durable context, pins, the task or an open call."""
+
+    words: Sequence[bool]
+    """Free when the users' words may go too."""
+    rest: Sequence[bool]
+    """Free when they stay."""
+    summaries: Sequence[int]
+    end: int
+    """Where an open call begins; nothing from there on is touched."""
+
+    @classmethod
+    def of(cls, items: Sequence[Item]) -> Protection:
+        """Read the protections off a history, once."""
+        prompts = [view.is_prompt for view in (item.view for item in items)]
+        task = max((index for index, prompt in enumerate(prompts) if prompt), default=-1)
+        views = [item.view for item in items]
+        words = [
+            view.role != "system" and view.key is None and not view.pinned and index != task
+            for index, view in enumerate(views)
+        ]
+        rest = [
+            free and not (prompt and not view.results) for free, prompt, view in zip(words, prompts, views, strict=True)
+        ]
+        end = len(views)
+        if is_open(views):
+            end = max(index for index, view in enumerate(views) if view.calls)
+        summaries = [index for index, view in enumerate(views) if view.summary and not view.pinned]
+        return cls(words, rest, summaries, end)
+
+    def free(self, head: int, edge: int, *, keep_users: bool) -> list[bool]:
+        """Whether each item may be touched when those before ``head`` and from ``edge`` on are kept."""
+        edge = max(head, min(edge, self.end))
+        chosen = self.rest if keep_users else self.words
+        free = [False] * head + list(chosen[head:edge]) + [False] * (len(chosen) - edge)
+        for index in self.summaries:
+            free[index] = True
+        return free

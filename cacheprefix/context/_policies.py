@@ -1,0 +1,156 @@
+"""Compaction policies: plain callables from a situation to decisions, tried in the order of the settings.
+
+Each takes the oldest first and stops when the target is reached. Pairs stay together in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from cacheprefix.context._decisions import (
+    Decision,
+    Drop,
+    DropCall,
+    DropResult,
+    DropThinking,
+    ReplaceResult,
+)
+from cacheprefix.context._groups import Group
+from cacheprefix.context._replay import is_placeholder, placeholder
+from cacheprefix.context._situation import Policy, Situation
+from cacheprefix.context._views import MessageView
+
+STALE_RESULTS = ("shell", "glob", "grep", "file_read", "web_fetch", "web_search")
+"""Tools whose old results can be had again by calling them again; cleared first."""
+DONE_USES = ("file_edit", "file_write", "notebook_edit")
+"""Tools whose old calls carry large arguments that are in the file by now; call and result go together."""
+_SOME_REF = "abcdefghij234567"
+"""A reference of the usual length; the real one is known when the plan is carried out."""
+
+
+def clear_tool_results(tools: Iterable[str] | None = STALE_RESULTS, *, keep_last: int = 0) -> Policy:
+    """Clear old results of ``tools`` (None: of all), the last ``keep_last`` of them excepted.
+
+    Errors stay, and so does a result that is no longer than what would stand in its place.
+    """
+    wanted = None if tools is None else frozenset(tools)
+
+    def policy(situation: Situation) -> Iterable[Decision]:
+        found = [
+            (index, result)
+            for index, view in situation.live()
+            for result in view.results
+            if (wanted is None or result.name in wanted) and not is_placeholder(result.text)
+        ]
+        need = situation.need
+        for index, result in found[: len(found) - keep_last] if keep_last else found:
+            if need <= 0:
+                return
+            if result.is_error or not _touchable(situation, index):
+                continue
+            text = placeholder(result.name, result.tokens, _SOME_REF if situation.readable else "")
+            saved = result.tokens - situation.count(text)
+            if saved > 0:
+                need -= saved
+                yield ReplaceResult(index, result.part, text, keep_media=False)
+
+    return policy
+
+
+def clear_thinking(keep_turns: int = 1) -> Policy:
+    """Take out the thinking of all but the newest ``keep_turns`` assistant messages that have some."""
+
+    def policy(situation: Situation) -> Iterable[Decision]:
+        thinking = [index for index, view in situation.live() if view.thinking]
+        need = situation.need
+        for index in thinking[: len(thinking) - keep_turns] if keep_turns else thinking:
+            view = situation.views[index]
+            if need <= 0:
+                return
+            if view is not None and situation.free[index]:
+                need -= sum(thought.tokens for thought in view.thinking)
+                for thought in view.thinking:
+                    yield DropThinking(index, thought.part)
+
+    policy.touches_thinking = True  # type: ignore[attr-defined]  # the planner refuses it where thinking is bound
+    return policy
+
+
+def drop_tool_uses(tools: Iterable[str] = DONE_USES) -> Policy:
+    """Take out old calls of ``tools`` together with their results; failed ones stay."""
+    wanted = frozenset(tools)
+
+    def policy(situation: Situation) -> Iterable[Decision]:
+        need = situation.need
+        for group in situation.groups:
+            if situation.views[group.index] is None:
+                continue
+            if not all(situation.free[index] for index in _members(group)):
+                continue
+            for call in group.calls:
+                if need <= 0:
+                    return
+                answers = [(at, result) for at, result in group.results if result.call_id == call.id]
+                if call.name not in wanted or not answers or any(result.is_error for _, result in answers):
+                    continue
+                yield DropCall(group.index, call.id)
+                yield from (DropResult(at, result.part) for at, result in answers)
+                need -= call.tokens + sum(result.tokens for _, result in answers)
+
+    return policy
+
+
+def sliding_window(*, batch: float = 0.25) -> Policy:
+    """Remove the oldest messages in one batch, a tool call always with its results.
+
+    At least ``batch`` of the window goes at a time, so that the next removal is far away.
+    """
+
+    def policy(situation: Situation) -> Iterable[Decision]:
+        if situation.need > 0:
+            goal = max(situation.need, int(batch * situation.window))
+            for index in _oldest(situation, goal):
+                yield Drop(index)
+
+    return policy
+
+
+def _oldest(situation: Situation, goal: int) -> list[int]:
+    """Indexes of the oldest units that may go, up to ``goal`` tokens; unreferenced ones first."""
+    owner: dict[int, Group] = {}
+    for group in situation.groups:
+        if situation.views[group.index] is not None:
+            for index in _members(group):
+                owner.setdefault(index, group)
+    units: list[tuple[int, ...]] = []
+    seen: set[int] = set()
+    for index, _ in situation.live():
+        if index in seen or not situation.free[index]:
+            continue
+        members = tuple(sorted(set(_members(owner[index])))) if index in owner else (index,)
+        seen.update(members)
+        if all(situation.free[member] for member in members):
+            units.append(members)
+    first = [unit for unit in units if not any(member in situation.referenced for member in unit)]
+    later = [unit for unit in units if any(member in situation.referenced for member in unit)]
+    order = [*first, *later]
+    removed: list[int] = []
+    gone = 0
+    for unit in order:
+        if gone >= goal:
+            break
+        removed.extend(unit)
+        gone += sum(_tokens(situation.views[index]) for index in unit)
+    return sorted(removed)
+
+
+def _members(group: Group) -> Sequence[int]:
+    return [group.index, *(index for index, _ in group.results)]
+
+
+def _tokens(view: MessageView | None) -> int:
+    return 0 if view is None else view.tokens
+
+
+def _touchable(situation: Situation, index: int) -> bool:
+    return situation.free[index] and not (situation.step == 0 and index in situation.referenced)

@@ -1,0 +1,311 @@
+"""Replay: what the ledger says about a history, as decisions on its messages.
+
+Results are addressed by content alone at first sight, since that decision is a function of content.
+What a compaction did is addressed by content and occurrence (``digest``, ``digest#1`` for the second
+time the same content stands there): when a tool gives the same text again after its old result was
+cleared, the new one is news and stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cacheprefix.context._budget import Results, ToolResultBudget, budget_results
+from cacheprefix.context._decisions import (
+    Decision,
+    Drop,
+    DropCall,
+    DropResult,
+    DropThinking,
+    Insert,
+    ReplaceResult,
+)
+from cacheprefix.context._groups import Group, groups_of
+from cacheprefix.context._ledger import Ledger
+from cacheprefix.context._views import Count, MessageView, ResultView, Role, make_message
+from cacheprefix.prompt import estimate_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A message as it will be sent: its view after all decisions, and where it comes from."""
+
+    view: MessageView
+    index: int
+    """Index of the native message; for an inserted text that of the message it stands before."""
+    address: str
+    """The ledger's address of the message, or of the place of an inserted text."""
+    inserted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A history under its ledger."""
+
+    decisions: tuple[Decision, ...]
+    items: tuple[Item, ...]
+    ledger: Ledger
+    """With the decisions on results that were seen for the first time."""
+    results: Mapping[tuple[int, int], str]
+    """Addresses of results by index and part."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all messages as they will be sent."""
+        return sum(item.view.tokens for item in self.items)
+
+
+def replay(
+    views: Sequence[MessageView],
+    ledger: Ledger,
+    budget: ToolResultBudget | None = None,
+    *,
+    count: Count | None = None,
+    store: Results | None = None,
+    scope: str = "",
+    replace_result: Callable[[ResultView], str | None] | None = None,
+) -> Replayed:
+    """All decisions that hold for a history, old ones from the ledger and new ones by the budget.
+
+    Linear in the number of messages. Raises ``StateError`` as ``budget_results`` does.
+    """
+    counter = count or estimate_tokens
+    budgeted = budget_results(views, ledger, budget, count=counter, store=store, scope=scope, replace=replace_result)
+    # A result stands in one message at one part, so this finds its replacement again.
+    shown: dict[tuple[int, int], ReplaceResult] = {(d.index, d.part): d for d in budgeted.decisions}
+    actions = ledger.section("actions")
+    inserts = ledger.section("inserts")
+    messages, results = addresses(views)
+    dropped: set[int] = set()
+    partial: list[Decision] = []
+    texts: list[tuple[str, Insert]] = []
+    if actions or inserts:
+        place = {address: index for index, address in enumerate(messages)}
+        dropped = _dropped_runs(views, actions, place)
+        partial = _partial(views, actions, messages, results, shown, dropped)
+        texts = _texts(actions, inserts, place, len(views))
+    live = [d for d in shown.values() if d.index not in dropped]
+    decisions: list[Decision] = [*live, *partial, *(Drop(index) for index in sorted(dropped))]
+    items = _items(views, messages, decisions, texts, counter, dropped)
+    decisions += [new for _, new in texts]
+    return Replayed(tuple(decisions), items, budgeted.ledger, results)
+
+
+def addresses(views: Sequence[MessageView]) -> tuple[list[str], dict[tuple[int, int], str]]:
+    """Addresses of messages by index and of results by (index, part)."""
+    seen: dict[str, int] = {}
+    messages: list[str] = []
+    results: dict[tuple[int, int], str] = {}
+    for index, view in enumerate(views):
+        messages.append(_address(view.digest, seen))
+        for result in view.results:
+            results[index, result.part] = _address(result.digest, seen)
+    return messages, results
+
+
+def placeholder(name: str, tokens: int, ref: str) -> str:
+    """What stands in the place of a cleared result; a function of recorded values alone."""
+    where = f"; read_full_result(ref={ref!r}) returns it" if ref else ""
+    return f"[old {name or 'tool'} result cleared, {tokens} tokens{where}]"
+
+
+def is_placeholder(text: str | None) -> bool:
+    """Whether a result's text is what ``placeholder`` writes."""
+    return text is not None and text.startswith("[old ") and " result cleared, " in text[:300]
+
+
+def _address(digest: str, seen: dict[str, int]) -> str:
+    times = seen.get(digest, 0)
+    seen[digest] = times + 1
+    return digest if times == 0 else f"{digest}#{times}"
+
+
+def _dropped_runs(views: Sequence[MessageView], actions: dict[str, str], place: dict[str, int]) -> set[int]:
+    dropped: set[int] = set()
+    for address, value in actions.items():
+        if not value.startswith("r:"):
+            continue
+        first, last = place.get(address), place.get(value[2:])
+        if first is None and last is None:
+            continue
+        # Frameworks trim at the front: where a run's first message is gone, the run begins the history.
+        start = 0 if first is None else first
+        end = start if last is None else last
+        dropped.update(index for index in range(start, end + 1) if _may_drop(views[index]))
+    if not dropped:
+        return dropped
+    for group in groups_of(views):
+        # A history that a framework has edited must not lose one half of a pair.
+        if group.index in dropped:
+            dropped.update(index for index, _ in group.results if _only_results(views[index]))
+    return dropped
+
+
+def _partial(
+    views: Sequence[MessageView],
+    actions: dict[str, str],
+    messages: list[str],
+    results: dict[tuple[int, int], str],
+    shown: dict[tuple[int, int], ReplaceResult],
+    dropped: set[int],
+) -> list[Decision]:
+    out: list[Decision] = []
+    for index, view in enumerate(views):
+        if index in dropped:
+            continue
+        if view.thinking and f"{messages[index]}/t" in actions:
+            out.extend(DropThinking(index, thought.part) for thought in view.thinking)
+        for result in view.results:
+            value = actions.get(results[index, result.part], "")
+            text = ""
+            if value.startswith("x:"):
+                _, tokens, ref = value.split(":", 2)
+                text = placeholder(result.name, int(tokens), ref)
+            elif value.startswith("="):
+                text = json.loads(value[1:])
+            if value:
+                shown[index, result.part] = ReplaceResult(index, result.part, text, keep_media=False)
+    for group in groups_of(views):
+        out.extend(_dropped_calls(group, views, actions, messages[group.index], shown, dropped))
+    return out
+
+
+def _dropped_calls(
+    group: Group,
+    views: Sequence[MessageView],
+    actions: dict[str, str],
+    address: str,
+    shown: dict[tuple[int, int], ReplaceResult],
+    dropped: set[int],
+) -> list[Decision]:
+    out: list[Decision] = []
+    gone_with_message = group.index in dropped
+    gone: set[str] = set()
+    for number, call in enumerate(group.calls):
+        if gone_with_message or f"{address}/c{number}" in actions:
+            gone.add(call.id)
+            if not gone_with_message:
+                out.append(DropCall(group.index, call.id))
+    for index, result in group.results:
+        if result.call_id in gone and index not in dropped:
+            shown.pop((index, result.part), None)
+            out.append(DropResult(index, result.part))
+    if gone and not gone_with_message and len(gone) == len(group.calls) and not views[group.index].texts:
+        dropped.add(group.index)
+    return out
+
+
+def _texts(
+    actions: dict[str, str],
+    inserts: dict[str, str],
+    place: dict[str, int],
+    length: int,
+) -> list[tuple[str, Insert]]:
+    out: list[tuple[int, str, Insert]] = []
+    for address, value in inserts.items():
+        if f"{address}/i" in actions:
+            continue
+        role, text = json.loads(value)
+        # A later summary for the same place carries a number behind the address.
+        anchor = address.split("~", 1)[0]
+        index = place.get(anchor)
+        if index is None:
+            end = place.get(actions.get(anchor, "")[2:])
+            index = 0 if end is None else end
+        out.append((index, address, Insert(min(index, length), role, text)))
+    return [(address, new) for _, address, new in sorted(out, key=lambda entry: entry[:2])]
+
+
+def _items(
+    views: Sequence[MessageView],
+    messages: list[str],
+    decisions: Sequence[Decision],
+    texts: Sequence[tuple[str, Insert]],
+    count: Count,
+    dropped: set[int],
+) -> tuple[Item, ...]:
+    by_index: dict[int, list[Decision]] = {}
+    for decision in decisions:
+        if not isinstance(decision, Drop):
+            by_index.setdefault(decision.index, []).append(decision)
+    before: dict[int, list[tuple[str, Insert]]] = {}
+    for address, new in texts:
+        before.setdefault(new.index, []).append((address, new))
+    if not by_index and not before and not dropped:
+        return tuple(Item(view, index, messages[index]) for index, view in enumerate(views))
+    out: list[Item] = []
+    for index in range(len(views) + 1):
+        for address, new in before.get(index, ()):
+            out.append(Item(summary_view(new.role, new.text, count), index, address, inserted=True))
+        if index == len(views) or index in dropped:
+            continue
+        view: MessageView | None = views[index]
+        if index in by_index and view is not None:
+            view = changed(view, by_index[index], count)
+        if view is not None:
+            out.append(Item(view, index, messages[index]))
+    return tuple(out)
+
+
+def summary_view(role: Role, text: str, count: Count) -> MessageView:
+    """View of a summary."""
+    return make_message(role, (text,), count, summary=True)
+
+
+def changed(view: MessageView, decisions: Sequence[Decision], count: Count) -> MessageView | None:
+    """The view as it is after its own decisions; None when nothing is left of the message."""
+    results = {result.part: result for result in view.results}
+    calls = list(view.calls)
+    thinking = list(view.thinking)
+    tokens = view.tokens
+    for decision in decisions:
+        if isinstance(decision, ReplaceResult):
+            old = results[decision.part]
+            # The media of a mixed result stay beside the new text unless the decision clears them too.
+            media = old.tokens - count(old.text or "") if decision.keep_media and old.text else 0
+            new = ResultView(
+                old.call_id,
+                old.name,
+                old.digest,
+                count(decision.text) + media,
+                old.is_error,
+                decision.text,
+                old.kind,
+                old.part,
+            )
+            results[decision.part] = new
+            tokens += new.tokens - old.tokens
+        elif isinstance(decision, DropResult):
+            gone = results.pop(decision.part, None)
+            tokens -= gone.tokens if gone else 0
+        elif isinstance(decision, DropCall):
+            tokens -= sum(call.tokens for call in calls if call.id == decision.call_id)
+            calls = [call for call in calls if call.id != decision.call_id]
+        elif isinstance(decision, DropThinking):
+            tokens -= sum(thought.tokens for thought in thinking if thought.part == decision.part)
+            thinking = [thought for thought in thinking if thought.part != decision.part]
+    if not calls and not results and not view.texts and not view.media:
+        return None
+    return MessageView(
+        view.role,
+        view.digest,
+        tokens,
+        tuple(calls),
+        tuple(results.values()),
+        tuple(thinking),
+        view.key,
+        view.pinned,
+        view.texts,
+        view.media,
+        view.summary,
+    )
+
+
+def _may_drop(view: MessageView) -> bool:
+    return view.key is None and not view.pinned and view.role != "system"
+
+
+def _only_results(view: MessageView) -> bool:
+    return bool(view.results) and not view.texts and not view.media
