@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from cacheprefix.profiles import VALUE_FIELDS, default_registry, profile_for
+from cacheprefix.profiles import VALUE_FIELDS, CacheprefixProfileWarning, default_registry, profile_for
 
 SKILL = "github.com/anthropics/skills skills/claude-api/shared/prompt-caching.md"
 
@@ -161,6 +161,23 @@ def test_openai_in_memory_entries_live_minutes_and_never_longer_than_an_hour():
     """OpenAI's guide: "5 to 10 minutes of inactivity, up to a maximum of one hour"."""
     ttl = profile_for("gpt-5.1").default_ttl
     assert (ttl.name, ttl.seconds, ttl.max_seconds) == ("in_memory", 300, 3600)
+
+
+@pytest.mark.parametrize("model", ["gpt-4", "gpt-4-turbo-2024-04-09", "gpt-3.5-turbo", "gpt-4-0613"])
+def test_openai_models_before_4o_have_no_cache(model):
+    """OpenAI's guide: "enabled for all recent models, gpt-4o and newer"."""
+    assert rule(model, "control") == "none"
+
+
+def test_later_openai_models_follow_the_rules_of_5_6():
+    """The SDK: "Supported for gpt-5.6 and later models"."""
+    assert {profile_for(model).name for model in ("gpt-5.7-sol", "gpt-6.2", "gpt-7")} == {"openai-5.6"}
+
+
+def test_open_weights_are_not_taken_for_openais_service():
+    """gpt-oss is served by others, each with rules of its own."""
+    with pytest.warns(CacheprefixProfileWarning):
+        assert not default_registry().copy().profile_for("gpt-oss-120b").known
 
 
 def test_gpt_5_5_keeps_only_for_24_hours():
