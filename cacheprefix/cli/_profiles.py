@@ -50,9 +50,11 @@ def _registry(files: "Iterable[Path]") -> "Registry":
     import typer
 
     from cacheprefix.errors import ProfileError
+    from cacheprefix.plugins import Plugins
     from cacheprefix.profiles import default_registry
 
     registry = default_registry().copy()
+    Plugins.with_builtins().call_all("profiles", register=registry.register)
     try:
         for path in files:
             registry.load(path)
@@ -62,9 +64,7 @@ def _registry(files: "Iterable[Path]") -> "Registry":
     return registry
 
 
-def _found(
-    registry: "Registry", model: str, provider: str | None, api: str | None, base_url: str | None
-) -> "Profile":
+def _found(registry: "Registry", model: str, provider: str | None, api: str | None, base_url: str | None) -> "Profile":
     import warnings
 
     import typer

@@ -81,3 +81,28 @@ def test_a_file_of_ones_own_is_taken_in(run, tmp_path):
     result = run("claude-opus-5", "-f", str(path))
     assert result.exit_code == 2
     assert "key 'read'" in result.output
+
+
+def test_rows_of_plugins_are_shown(run, monkeypatch):
+    """The row in force may come from the profiles hook of an installed plugin."""
+    import dataclasses
+
+    import cacheprefix
+    from cacheprefix.plugins import Plugins
+    from cacheprefix.profiles import default_registry
+
+    class Contract:
+        @cacheprefix.hookimpl
+        def cacheprefix_profiles(self, register):
+            row = default_registry().get("openai")
+            register(dataclasses.replace(row, name="contract", models=("gpt-5",), read=0.03))
+
+    original = Plugins.with_builtins
+
+    def with_contract(*arguments, **options):
+        plugins = original(*arguments, **options)
+        plugins.register(Contract())
+        return plugins
+
+    monkeypatch.setattr(Plugins, "with_builtins", with_contract)
+    assert json.loads(run("gpt-5", "--json").output)["rules"]["read"]["value"] == 0.03
