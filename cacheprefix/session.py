@@ -152,6 +152,15 @@ class Session:
                 self._prefix = union
             return self._prefix.tools
 
+    def adopt_system(self, text: str) -> None:
+        """Make ``text``, found in all agents' system messages, the shared system text; for adapters, at set-up.
+
+        Does nothing where the prefix has a text of its own.
+        """
+        with self._shared.lock:
+            if not self._prefix.text:
+                self._prefix = self._freeze(replace(self._prefix, system=text))
+
     def tail_for(
         self,
         role: str,
