@@ -99,7 +99,7 @@ class Registry:
                 if len(self._resolved) >= _CACHE_SIZE:
                     self._resolved.clear()
                 self._resolved[key] = found
-        if not found.known:
+        if not found.known and provider != found.name:
             self._warn(model, provider)
         return found
 

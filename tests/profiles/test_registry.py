@@ -98,6 +98,13 @@ def test_an_unknown_model_is_said_once_and_taken_as_automatic():
         registry.profile_for("frontier-10")
 
 
+def test_asking_for_the_stand_in_by_name_is_no_surprise():
+    """Who names the row `unknown` need not be told that it is one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not default_registry().copy().profile_for("frontier-9", "unknown").known
+
+
 def test_the_same_question_gives_the_same_object():
     """A call costs a dictionary look-up, since it is asked for at every request."""
     assert profile_for("claude-opus-5") is profile_for("claude-opus-5")
