@@ -26,7 +26,7 @@ MODELS = {
     "openai": "gpt-5.2",
     "openai-5.6": "gpt-5.6",
     "openai-5.6-prefix": "gpt-5.6",
-    "anthropic": "claude-sonnet-4-5",
+    "anthropic": "claude-sonnet-4-6",
 }
 """A model of each rule set's family, which the simulated provider answers for."""
 

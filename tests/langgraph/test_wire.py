@@ -1,0 +1,197 @@
+"""The invariants on recorded wire bytes: fork identity, inert observing, failing open."""
+
+import asyncio
+
+import pytest
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.prompt import chain
+from cacheprefix_langgraph import PrefixMiddleware, forked, wrap_model
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+HANDBOOK = "The handbook says that every statement needs a source. " * 90
+"""About 1,250 tokens by the estimate: above the minimum of every rule set tested here."""
+
+ROLES = {"planner": "You plan.", "critic": "You criticise.", "writer": "You write."}
+
+
+def team(model, session, how="invoke", own=()):
+    """Three roles in a row, each a node as LangGraph's documentation writes it."""
+
+    def make(role, text):
+        def messages(state):
+            return [SystemMessage(f"{text}\n\n{HANDBOOK}"), *state["messages"], *own]
+
+        def sync(state):
+            if how == "stream":
+                chunks = list(model.stream(messages(state)))
+                return {"messages": [AIMessage("".join(c.text for c in chunks))]}
+            return {"messages": [AIMessage(model.invoke(messages(state)).text)]}
+
+        async def later(state):
+            if how == "astream":
+                chunks = [chunk async for chunk in model.astream(messages(state))]
+                return {"messages": [AIMessage("".join(c.text for c in chunks))]}
+            return {"messages": [AIMessage((await model.ainvoke(messages(state))).text)]}
+
+        return forked(session, role=role)(later if how.startswith("a") else sync)
+
+    graph = StateGraph(MessagesState)
+    previous = START
+    for role, text in ROLES.items():
+        graph.add_node(role, make(role, text))
+        graph.add_edge(previous, role)
+        previous = role
+    graph.add_edge(previous, END)
+    return graph.compile()
+
+
+def go(graph, how, text="Please begin."):
+    given = {"messages": [HumanMessage(text)]}
+    return asyncio.run(graph.ainvoke(given)) if how.startswith("a") else graph.invoke(given)
+
+
+@pytest.mark.parametrize("how", ["invoke", "stream", "ainvoke", "astream"])
+def test_every_fork_begins_with_the_sections_of_the_shared_part(bench, how):
+    """Tools, system and transcript are byte-identical, and only the role's text stands behind them."""
+    session = bench.session(HANDBOOK)
+    go(team(wrap_model(bench.model(), session), session, how), how)
+    prompts = bench.prompts()
+    assert len(prompts) == 3
+    for earlier, later in zip(prompts, prompts[1:], strict=False):
+        shared = earlier.sections[:-1]
+        assert later.sections[: len(shared)] == shared
+        assert [s.data for s in later.sections[: len(shared)]] == [s.data for s in shared]
+    placement = session.profile(prompts[0].model, bench.api).settings
+    chains = [chain(prompt, placement) for prompt in prompts]
+    boundary = len(prompts[0].sections) - 1
+    assert len({c[boundary - 1] for c in chains}) == 1
+    for prompt, role in zip(prompts, ROLES, strict=True):
+        assert ROLES[role] in prompt.sections[-1].text
+        assert [s.path for s in prompt.tier("tools")] == ["tools[0]", "tools[1]"]
+
+
+@pytest.mark.parametrize("how", ["invoke", "astream"])
+def test_later_roles_read_what_the_first_one_wrote(bench, how):
+    """The provider's own count: every role but the first reads at least the handbook and tools."""
+    session = bench.session(HANDBOOK)
+    go(team(wrap_model(bench.model(), session), session, how), how)
+    first, *rest = bench.provider.requests
+    assert first.outcome.read_tokens == 0
+    head = sum(s.tokens for s in first.prompt.sections[:-1])
+    for record in rest:
+        assert record.outcome.read_tokens >= head
+
+
+@pytest.mark.parametrize("how", ["invoke", "stream", "ainvoke", "astream"])
+def test_observing_changes_no_byte(bench, how):
+    """In observe mode the bodies equal those of the unwrapped model."""
+    plain = Session(SharedPrefix(system=HANDBOOK, tools=bench.tools), mode="observe")
+    session = bench.session(HANDBOOK, mode="observe")
+    teams = [team(bench.model(), plain, how), team(wrap_model(bench.model(), session), session, how)]
+
+    async def both():
+        # One event loop: the SDK's connection pool outlives a loop and would fail in the next.
+        for graph in teams:
+            await graph.ainvoke({"messages": [HumanMessage("Please begin.")]})
+
+    if how.startswith("a"):
+        asyncio.run(both())
+    else:
+        for graph in teams:
+            go(graph, how)
+    assert bench.bodies[3:] == bench.bodies[:3]
+    assert [call.agent for call in session.calls] == list(ROLES)
+
+
+def test_a_wrapped_model_outside_a_fork_sends_what_it_always_sent(bench):
+    """Without a fork in force the bytes are those of the model itself."""
+    messages = [SystemMessage("You are alone."), HumanMessage("Hello")]
+    bench.model().invoke(messages)
+    wrap_model(bench.model(), bench.session(HANDBOOK)).invoke(messages)
+    assert bench.bodies[0] == bench.bodies[1]
+
+
+def test_a_call_inside_a_graph_without_a_fork_is_named_once(bench):
+    """The node's name and what to do about it."""
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+    graph = StateGraph(MessagesState)
+    graph.add_node("lonely", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_edge(START, "lonely")
+    with pytest.warns(UserWarning, match="node 'lonely' calls a wrapped model outside a fork"):
+        graph.compile().invoke({"messages": [HumanMessage("hi")]})
+
+
+def test_usage_equals_the_servers_count_on_every_call(bench):
+    """What the session reports is what the provider counted."""
+    session = bench.session(HANDBOOK)
+    go(team(wrap_model(bench.model(), session), session, "invoke"), "invoke")
+    for call, record in zip(session.calls, bench.provider.requests, strict=True):
+        assert call.usage.input_tokens == record.outcome.input_tokens
+        assert call.usage.cache_read_tokens == record.outcome.read_tokens
+
+
+@pytest.mark.parametrize("step", ["decode", "tail_for", "begin"])
+def test_a_failure_of_ours_sends_the_users_request(bench, step, monkeypatch):
+    """The answer arrives, the failure is counted and named once."""
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+    target = session._shared.model if step == "begin" else session
+    monkeypatch.setattr(target, step, lambda *a, **k: (_ for _ in ()).throw(RuntimeError("broken")))
+    with pytest.warns(UserWarning, match="broken"):
+        out = go(team(model, session), "invoke")
+    assert len(out["messages"]) == 4
+    assert sum(session.failures.values()) == 3
+
+
+def test_the_boundary_is_where_the_nodes_own_messages_begin(bench):
+    """A message the node adds itself stands behind the shared part and in front of the role's text."""
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+    go(team(model, session, own=[HumanMessage("Do your part.")]), "invoke")
+    for prompt in bench.prompts():
+        assert prompt.sections[-2].text == "Do your part."
+        marked = [i for i, s in enumerate(prompt.sections) if s.marker is not None]
+        assert len(prompt.sections) - 3 in marked
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_an_agents_system_prompt_moves_to_the_tail_and_exactly_one_layer_rewrites(bench, pinned):
+    """create_agent with a wrapped model inside: one system text, one role text."""
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+    for role in ("coder", "tester"):
+        agent = create_agent(
+            model,
+            bench.tools,
+            system_prompt=f"You are the {role}.\n\n{HANDBOOK}",
+            middleware=[PrefixMiddleware(session, role=role, pinned=pinned)],
+        )
+        agent.invoke({"messages": [HumanMessage("Please begin.")]})
+    first, second = bench.prompts()
+    shared = first.sections[:-1]
+    assert second.sections[: len(shared)] == shared
+    for prompt, role in zip((first, second), ("coder", "tester"), strict=True):
+        assert sum(s.text.count("You are the") for s in prompt.sections if s.kind == "text") == 1
+        assert f"You are the {role}." in prompt.sections[-1].text
+
+
+def test_no_request_carries_more_markers_than_the_provider_takes(bench):
+    """Also with the framework's own caching beside ours, and markers of the user's own."""
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+    middleware = [PrefixMiddleware(session, role="coder")]
+    options = {}
+    if bench.api == "anthropic":
+        from langchain_anthropic.middleware import AnthropicPromptCachingMiddleware
+
+        middleware.insert(0, AnthropicPromptCachingMiddleware())
+        options = {"cache_control": {"type": "ephemeral"}}
+    content = [{"type": "text", "text": "Please begin.", **options}]
+    agent = create_agent(model, bench.tools, system_prompt="You code.", middleware=middleware)
+    agent.invoke({"messages": [HumanMessage(content), AIMessage("Yes?"), HumanMessage(content)]})
+    for prompt in bench.prompts():
+        markers = sum(s.marker is not None for s in prompt.sections) + (prompt.top_marker is not None)
+        assert 1 <= markers <= 4
