@@ -1,3 +1,18 @@
-"""cacheprefix for AutoGen teams. Nothing is here yet; the package holds the name and the tested range."""
+"""cacheprefix for AutoGen: agents and teams as forks of one shared prompt prefix."""
 
-__all__: list[str] = []
+from cacheprefix_autogen._client import CachedUsage, PrefixClient, PrefixClientConfig
+from cacheprefix_autogen._context import ForkContext
+from cacheprefix_autogen._settings import PrefixSettings, forget_sessions
+from cacheprefix_autogen._wrap import session_of, unwrap, wrap
+
+__all__ = [
+    "CachedUsage",
+    "ForkContext",
+    "PrefixClient",
+    "PrefixClientConfig",
+    "PrefixSettings",
+    "forget_sessions",
+    "session_of",
+    "unwrap",
+    "wrap",
+]

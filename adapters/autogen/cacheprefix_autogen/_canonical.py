@@ -1,0 +1,115 @@
+"""One form of every public message, the same bytes whoever looks at it.
+
+AutoGen shows an agent its own messages as the assistant's and everyone else's as a named user's, so two
+agents never share a history. Here the speaker stands in the text and the sender is constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
+from autogen_core import FunctionCall
+from autogen_core.models import (
+    AssistantMessage,
+    FunctionExecutionResultMessage,
+    LLMMessage,
+    SystemMessage,
+    UserMessage,
+)
+
+SENDER = "user"
+"""``source`` of every canonical message; OpenAI sends it as ``name``, so it must not vary."""
+
+Shorten = Callable[[str, str], str]
+"""``shorten(tool_name, text)`` gives what stands in the prompt for a tool's result."""
+
+
+def kept(_tool: str, text: str) -> str:
+    """Tool results as they are."""
+    return text
+
+
+def spoken(source: str, content: object) -> UserMessage:
+    """A message with its speaker in the text; lists with images keep their parts."""
+    if isinstance(content, list):
+        return UserMessage(content=[f"[{source}]", *content], source=SENDER)
+    return UserMessage(content=f"[{source}]\n{content}", source=SENDER)
+
+
+def public(message: BaseChatMessage, shorten: Shorten = kept) -> tuple[UserMessage, ...]:
+    """A team's message as every agent sees it; what a hand-off carries with it stands before it."""
+    context = message.context if isinstance(message, HandoffMessage) else []
+    before = [form for item in context for form in _carried(item, shorten)]
+    return (*before, spoken(message.source, message.to_model_message().content))
+
+
+def _carried(item: LLMMessage, shorten: Shorten) -> list[UserMessage]:
+    if isinstance(item, UserMessage):
+        return [item if _is_spoken(item) else spoken(item.source, item.content)]
+    if isinstance(item, AssistantMessage):
+        return [] if isinstance(item.content, list) else [spoken(item.source, item.content)]
+    if isinstance(item, FunctionExecutionResultMessage):
+        return [spoken(f"tool {result.name}", shorten(result.name, result.content)) for result in item.content]
+    return [spoken("system", item.content)]
+
+
+def _is_spoken(message: UserMessage) -> bool:
+    first = message.content[0] if isinstance(message.content, list) and message.content else message.content
+    return message.source == SENDER and isinstance(first, str) and first.startswith("[") and "]" in first
+
+
+def split_history(messages: Sequence[LLMMessage]) -> int:
+    """Where the turn under way begins: behind the last message that is neither the agent's nor a tool's."""
+    for index in range(len(messages) - 1, -1, -1):
+        if isinstance(messages[index], UserMessage):
+            return index + 1
+    return 0
+
+
+def from_history(messages: Sequence[LLMMessage], shorten: Shorten = kept) -> tuple[UserMessage, ...]:
+    """An agent's own view of completed turns in canonical form; a pure function of the messages.
+
+    Tool traffic belongs to its turn: followed by the agent's text it is left out; without one, its results
+    are what the others were told, and stand as the agent's message.
+    """
+    forms: list[UserMessage] = []
+    results: list[str] = []
+    speaker = ""
+
+    def settle() -> None:
+        if results:
+            forms.append(spoken(speaker, "\n".join(results)))
+            results.clear()
+
+    for message in messages:
+        if isinstance(message, UserMessage):
+            settle()
+            forms.append(spoken(message.source, message.content))
+        elif isinstance(message, AssistantMessage):
+            if isinstance(message.content, str):
+                results.clear()
+                forms.append(spoken(message.source, message.content))
+            else:
+                results.clear()
+                speaker = message.source
+        elif isinstance(message, FunctionExecutionResultMessage):
+            results.extend(shorten(result.name, result.content) for result in message.content)
+        elif isinstance(message, SystemMessage):
+            settle()
+            forms.append(spoken("system", message.content))
+    settle()
+    return tuple(forms)
+
+
+def lead(messages: Sequence[LLMMessage]) -> tuple[tuple[str, ...], list[LLMMessage]]:
+    """The leading system texts, and the messages behind them."""
+    start = 0
+    while start < len(messages) and isinstance(messages[start], SystemMessage):
+        start += 1
+    return tuple(str(message.content) for message in messages[:start]), list(messages[start:])
+
+
+def called(content: str | list[FunctionCall]) -> tuple[str, ...]:
+    """Names of the tools a reply calls."""
+    return () if isinstance(content, str) else tuple(call.name for call in content)

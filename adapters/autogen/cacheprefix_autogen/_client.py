@@ -1,0 +1,293 @@
+"""``PrefixClient``: the application's model client, whose requests become forks of the shared prefix."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autogen_core import CancellationToken, Component, ComponentModel
+from autogen_core.models import ChatCompletionClient, CreateResult, LLMMessage, ModelInfo, RequestUsage
+from autogen_core.tools import Tool, ToolSchema
+from cacheprefix import Session
+from cacheprefix.prefix import ForkPolicy
+from cacheprefix.prompt import Prompt
+from pydantic import BaseModel
+from typing_extensions import Self
+
+from cacheprefix_autogen._layout import Layout, Request, after_refusal, refusal
+from cacheprefix_autogen._member import Member
+from cacheprefix_autogen._native import body_of
+from cacheprefix_autogen._settings import PrefixSettings, session_of_settings, settings_of
+from cacheprefix_autogen._tap import SENDING, Sending, tap
+
+_ONE_SHOT = ForkPolicy(skip_cache_write=True, purpose="agent")
+_LOOP = ForkPolicy(purpose="agent")
+
+
+@dataclass
+class CachedUsage(RequestUsage):
+    """AutoGen's usage with what it drops. ``prompt_tokens`` is the whole input, whatever the provider counts.
+
+    ``None`` means not reported.
+    """
+
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class PrefixClientConfig(BaseModel):
+    """What a ``PrefixClient`` is built from; clients with the same ``prefix`` settings share a session."""
+
+    client: ComponentModel
+    role: str = ""
+    prefix: PrefixSettings = PrefixSettings()
+
+
+class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
+    """Wraps any AutoGen model client. ``wrap`` makes one for every agent; by itself it works too:
+
+    the agent's own system text becomes the end of the prompt, the conversation stands before it in one form
+    for all agents, and the tools are the session's union. In ``observe`` mode, and whenever something of
+    ours fails, the request is the application's own. ``RequestUsage`` of every answer becomes
+    ``CachedUsage``. Use ``ChatCompletionCache(PrefixClient(...))`` in this order: a stored answer is no call.
+    """
+
+    component_type = "model"
+    component_config_schema = PrefixClientConfig
+    component_provider_override = "cacheprefix_autogen.PrefixClient"
+
+    def __init__(
+        self,
+        client: ChatCompletionClient,
+        session: Session | None = None,
+        *,
+        role: str = "",
+        member: Member | None = None,
+    ) -> None:
+        self.client = client
+        self.session = session or Session()
+        self.role = role
+        self.member = member or Member(self.session, role)
+        self.last_usage: CachedUsage | None = None
+        self._added = RequestUsage(0, 0)
+
+    async def create(
+        self,
+        messages: Sequence[LLMMessage],
+        *,
+        tools: Sequence[Tool | ToolSchema] = (),
+        tool_choice: Any = "auto",
+        json_output: bool | type[BaseModel] | None = None,
+        extra_create_args: Mapping[str, Any] = {},  # noqa: B006 - the base class's signature
+        cancellation_token: CancellationToken | None = None,
+    ) -> CreateResult:
+        """One answer. See the wrapped client for arguments and errors."""
+        given = Request(messages, list(tools), tool_choice, json_output, extra_create_args)
+        layout, tries = self._layout(given), 0
+        while True:
+            result = await self._create(given, layout, cancellation_token)
+            again = None if layout is None else refusal(layout, result, self.role)
+            if layout is None or again is None or (tries and layout.permitted):
+                return result
+            layout, tries = after_refusal(layout, again, tries), tries + 1
+
+    async def _create(
+        self, given: Request, layout: Layout | None, cancellation_token: CancellationToken | None
+    ) -> CreateResult:
+        sending = self._sending(given, layout)
+        token = SENDING.set(sending)
+        try:
+            result = await self.client.create(**_arguments(given, layout), cancellation_token=cancellation_token)
+        finally:
+            SENDING.reset(token)
+        return self._accounted(result, sending)
+
+    async def create_stream(
+        self,
+        messages: Sequence[LLMMessage],
+        *,
+        tools: Sequence[Tool | ToolSchema] = (),
+        tool_choice: Any = "auto",
+        json_output: bool | type[BaseModel] | None = None,
+        extra_create_args: Mapping[str, Any] = {},  # noqa: B006 - the base class's signature
+        cancellation_token: CancellationToken | None = None,
+        **more: Any,
+    ) -> AsyncGenerator[str | CreateResult, None]:
+        """One answer in pieces; the last is the whole result. ``more`` is passed on."""
+        given = Request(messages, list(tools), tool_choice, json_output, extra_create_args)
+        layout, tries = self._layout(given), 0
+        while True:
+            sending = self._sending(given, layout)
+            stream = self.client.create_stream(
+                **_arguments(given, layout), cancellation_token=cancellation_token, **more
+            )
+            again = None
+            async for piece in _within(sending, stream):
+                if not isinstance(piece, CreateResult):
+                    yield piece
+                    continue
+                result = self._accounted(piece, sending)
+                again = None if layout is None else refusal(layout, result, self.role)
+                if again is None or (tries and layout is not None and layout.permitted):
+                    again = None
+                    yield result
+            if layout is None or again is None:
+                return
+            layout, tries = after_refusal(layout, again, tries), tries + 1
+
+    def _layout(self, given: Request) -> Layout | None:
+        session = self.session
+        if session.mode == "observe":
+            return None
+        return session.attempt("layout", lambda: self.member.layout(self.client, given), None)
+
+    def _sending(self, given: Request, layout: Layout | None) -> Sending:
+        session = self.session
+        sending = Sending(session, agent=self.role, conversation=self.member.conversation)
+        if not session.attempt("tap", lambda: tap(self._innermost()), False):
+            session.attempt("observe", lambda: self._untapped(given, layout, sending), None)
+        if session.mode == "observe":
+            return sending
+        sending.rewrite = True
+        if layout is None:
+            return sending
+        sending.shared_messages = layout.shared
+        sending.allowed = layout.allowed
+        sending.policy = _LOOP if layout.tools and layout.permitted != () else _ONE_SHOT
+
+        def original(_: Prompt) -> Prompt:
+            api, body = body_of(self._innermost(), *_original(given))
+            return session.decode(body, api)
+
+        sending.original = original
+        return sending
+
+    def _untapped(self, given: Request, layout: Layout | None, sending: Sending) -> None:
+        """A client without an SDK that can be watched: note the request as far as it is known."""
+        arguments = _arguments(given, layout)
+        api, body = body_of(
+            self._innermost(), arguments["messages"], arguments["tools"], "auto", arguments["json_output"], {}
+        )
+        sending.api = api
+        sending.turn = self.session.begin(
+            body, api, agent=self.role, conversation=self.member.conversation, rewrite=False
+        )
+
+    def _innermost(self) -> ChatCompletionClient:
+        found: Any = self.client
+        while not hasattr(found, "_client") and isinstance(getattr(found, "client", None), ChatCompletionClient):
+            found = found.client
+        return found  # type: ignore[no-any-return]
+
+    def _accounted(self, result: CreateResult, sending: Sending) -> CreateResult:
+        if sending.turn is not None and sending.usage is None:
+            sending.turn.finish(None)
+        usage = sending.usage
+        if self.session.mode == "observe" or usage is None or usage.input_tokens is None or result.cached:
+            return result
+        counted = CachedUsage(
+            usage.input_tokens,
+            result.usage.completion_tokens or usage.output_tokens or 0,
+            usage.cache_read_tokens,
+            usage.cache_write_tokens,
+        )
+        self._added = RequestUsage(
+            self._added.prompt_tokens + counted.prompt_tokens - result.usage.prompt_tokens,
+            self._added.completion_tokens + counted.completion_tokens - result.usage.completion_tokens,
+        )
+        self.last_usage = counted
+        return result.model_copy(update={"usage": counted})
+
+    async def close(self) -> None:
+        """Close the wrapped client."""
+        await self.client.close()
+
+    def actual_usage(self) -> RequestUsage:
+        """The wrapped client's, with the input it leaves out."""
+        return _sum(self.client.actual_usage(), self._added)
+
+    def total_usage(self) -> RequestUsage:
+        """The wrapped client's, with the input it leaves out."""
+        return _sum(self.client.total_usage(), self._added)
+
+    def count_tokens(self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = ()) -> int:
+        """Tokens of the application's own request, by the wrapped client."""
+        return self.client.count_tokens(messages, tools=tools)
+
+    def remaining_tokens(self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = ()) -> int:
+        """Room that the application's own request leaves, by the wrapped client."""
+        return self.client.remaining_tokens(messages, tools=tools)
+
+    @property
+    def capabilities(self) -> Any:
+        """The wrapped client's."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return self.client.capabilities
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """The wrapped client's."""
+        return self.client.model_info
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("client", "session", "member"):
+            raise AttributeError(name)
+        return getattr(self.client, name)
+
+    def _to_config(self) -> PrefixClientConfig:
+        return PrefixClientConfig(
+            client=self.client.dump_component(), role=self.role, prefix=settings_of(self.session)
+        )
+
+    @classmethod
+    def _from_config(cls, config: PrefixClientConfig) -> Self:
+        return cls(
+            ChatCompletionClient.load_component(config.client),
+            session_of_settings(config.prefix),
+            role=config.role,
+        )
+
+
+def _arguments(given: Request, layout: Layout | None) -> dict[str, Any]:
+    messages, tools, choice, output, extra = (
+        given.messages,
+        given.tools,
+        given.tool_choice,
+        given.json_output,
+        given.extra,
+    )
+    if layout is not None:
+        messages, tools, choice = layout.messages, layout.tools, layout.tool_choice
+    return {
+        "messages": messages,
+        "tools": tools,
+        "tool_choice": choice,
+        "json_output": output,
+        "extra_create_args": extra,
+    }
+
+
+def _original(given: Request) -> tuple[Any, ...]:
+    return given.messages, given.tools, given.tool_choice, given.json_output, given.extra
+
+
+async def _within(sending: Sending, stream: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """Iterate with the request in force only while the wrapped client runs."""
+    while True:
+        token = SENDING.set(sending)
+        try:
+            piece = await stream.__anext__()
+        except StopAsyncIteration:
+            return
+        finally:
+            SENDING.reset(token)
+        yield piece
+
+
+def _sum(first: RequestUsage, second: RequestUsage) -> RequestUsage:
+    return RequestUsage(
+        first.prompt_tokens + second.prompt_tokens, first.completion_tokens + second.completion_tokens
+    )

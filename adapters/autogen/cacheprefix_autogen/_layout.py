@@ -1,0 +1,213 @@
+"""The layout of a fork: shared system text and tools, the public transcript, the role's text, this turn's own messages."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autogen_core.models import (
+    AssistantMessage,
+    CreateResult,
+    FunctionExecutionResult,
+    FunctionExecutionResultMessage,
+    LLMMessage,
+    SystemMessage,
+    UserMessage,
+)
+from autogen_core.tools import Tool, ToolSchema
+from cacheprefix import Session
+from cacheprefix.profiles import Profile
+
+from cacheprefix_autogen._canonical import SENDER, called
+from cacheprefix_autogen._native import name_of, schema_of
+
+ANSWER = "Answer now in text, without calling a tool."
+"""Stands behind a turn's own messages where the request must not call tools and ``tool_choice`` must not vary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an agent hands to its model client."""
+
+    messages: Sequence[LLMMessage]
+    tools: Sequence[Tool | ToolSchema]
+    tool_choice: Any
+    json_output: Any
+    extra: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The request as it is to be sent."""
+
+    messages: list[LLMMessage]
+    tools: Sequence[Any]
+    tool_choice: Any
+    shared: int | None
+    """Messages behind the system text that siblings share; None where the messages are the application's own."""
+    allowed: tuple[str, ...] | None = None
+    """Tools to restrict to by ``tool_choice``."""
+    permitted: tuple[str, ...] | None = None
+    """Tools the role may call; None leaves that to the application."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """How a role's tools are told to the model."""
+
+    tools: Sequence[Any]
+    tool_choice: Any
+    permitted: tuple[str, ...] | None = None
+    allowed: tuple[str, ...] | None = None
+    said: tuple[str, ...] | None = None
+    """Tools to name in the tail."""
+    closing: str = ""
+
+
+def frozen_schema(tool: Tool | ToolSchema) -> dict[str, Any]:
+    """A copy of a tool's schema that later changes to the tool do not reach."""
+    return copy.deepcopy(dict(schema_of(tool)))
+
+
+def adopt(session: Session, tools: Sequence[Tool | ToolSchema]) -> None:
+    """Put an agent's tools into the shared union."""
+    if tools:
+        session.adopt_tools([frozen_schema(tool) for tool in tools], lambda schema: schema)
+
+
+def restrict(
+    session: Session,
+    profile: Profile,
+    given: Request,
+    own: Sequence[Tool | ToolSchema],
+    role: str,
+    *,
+    union: bool = True,
+) -> Restriction:
+    """The union in place of the role's tools, and how the rest of it is kept from the role.
+
+    ``own`` are the role's tools where the request leaves them out, as AutoGen's reflection does.
+    """
+    shared = session.prefix.tools if union else ()
+    names = session.prefix.tool_names
+    schema = isinstance(given.json_output, type)
+    choice = given.tool_choice
+    forced = choice not in ("auto", "none")
+    if forced or schema or not shared:
+        if given.tools or not own or forced:
+            return Restriction(given.tools, choice)
+        return _without_calls(profile, [frozen_schema(tool) for tool in own], tuple(name_of(tool) for tool in own))
+    natives = [tool.native if isinstance(tool.native, Mapping) else _schema_dict(tool.schema) for tool in shared]
+    extra = [tool for tool in given.tools if name_of(tool) not in names]
+    if extra:
+        listed = ", ".join(sorted(name_of(tool) for tool in extra))
+        session.note(f"tools outside the shared union were appended for role {role!r}: {listed}")
+    tools = [*natives, *extra]
+    permitted = () if choice == "none" else tuple(name_of(tool) for tool in given.tools)
+    if not permitted:
+        return _without_calls(profile, tools, tuple(name_of(tool) for tool in own), all_names=set(names))
+    if set(permitted) >= set(names):
+        return Restriction(tools, "auto")
+    if profile.tool_choice_safe == "allowed_tools":
+        return Restriction(tools, "auto", permitted, permitted)
+    return Restriction(tools, "auto", permitted, said=permitted)
+
+
+def _without_calls(
+    profile: Profile, tools: Sequence[Any], own: tuple[str, ...], all_names: set[str] | None = None
+) -> Restriction:
+    if profile.tool_choice_safe == "allowed_tools" or profile.tool_choice_safe == "none":
+        said = None
+        if profile.tool_choice_safe == "none" and own and all_names and not set(own) >= all_names:
+            said = own
+        return Restriction(tools, "none", (), said=said)
+    said = None if all_names and own and set(own) >= all_names else own
+    return Restriction(tools, "auto", (), said=said, closing=ANSWER if own else "")
+
+
+def _schema_dict(schema: bytes) -> Mapping[str, Any]:
+    from cacheprefix.prompt import loads  # noqa: PLC0415 - only for prefixes whose tools were given as other dicts
+
+    plain: Mapping[str, Any] = loads(schema)
+    return plain
+
+
+def instruction_of(texts: Sequence[str], shared: str, extra: str = "") -> str:
+    """The role's text: its system texts without the shared part in them."""
+    shared = shared.strip()
+    own = [text.replace(shared, "", 1).strip() if shared else text for text in texts]
+    return "\n\n".join(dict.fromkeys(part for part in (extra, *own) if part))
+
+
+def compose(
+    session: Session,
+    role: str,
+    texts: Sequence[str],
+    shared: Sequence[UserMessage],
+    local: Sequence[LLMMessage],
+    restriction: Restriction,
+    volatile: Mapping[str, str] | None = None,
+    *,
+    system: str | None = None,
+) -> Layout:
+    """The fork's messages. Those of the turn under way stay the same objects; memory moves behind the prefix."""
+    remembered = [str(message.content) for message in local if isinstance(message, SystemMessage)]
+    beside = {**({"memory": "\n\n".join(dict.fromkeys(remembered))} if remembered else {}), **(volatile or {})}
+    text = session.tail_for(
+        role, instruction_of(texts, session.prefix.system), tools=restriction.said, volatile=beside
+    )
+    opening = session.prefix.text if system is None else system
+    messages: list[LLMMessage] = [SystemMessage(content=opening)] if opening else []
+    messages += shared
+    if text:
+        messages.append(UserMessage(content=text, source=SENDER))
+    messages += [message for message in local if not isinstance(message, SystemMessage)]
+    if restriction.closing:
+        messages.append(UserMessage(content=restriction.closing, source=SENDER))
+    return Layout(
+        messages, restriction.tools, restriction.tool_choice, len(shared), restriction.allowed, restriction.permitted
+    )
+
+
+def refusal(layout: Layout, result: CreateResult, role: str) -> list[LLMMessage] | None:
+    """What to answer when the role called tools it may not use: the call and its errors; None when all is well."""
+    names = called(result.content)
+    if layout.permitted is None or not names or set(names) <= set(layout.permitted):
+        return None
+    listed = ", ".join(layout.permitted) or "none"
+    assert not isinstance(result.content, str)
+    errors = [
+        FunctionExecutionResult(
+            content=f"Tool {call.name!r} was not run: tools available to the role {role!r} are: {listed}.",
+            name=call.name,
+            call_id=call.id,
+            is_error=True,
+        )
+        for call in result.content
+    ]
+    return [
+        AssistantMessage(content=result.content, source=role or "assistant"),
+        FunctionExecutionResultMessage(content=errors),
+    ]
+
+
+def after_refusal(layout: Layout, again: Sequence[LLMMessage], tries: int) -> Layout | None:
+    """The request once more with the refusal in its turn; the second time the application's own."""
+    return None if tries else replace(layout, messages=[*layout.messages, *again])
+
+
+def shared_tokens(session: Session, model: str, layout: Layout, count_shared: Sequence[UserMessage]) -> Callable[[], int]:
+    """Counts what the next request shares beside the prefix's own text."""
+
+    def tokens() -> int:
+        texts = sum(session.count(_text(message), model) for message in count_shared)
+        return texts + sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools) * bool(layout.tools)
+
+    return tokens
+
+
+def _text(message: UserMessage) -> str:
+    content = message.content
+    return content if isinstance(content, str) else " ".join(part for part in content if isinstance(part, str))

@@ -1,0 +1,194 @@
+"""One agent's part in a session: what it has seen, where its turn began, and the layout of its requests."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
+from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
+from autogen_core.models import (
+    AssistantMessage,
+    FunctionExecutionResultMessage,
+    LLMMessage,
+    SystemMessage,
+    UserMessage,
+)
+from cacheprefix import Conversation, Session
+
+from cacheprefix_autogen._budget import shortened
+from cacheprefix_autogen._canonical import SENDER, from_history, lead, split_history
+from cacheprefix_autogen._context import CURRENT, ForkContext
+from cacheprefix_autogen._layout import (
+    ANSWER,
+    Layout,
+    Request,
+    compose,
+    instruction_of,
+    restrict,
+    shared_tokens,
+)
+from cacheprefix_autogen._native import model_of
+from cacheprefix_autogen._transcript import View
+
+ToolMemory = Literal["turn", "private"]
+Volatile = Callable[[], Mapping[str, str]]
+
+
+class Member:
+    """What the model client of an agent asks for the layout of a request.
+
+    ``view`` is None where the client stands alone, built by configuration: then the layout is a pure function
+    of the messages it is handed. ``alone`` leaves the messages as they are (a single agent with nobody to
+    share with) and only keeps the tools in requests that AutoGen sends without them.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        name: str,
+        view: View | None = None,
+        *,
+        context: ChatCompletionContext | None = None,
+        alone: bool = False,
+        tool_memory: ToolMemory = "turn",
+        volatile: Volatile | None = None,
+    ) -> None:
+        self.session = session
+        self.name = name
+        self.view = view
+        self.context = context
+        self.alone = alone
+        self.tool_memory = tool_memory
+        self.volatile = volatile
+        self.tools: Sequence[Any] = ()
+        self.keeps_tools = False
+        """Set where the agent's tools clash with others' of the same name: they stay out of the union."""
+        self.start: int | None = None
+        """Where, in the agent's own context, the messages of the turn under way begin; None outside a turn."""
+        self.broken = False
+        """Set when the view no longer holds all that the agent was told; requests are then left as they are."""
+
+    @property
+    def conversation(self) -> str:
+        """The team's or the agent's run, for reports and decisions."""
+        return "" if self.view is None else self.view.transcript.id
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the application shortens this agent's context itself; then its messages are left alone."""
+        native = self.context.inner if isinstance(self.context, ForkContext) else self.context
+        return native is not None and not isinstance(native, UnboundedChatCompletionContext)
+
+    async def enter(self, messages: Sequence[BaseChatMessage]) -> None:
+        """A turn begins with these messages."""
+        if self.view is not None:
+            self.view.receive(messages)
+        if self.context is not None:
+            incoming = sum(1 + (len(m.context) if isinstance(m, HandoffMessage) else 0) for m in messages)
+            self.start = len(await self.context.get_messages()) + incoming
+
+    def leave(self, message: BaseChatMessage | None) -> None:
+        """The turn is over; ``message`` is what it gave the others, None if it failed or was cancelled."""
+        self.start = None
+        if message is not None and self.view is not None:
+            self.view.produce(message)
+
+    def reset(self) -> None:
+        """Forget everything that was said."""
+        self.start, self.broken = None, False
+        if self.view is not None:
+            self.view.clear()
+
+    def layout(self, client: Any, given: Request) -> Layout | None:
+        """The layout of a request; None to send it as it came."""
+        if given.tools:
+            self.tools = given.tools
+        model = model_of(client)
+        if not (self.alone or self.bounded or self.broken):
+            found = self._forked(given, model)
+            if found is not None:
+                return found
+        return self._plain(given, model)
+
+    def _forked(self, given: Request, model: str) -> Layout | None:
+        session = self.session
+        texts, rest = lead(given.messages)
+        split = self._split(rest, model)
+        if split is None:
+            return None
+        shared, local = split
+        restriction = restrict(
+            session, session.profile(model), given, self.tools, self.name, union=not self.keeps_tools
+        )
+        volatile = dict(self.volatile()) if self.volatile is not None else None
+        layout = compose(session, self.name, texts, shared, local, restriction, volatile)
+        enough = session.shares(self.conversation, model, shared_tokens(session, model, layout, shared))
+        return layout if enough else None
+
+    def _split(self, rest: Sequence[LLMMessage], model: str) -> tuple[list[UserMessage], list[LLMMessage]] | None:
+        session, conversation = self.session, self._decisions()
+        if self.view is None:
+            start = split_history(rest)
+            before = shortened(session, conversation, rest[:start], model)
+            return list(from_history(before)), shortened(session, conversation, rest[start:], model)
+        if self.start is None or self.start > len(rest):
+            return None
+        local = list(rest[self.start :])
+        if self.tool_memory == "private":
+            local = [*_tool_traffic(rest[: self.start]), *local]
+        return self.view.forms(), shortened(session, conversation, local, model)
+
+    def _decisions(self) -> Conversation:
+        if self.view is not None:
+            return self.session.conversation(self.view.transcript.id)
+        context = CURRENT.get()
+        if context is None:
+            return self.session.conversation()
+        if context.conversation is None:
+            context.conversation = self.session.conversation(uuid.uuid4().hex)
+            if "conversation" in context.saved:
+                context.conversation.restore(context.saved["conversation"], rebase=True)
+        found: Conversation = context.conversation
+        return found
+
+    def _plain(self, given: Request, model: str) -> Layout | None:
+        """The application's own messages: large tool results shortened, and the tools kept in every request.
+
+        AutoGen leaves them out when it reflects on tool results, which changes the prompt from its beginning.
+        """
+        session = self.session
+        texts, rest = lead(given.messages)
+        messages = [*given.messages[: len(texts)], *shortened(session, self._decisions(), rest, model)]
+        messages = self._shared_first(texts, messages) or messages
+        tools, choice, permitted = given.tools, given.tool_choice, None
+        if self.tools and not given.tools and choice == "none":
+            keep = session.profile(model).tool_choice_safe == "keep"
+            tools, choice, permitted = self.tools, "auto" if keep else "none", ()
+            if keep:
+                messages = [*messages, UserMessage(content=ANSWER, source=SENDER)]
+        if tools is given.tools and all(a is b for a, b in zip(messages, given.messages)):
+            return None
+        return Layout(messages, tools, choice, None, permitted=permitted)
+
+    def _shared_first(self, texts: Sequence[str], messages: Sequence[LLMMessage]) -> list[LLMMessage] | None:
+        """For agents that share no conversation: the common text as the system's, the role's own behind it."""
+        shared = self.session.prefix.system.strip()
+        if not (self.alone and shared and texts and shared in texts[0]) or texts[0].strip() == shared:
+            return None
+        role = instruction_of(texts, shared)
+        return [
+            SystemMessage(content=shared),
+            UserMessage(content=role, source=SENDER),
+            *messages[len(texts) :],
+        ]
+
+
+def _tool_traffic(messages: Sequence[LLMMessage]) -> list[LLMMessage]:
+    return [
+        m
+        for m in messages
+        if isinstance(m, FunctionExecutionResultMessage)
+        or (isinstance(m, AssistantMessage) and isinstance(m.content, list))
+    ]

@@ -1,0 +1,83 @@
+"""The selector's prompt as a fork: the conversation first, the participants and the question last."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from string import Formatter
+from typing import Any
+
+from autogen_agentchat.messages import BaseChatMessage
+from autogen_core.models import LLMMessage, SystemMessage, UserMessage
+from cacheprefix import Session
+
+from cacheprefix_autogen._canonical import SENDER
+from cacheprefix_autogen._layout import Layout, Request, restrict
+from cacheprefix_autogen._member import Member
+from cacheprefix_autogen._native import model_of
+from cacheprefix_autogen._transcript import Transcript, View
+
+ABOVE = "(the conversation above)"
+"""Stands where the selector's own prompt would repeat the history."""
+
+
+class SelectorMember(Member):
+    """Lays out the selection calls of a ``SelectorGroupChat``, whose own logic stays as it is."""
+
+    def __init__(self, session: Session, transcript: Transcript, template: str, models: Sequence[str]) -> None:
+        super().__init__(session, "selector", View(transcript))
+        self._template = template
+        self._pattern = pattern_of(template)
+        self._models = frozenset(models)
+
+    def observe(self, thread: Sequence[Any]) -> None:
+        """Take in the team's messages as the manager has them."""
+        if self.view is not None:
+            self.view.receive([message for message in thread if isinstance(message, BaseChatMessage)])
+
+    def layout(self, client: Any, given: Request) -> Layout | None:
+        """The selector's question behind the shared transcript; None where the prompt is not AutoGen's."""
+        session = self.session
+        found = self._question(given.messages)
+        if found is None or self.view is None or not self.view.entries:
+            return None
+        model = model_of(client)
+        shared = self.view.forms()
+        messages: list[LLMMessage] = [*shared, UserMessage(content=found, source=SENDER), *given.messages[1:]]
+        if model not in self._models:
+            # Another model reads nothing of the agents' cache: their system text and tools would be dead weight.
+            layout = Layout(messages, given.tools, given.tool_choice, len(shared))
+        else:
+            restriction = restrict(session, session.profile(model), given, (), self.name)
+            if session.prefix.text:
+                messages.insert(0, SystemMessage(content=session.prefix.text))
+            layout = Layout(
+                messages, restriction.tools, restriction.tool_choice, len(shared), restriction.allowed, ()
+            )
+        tokens = sum(session.count(str(form.content), model) for form in shared)
+        return layout if session.shares(self.conversation, model, lambda: tokens) else None
+
+    def _question(self, messages: Sequence[LLMMessage]) -> str | None:
+        first = messages[0].content if messages else None
+        match = self._pattern.fullmatch(first) if isinstance(first, str) else None
+        if match is None:
+            return None
+        fields = {name: match.group(name) for name in ("roles", "participants") if name in match.groupdict()}
+        return self._template.format_map(_Fields(fields))
+
+
+class _Fields(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return ABOVE
+
+
+def pattern_of(template: str) -> re.Pattern[str]:
+    """Reads the fields back out of a prompt that was made from ``template``."""
+    parts: list[str] = []
+    seen: set[str] = set()
+    for literal, name, _, _ in Formatter().parse(template):
+        parts.append(re.escape(literal))
+        if name is not None:
+            parts.append(f"(?P={name})" if name in seen else f"(?P<{name}>.*)")
+            seen.add(name)
+    return re.compile("".join(parts), re.DOTALL)

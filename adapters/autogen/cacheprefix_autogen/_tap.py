@@ -1,0 +1,207 @@
+"""The place where a request is finished: the SDK's own ``_post``, which sees the body as it will be sent.
+
+AutoGen's clients neither pass cache markers on (Anthropic) nor cached-token counts back, streaming or not.
+Both pass here, whatever HTTP library or client subclass is in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix.profiles import Usage, merge_usage, normalise_usage
+from cacheprefix.prompt import Api, Prompt
+
+if TYPE_CHECKING:
+    from cacheprefix import Session
+    from cacheprefix.prefix import ForkPolicy
+    from cacheprefix.session import Turn
+
+_PATHS: Mapping[str, Api] = {"/chat/completions": "openai-chat", "/v1/messages": "anthropic"}
+_TAPPED = "_cacheprefix_tapped"
+
+
+@dataclass(slots=True)
+class Sending:
+    """One request on its way through a client, and what came of it."""
+
+    session: Session
+    agent: str = ""
+    conversation: str = ""
+    shared_messages: int | None = None
+    """Messages behind the system text that siblings share; None where the layout is the application's own."""
+    original: Callable[[Prompt], Prompt | None] | None = None
+    allowed: tuple[str, ...] | None = None
+    """Tools to restrict the request to by ``tool_choice``; the array stays as it is."""
+    policy: ForkPolicy | None = None
+    rewrite: bool = False
+    turn: Turn | None = None
+    api: Api = "openai-chat"
+    usage: Usage | None = None
+    reports: list[Any] = field(default_factory=list)
+
+    def open(self, api: Api, body: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Begin the turn; the body and options to send, the very same objects when nothing changes."""
+        extra = options.get("extra_json")
+        full = {**body, **extra} if extra else body
+        headers = options.get("headers")
+        self.api = api
+        changed = self._settled(api, full) if self.rewrite else full
+        self.turn = self.session.begin(
+            changed,
+            api,
+            agent=self.agent,
+            conversation=self.conversation,
+            boundary=self._boundary if self.shared_messages is not None else None,
+            original=self.original,
+            headers=headers if isinstance(headers, Mapping) else None,
+            rewrite=self.rewrite,
+            policy=self.policy,
+        )
+        if self.turn.body is full:
+            return body, options
+        rest = {name: value for name, value in options.items() if name != "extra_json"} if extra else options
+        return dict(self.turn.body), rest
+
+    def _settled(self, api: Api, full: Mapping[str, Any]) -> Mapping[str, Any]:
+        if api != "openai-chat":
+            return full
+        added: dict[str, Any] = {}
+        if self.allowed is not None and full.get("tools"):
+            added["tool_choice"] = allowed_choice(self.allowed)
+        if full.get("stream") and "stream_options" not in full:
+            added["stream_options"] = {"include_usage": True}
+        return {**full, **added} if added else full
+
+    def _boundary(self, prompt: Prompt) -> int | None:
+        if self.shared_messages is None:
+            return None
+        system = 0
+        if prompt.api == "openai-chat":
+            system = len({section.path.split("]", 1)[0] for section in prompt.tier("system")})
+        end = system + self.shared_messages
+        return sum(1 for s in prompt.sections if s.tier != "messages" or message_index(s.path) < end)
+
+    def answered(self, report: Any, diagnostics: Any = None) -> None:
+        """The whole answer is here, with the provider's own usage."""
+        raw = _plain(report)
+        self.usage = normalise_usage(raw, self.api) if raw is not None else None
+        if self.turn is not None:
+            self.turn.finish(raw, diagnostics=_plain(diagnostics))
+
+    def failed(self) -> None:
+        """There will be no answer."""
+        if self.turn is not None:
+            self.turn.fail()
+
+
+SENDING: ContextVar[Sending | None] = ContextVar("cacheprefix_autogen_sending", default=None)
+
+
+def tap(client: Any) -> bool:
+    """Watch the SDK under an AutoGen client; False where there is none that can be watched."""
+    sdk = getattr(client, "_client", None)
+    found = False
+    for path in ("chat.completions", "beta.chat.completions", "messages"):
+        resource = sdk
+        for name in path.split("."):
+            resource = getattr(resource, name, None)
+        post = getattr(resource, "_post", None)
+        if resource is None or not callable(post):
+            continue
+        found = True
+        if not getattr(resource, _TAPPED, False):
+            resource._post = _watched(post)  # noqa: SLF001 - the SDKs have no public hook that sees the final body
+            setattr(resource, _TAPPED, True)
+    return found
+
+
+def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
+    async def watched(path: str, *, body: Any = None, options: Any = None, **rest: Any) -> Any:
+        sending = SENDING.get()
+        api = _PATHS.get(path)
+        options = {} if options is None else options
+        if api is None and path.endswith("/chat/completions"):
+            api = "openai-chat"  # Azure puts the deployment before the path
+        if sending is None or sending.turn is not None or api is None or not isinstance(body, Mapping):
+            return await post(path, body=body, options=options, **rest)
+        body, options = sending.open(api, body, options)
+        try:
+            result = await post(path, body=body, options=options, **rest)
+        except BaseException:
+            sending.failed()
+            raise
+        if rest.get("stream"):
+            return _Tee(result, sending)
+        sending.answered(getattr(result, "usage", None), getattr(result, "diagnostics", None))
+        return result
+
+    return watched
+
+
+class _Tee:
+    """A provider's stream; notes its first event and its usage on the way."""
+
+    def __init__(self, stream: Any, sending: Sending) -> None:
+        self._stream = stream
+        self._sending = sending
+        self._diagnostics: Any = None
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        sending = self._sending
+        try:
+            event = await self._stream.__anext__()
+        except StopAsyncIteration:
+            self._end()
+            raise
+        except BaseException:
+            sending.failed()
+            raise
+        if sending.turn is not None:
+            sending.turn.first_token()
+        message = getattr(event, "message", None)
+        for usage in (getattr(message, "usage", None), getattr(event, "usage", None)):
+            if usage is not None:
+                sending.reports.append(_plain(usage))
+        self._diagnostics = getattr(message, "diagnostics", None) or self._diagnostics
+        return event
+
+    def _end(self) -> None:
+        reports = self._sending.reports
+        self._sending.answered(merge_usage(*reports) if reports else None, self._diagnostics)
+
+    async def __aenter__(self) -> _Tee:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        self._end()
+        await self._stream.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def allowed_choice(names: tuple[str, ...]) -> Any:
+    """OpenAI's ``tool_choice`` that allows only ``names``; the array of tools stays as it is."""
+    if not names:
+        return "none"
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
+
+
+def message_index(path: str) -> int:
+    """The place in the body's message list that a section's path names."""
+    return int(path[path.index("[") + 1 : path.index("]")])
+
+
+def _plain(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    return dump() if callable(dump) else value

@@ -1,0 +1,283 @@
+"""``wrap`` and ``unwrap``: agents, teams and model clients as forks of one shared prefix."""
+
+from __future__ import annotations
+
+import asyncio
+import copy as copying
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from autogen_agentchat.agents import BaseChatAgent, MessageFilterAgent, SocietyOfMindAgent
+from autogen_agentchat.teams import BaseGroupChat, MagenticOneGroupChat, SelectorGroupChat
+from autogen_core import SingleThreadedAgentRuntime
+from autogen_core.models import ChatCompletionClient
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.errors import SetupError
+
+from cacheprefix_autogen._agent import Binding, adopt_tools, bind_agent, runners_of, tools_of
+from cacheprefix_autogen._client import PrefixClient
+from cacheprefix_autogen._common import common_text
+from cacheprefix_autogen._context import STATE
+from cacheprefix_autogen._group import Group
+from cacheprefix_autogen._member import Member, ToolMemory, Volatile
+from cacheprefix_autogen._native import model_of
+from cacheprefix_autogen._orchestrator import OrchestratorMember
+from cacheprefix_autogen._patch import BINDING
+from cacheprefix_autogen._running import take_over
+from cacheprefix_autogen._selector import SelectorMember
+from cacheprefix_autogen._state import load_transcript, save_transcript
+
+T = TypeVar("T")
+
+
+def wrap(
+    target: T,
+    session: Session | None = None,
+    *,
+    copy: bool = False,
+    tool_memory: ToolMemory = "turn",
+    volatile: Volatile | None = None,
+) -> T:
+    """Make an agent, a team or a model client send forks of the session's shared prefix.
+
+    In place, also in a team that has already run; with ``copy=True`` the original stays as it is. The agents
+    of a team share its transcript; what their system messages have in common becomes the shared system text
+    unless the session's prefix has one. ``tool_memory="private"`` shows an agent its own tool traffic of
+    earlier turns again (dearer; by default only its public message stays). ``volatile`` gives texts for one
+    request (time, retrieval), which stand at its end. Without a session one is made; ``session_of`` finds it.
+
+    Raises ``SetupError`` for anything else, for what is wrapped already, and for an AutoGen whose private
+    names are not those this version knows.
+    """
+    if isinstance(target, ChatCompletionClient):
+        return PrefixClient(target, session)  # type: ignore[return-value]
+    if not isinstance(target, (BaseChatAgent, BaseGroupChat)):
+        message = f"wrap takes an AutoGen agent, team or model client, found {type(target).__name__}"
+        raise SetupError(message)
+    if vars(target).get(BINDING) is not None:
+        message = f"{target.name!r} is wrapped already; unwrap it first, or wrap with copy=True before"
+        raise SetupError(message)
+    if copy:
+        target = copied(target)
+    options = {"tool_memory": tool_memory, "volatile": volatile}
+    agents = _agents(target)
+    session = _settled(session or Session(), agents)
+    if isinstance(target, BaseGroupChat):
+        _bind_team(target, session, options)
+    else:
+        declared = bool(session.prefix.system or session.prefix.tools) and len(agents) == 1
+        _bind_alone(target, session, options, private=not declared)
+    return target
+
+
+def unwrap(target: T) -> T:
+    """Take everything back; the agent or team goes on with its own full context. Does nothing when not wrapped."""
+    if isinstance(target, PrefixClient):
+        return target.client  # type: ignore[return-value]
+    binding = vars(target).get(BINDING)
+    if isinstance(binding, Binding):
+        binding.undo()
+    return target
+
+
+def session_of(target: Any) -> Session | None:
+    """The session of a wrapped agent, team or client; None when it is not wrapped."""
+    if isinstance(target, PrefixClient):
+        return target.session
+    binding = vars(target).get(BINDING)
+    return binding.session if isinstance(binding, Binding) else None
+
+
+def _agents(target: Any) -> list[BaseChatAgent]:
+    """All agents inside, those of nested teams and filters included; agents used as tools are not."""
+    if isinstance(target, BaseGroupChat):
+        return [agent for participant in target._participants for agent in _agents(participant)]  # noqa: SLF001
+    if isinstance(target, MessageFilterAgent):
+        return _agents(target._wrapped_agent)  # noqa: SLF001
+    if isinstance(target, SocietyOfMindAgent):
+        return [target, *_agents(target._team)]  # noqa: SLF001
+    return [target]
+
+
+def _settled(session: Session, agents: Sequence[BaseChatAgent]) -> Session:
+    """The session with what the agents' system texts have in common, unless it has a system text."""
+    if session.mode == "observe" or session.prefix.text:
+        return session
+    runners = [agent for outer in agents for runner in runners_of(outer) for agent in _agents(runner)]
+    texts = [text for agent in (*agents, *runners) if (text := _system_text(agent))]
+    found = common_text(texts)
+    if found:
+        session.adopt_system(found)
+    return session
+
+
+def _system_text(agent: Any) -> str:
+    return "\n".join(str(message.content) for message in getattr(agent, "_system_messages", None) or [])
+
+
+def _bind_alone(agent: BaseChatAgent, session: Session, options: Mapping[str, Any], *, private: bool) -> Binding:
+    group = Group(session, adopt=adopt_tools)
+    sub = runners_of(agent)
+    binding = bind_agent(agent, group, private=private or bool(sub), **options)
+    _adopt_all(group)
+    if isinstance(agent, SocietyOfMindAgent):
+        binding.inner.append(_bind_team(agent._team, session.child(agent.name), options))  # noqa: SLF001
+    for runner in sub:
+        binding.inner.append(_bind_runner(runner, session, options))
+    take_over(agent, group)
+    return binding
+
+
+def _bind_runner(runner: Any, session: Session, options: Mapping[str, Any]) -> Binding:
+    """An agent or team that works as a tool: a conversation of its own, from an empty context."""
+    bound = vars(runner).get(BINDING)
+    if isinstance(bound, Binding):
+        return bound
+    child = session.child(runner.name, SharedPrefix(system=session.prefix.system))
+    if isinstance(runner, BaseGroupChat):
+        return _bind_team(runner, child, options)
+    return _bind_alone(runner, child, options, private=True)
+
+
+def _bind_team(team: BaseGroupChat, session: Session, options: Mapping[str, Any], outer: Group | None = None) -> Binding:
+    group = Group(session, adopt=adopt_tools)
+    group.team = True
+    binding = Binding(team, session)
+    binding.patches.expect("_participants", "save_state", "load_state")
+    nested: list[tuple[Any, str]] = []
+    for rank, participant in enumerate(team._participants):  # noqa: SLF001 - AutoGen has no public way to them
+        if isinstance(participant, BaseGroupChat):
+            nested.append((participant, participant.name))
+            continue
+        if vars(participant).get(BINDING) is not None:
+            unwrap(participant)
+        binding.inner.append(bind_agent(participant, group, rank=rank, **options))  # type: ignore[arg-type]
+        if isinstance(participant, SocietyOfMindAgent):
+            nested.append((participant._team, participant.name))  # noqa: SLF001
+        binding.inner += [_bind_runner(runner, session, options) for runner in runners_of(participant)]
+    _adopt_all(group, [agent for inner, _ in nested for agent in _agents(inner)])
+    binding.inner += [_bind_team(inner, session.child(name), options, group) for inner, name in nested]
+    _bind_callers(team, group, binding)
+    _keep_transcript(team, group, binding)
+    take_over(team, group)
+    return binding.attach()
+
+
+def _adopt_all(group: Group, nested: Sequence[Any] = ()) -> None:
+    if group.session.mode == "observe":
+        return
+    for agent, member in group.members:
+        if not member.alone:
+            adopt_tools(group, member, tools_of(agent))
+    for agent in nested:
+        adopt_tools(group, Member(group.session, agent.name), tools_of(agent))
+
+
+def _bind_callers(team: BaseGroupChat, group: Group, binding: Binding) -> None:
+    """Teams whose manager asks a model itself: the selector, Magentic-One's orchestrator."""
+    client = getattr(team, "_model_client", None)
+    if not isinstance(client, ChatCompletionClient):
+        return
+    session = group.session
+    models = [model_of(agent._model_client.client) for agent, m in group.members if not m.alone]  # noqa: SLF001
+    member: Member
+    if isinstance(team, SelectorGroupChat):
+        member = _selector(team, group, binding, models)
+    elif isinstance(team, MagenticOneGroupChat):
+        member = OrchestratorMember(session, group.transcript)
+    else:
+        member = Member(session, "manager", alone=True)
+    wrapped = PrefixClient(client, session, role=member.name, member=member)
+    for owner in (binding, *_manager(team, binding)):
+        owner.patches.set("_model_client", wrapped)
+
+
+def _selector(team: SelectorGroupChat, group: Group, binding: Binding, models: Sequence[str]) -> Member:
+    binding.patches.expect("_selector_prompt", "_selector_func", "_model_context")
+    member = SelectorMember(group.session, group.transcript, team._selector_prompt, models)  # noqa: SLF001
+    member.context = team._model_context  # noqa: SLF001
+    group.callers.append(member)
+    own = team._selector_func  # noqa: SLF001
+
+    async def selector_func(thread: Sequence[Any]) -> str | None:
+        group.session.attempt("selector", lambda: member.observe(thread), None)
+        chosen: Any = own(thread) if own is not None else None
+        return await chosen if asyncio.iscoroutine(chosen) else chosen
+
+    for owner in (binding, *_manager(team, binding)):
+        owner.patches.set("_selector_func", selector_func)
+        if hasattr(owner.patches.target, "_is_selector_func_async"):
+            owner.patches.set("_is_selector_func_async", True)
+    return member
+
+
+def _manager(team: BaseGroupChat, binding: Binding) -> list[Binding]:
+    """The manager of a team that has already run, bound beside it."""
+    from cacheprefix_autogen._running import instance_of  # noqa: PLC0415 - beside its other use
+
+    found = instance_of(team, team._group_chat_manager_topic_type)  # noqa: SLF001
+    if found is None:
+        return []
+    for inner in binding.inner:
+        if inner.patches.target is found:
+            return [inner]
+    binding.inner.append(Binding(found, binding.session))
+    return [binding.inner[-1]]
+
+
+def _keep_transcript(team: BaseGroupChat, group: Group, binding: Binding) -> None:
+    save, load = team.save_state, team.load_state
+
+    async def save_state() -> Mapping[str, Any]:
+        return {**await save(), STATE: save_transcript(group)}
+
+    async def load_state(state: Mapping[str, Any]) -> None:
+        kept = state.get(STATE)
+        if kept:
+            group.session.attempt("load state", lambda: load_transcript(group, kept), None)
+        for caller in group.callers:
+            caller.reset()
+        await load({name: value for name, value in state.items() if name != STATE})
+
+    binding.patches.set("save_state", save_state)
+    binding.patches.set("load_state", load_state)
+
+
+def copied(target: Any) -> Any:
+    """A copy with contexts of its own; tools, model clients and conditions without state are shared."""
+    if isinstance(target, BaseGroupChat):
+        return _copied_team(target)
+    new = copying.copy(target)
+    for name in ("_model_context", "_memory_buffer"):
+        if hasattr(new, name):
+            setattr(new, name, copying.deepcopy(getattr(new, name)))
+    if isinstance(target, MessageFilterAgent):
+        new._wrapped_agent = copied(target._wrapped_agent)  # noqa: SLF001
+    if isinstance(target, SocietyOfMindAgent):
+        new._team = _copied_team(target._team)  # type: ignore[arg-type]  # noqa: SLF001
+    return new
+
+
+def _copied_team(team: BaseGroupChat) -> BaseGroupChat:
+    if not getattr(team, "_embedded_runtime", False):
+        message = f"{team.name!r} runs on a runtime of its own, which a copy cannot join; wrap it in place"
+        raise SetupError(message)
+    new = copying.copy(team)
+    vars(new).update(
+        _participants=[copied(participant) for participant in team._participants],  # noqa: SLF001
+        _team_id=(team_id := str(uuid.uuid4())),
+        _group_topic_type=f"group_topic_{team_id}",
+        _group_chat_manager_topic_type=f"{team._group_chat_manager_name}_{team_id}",  # noqa: SLF001
+        _participant_topic_types=[f"{name}_{team_id}" for name in team._participant_names],  # noqa: SLF001
+        _output_topic_type=f"output_topic_{team_id}",
+        _output_message_queue=asyncio.Queue(),
+        _termination_condition=copying.deepcopy(team._termination_condition),  # noqa: SLF001
+        _runtime=SingleThreadedAgentRuntime(ignore_unhandled_exceptions=False),
+        _initialized=False,
+        _is_running=False,
+    )
+    for name in ("_model_context",):
+        if hasattr(new, name):
+            setattr(new, name, copying.deepcopy(getattr(new, name)))
+    return new
