@@ -106,10 +106,14 @@ def contend(
     *,
     lease: float,
     patience: float | None = None,
+    owner: str | None = None,
     clock: Callable[[], float] = steady,
 ) -> Generator[Effect, Any, Turn[T]]:
-    """Return the flow behind :func:`elect`, to be part of a longer one."""
-    held = Lease(store, key, uuid.uuid4().hex, lease)
+    """Return the flow behind :func:`elect`, to be part of a longer one.
+
+    ``owner`` names who leads, for callers of whom at most one at a time contends for a key.
+    """
+    held = Lease(store, key, owner or uuid.uuid4().hex, lease)
     began = clock()
     allowed = lease if patience is None else patience
     pause = _FIRST_LOOK

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, NamedTuple
 
@@ -66,6 +67,8 @@ class Engine:
         self._is_error = is_error
         self._clock = clock
         self._lock = threading.Lock()
+        # One name for all leases of this process: one that it failed to give back is its own still.
+        self._owner = uuid.uuid4().hex
         # Generations whose bump failed: until it succeeds, nothing kept can be trusted.
         self._owed: set[str] = set()
 
@@ -182,6 +185,7 @@ class Engine:
     def after_fork(self) -> None:
         """Leave the parent's locks and flights alone."""
         self._lock = threading.Lock()
+        self._owner = uuid.uuid4().hex
         self.flights.after_fork()
 
     def _lead(
@@ -227,6 +231,7 @@ class Engine:
                 look,
                 lease=self._lease,
                 patience=patience,
+                owner=self._owner,
                 clock=self._clock,
             )
         except Exception as error:

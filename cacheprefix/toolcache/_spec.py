@@ -131,7 +131,9 @@ def resources(
         for item in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(item, bool) or not isinstance(item, (str, int)):
                 return None
-            place = f"{kind}:/{item}".casefold() if kind else _path(str(item), environment.get("cwd"), resolve)
+            place = (
+                f"{kind}:/{item}".casefold().rstrip("/") if kind else _path(str(item), environment.get("cwd"), resolve)
+            )
             if place is None:
                 return None
             found.append(place)
@@ -148,7 +150,8 @@ def _path(text: str, cwd: str | None, resolve: Callable[[str], str] | None) -> s
         if resolve is not None:
             text = resolve(text).replace("\\", "/")
     # Names that differ only in case or composition are one file on some systems.
-    return "/" + unicodedata.normalize("NFC", posixpath.normpath(text)).casefold().lstrip("/")
+    # The root is the empty name, as it is among the folders above every path.
+    return ("/" + unicodedata.normalize("NFC", posixpath.normpath(text)).casefold().lstrip("/")).rstrip("/")
 
 
 @lru_cache(maxsize=4_096)
