@@ -1,7 +1,9 @@
 """What stands in the prompt and for how long: views, decisions, the ledger, budgets and compaction."""
 
 from cacheprefix.context._apply import apply, sendable, text_message
+from cacheprefix.context._boundaries import Boundaries, Boundary, boundaries_of
 from cacheprefix.context._budget import READ_TOOL, Budgeted, Results, ToolResultBudget, budget_results
+from cacheprefix.context._build import Built, build, build_messages
 from cacheprefix.context._compaction import Circumstances, Compaction, plan_compaction
 from cacheprefix.context._decisions import (
     Decision,
@@ -25,8 +27,20 @@ from cacheprefix.context._policies import (
 )
 from cacheprefix.context._prices import Estimate, Prices, estimate
 from cacheprefix.context._read import Form, views_of
+from cacheprefix.context._readback import READ_TOOL_SCHEMA, full_result_reader
 from cacheprefix.context._replay import Item, Replayed, replay
+from cacheprefix.context._rewrite import carry_out, compact, compact_for_request, dumps, from_json, loads, plan, to_json
 from cacheprefix.context._situation import Policy, Situation
+from cacheprefix.context._state import (
+    ContextState,
+    append_context,
+    append_message,
+    new_state,
+    refresh_zones,
+    set_zone,
+    stats,
+    transition,
+)
 from cacheprefix.context._strategies import (
     Cut,
     Strategy,
@@ -38,6 +52,7 @@ from cacheprefix.context._strategies import (
     tail,
 )
 from cacheprefix.context._summary import Removed, Summarise, SummaryRequest, extract
+from cacheprefix.context._transitions import Mode, TransitionHook, drop_tool_messages, trim_tool_outputs
 from cacheprefix.context._views import (
     CallView,
     Count,
@@ -52,16 +67,23 @@ from cacheprefix.context._views import (
     make_result,
 )
 from cacheprefix.context._window import ContextStats, RequestBudget, hand_over
+from cacheprefix.context._zones import Consolidate, Zone, concatenate
 
 __all__ = [
     "DONE_USES",
     "READ_TOOL",
+    "READ_TOOL_SCHEMA",
     "STALE_RESULTS",
     "Action",
+    "Boundaries",
+    "Boundary",
     "Budgeted",
+    "Built",
     "CallView",
     "Circumstances",
     "Compaction",
+    "Consolidate",
+    "ContextState",
     "ContextStats",
     "Count",
     "Cut",
@@ -77,6 +99,7 @@ __all__ = [
     "Item",
     "Ledger",
     "MessageView",
+    "Mode",
     "Plan",
     "Policy",
     "Prices",
@@ -93,14 +116,29 @@ __all__ = [
     "SummaryRequest",
     "ThinkingView",
     "ToolResultBudget",
+    "TransitionHook",
+    "Zone",
+    "append_context",
+    "append_message",
     "apply",
+    "boundaries_of",
     "budget_results",
+    "build",
+    "build_messages",
+    "carry_out",
     "clear_thinking",
     "clear_tool_results",
+    "compact",
+    "compact_for_request",
+    "concatenate",
     "digest_of",
+    "drop_tool_messages",
     "drop_tool_uses",
+    "dumps",
     "estimate",
     "extract",
+    "from_json",
+    "full_result_reader",
     "grep",
     "groups_of",
     "hand_over",
@@ -108,19 +146,28 @@ __all__ = [
     "head_tail",
     "is_open",
     "json_aware",
+    "loads",
     "looks_like_error",
     "make_call",
     "make_message",
     "make_result",
     "merge_json",
+    "new_state",
     "none",
     "orphans_of",
+    "plan",
     "plan_compaction",
+    "refresh_zones",
     "replay",
     "sendable",
+    "set_zone",
     "sliding_window",
+    "stats",
     "tail",
     "text_message",
+    "to_json",
+    "transition",
+    "trim_tool_outputs",
     "turn_starts",
     "views_of",
 ]

@@ -1,0 +1,67 @@
+"""Hooks that rewrite what a turn commits to the history; plain functions over message dicts of either form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+Mode = Literal["none", "manual", "agent_cycle"]
+"""When messages become history: at once, when told, or with the agent's final answer."""
+TransitionHook = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+"""Gets copies of the turn's messages and returns what is committed in their place."""
+
+
+def trim_tool_outputs(lines: int = 20) -> TransitionHook:
+    """A hook that keeps the last ``lines`` lines of every tool output."""
+
+    def hook(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for message in messages:
+            if message.get("role") == "tool":
+                message["content"] = _trimmed(message.get("content"), lines)
+            for block in _blocks(message):
+                if block.get("type") == "tool_result":
+                    block["content"] = _trimmed(block.get("content"), lines)
+        return messages
+
+    return hook
+
+
+def drop_tool_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A hook that commits words only: tool results go, and calls with them; text beside a call stays."""
+    kept: list[dict[str, Any]] = []
+    for message in messages:
+        if message.get("role") == "tool":
+            continue
+        blocks = _blocks(message)
+        if blocks:
+            words = [block for block in blocks if block.get("type") not in ("tool_use", "tool_result")]
+            if any(block.get("type") not in ("thinking", "redacted_thinking") for block in words):
+                kept.append({**message, "content": words})
+            continue
+        if "tool_calls" in message or "function_call" in message:
+            if message.get("content"):
+                kept.append({k: v for k, v in message.items() if k not in ("tool_calls", "function_call")})
+            continue
+        kept.append(message)
+    return kept
+
+
+def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    content = message.get("content")
+    return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+
+
+def _trimmed(content: Any, lines: int) -> Any:
+    if isinstance(content, str):
+        rows = content.splitlines()
+        if len(rows) <= lines:
+            return content
+        return "\n".join([f"[{len(rows) - lines} earlier lines cut]", *rows[len(rows) - lines :]])
+    if isinstance(content, list):
+        return [
+            {**block, "text": _trimmed(block["text"], lines)}
+            if isinstance(block, dict) and isinstance(block.get("text"), str)
+            else block
+            for block in content
+        ]
+    return content
