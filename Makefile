@@ -45,7 +45,9 @@ $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY):
 	@test -n "$(PYTHON)" || { echo 'no Python with venv found: install Python 3.10 or newer'; exit 1; }
 	@echo "== $(@D): installing the versions of $(PINS); this takes minutes the first time"
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	@PIP_CONSTRAINT=$(PINS) $(@D)/bin/python -m pip install --progress-bar off $(WHAT) | awk ' \
+	@pins=$(PINS); $(@D)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { pins=/dev/null; \
+		echo "   the pinned versions need Python 3.11; on this one the declared ranges decide"; }; \
+	PIP_CONSTRAINT=$$pins $(@D)/bin/python -m pip install --progress-bar off $(WHAT) | awk ' \
 		/^(Collecting|Processing)/ { if (++n % 20 == 0) { print "   " n " packages looked at"; fflush() } } \
 		/^(Building|Installing)/   { print "   " substr($$0, 1, 90) "..."; fflush() }'
 	@touch $@
