@@ -46,7 +46,7 @@ class Sending:
         """Begin the turn; the body and options to send, the very same objects when nothing changes."""
         extra = options.get("extra_json")
         full = {**body, **extra} if extra else body
-        headers = options.get("headers")
+        headers = options.get("headers") or {}
         self.api = api
         changed = self._settled(api, full) if self.rewrite else full
         self.turn = self.session.begin(
@@ -56,7 +56,7 @@ class Sending:
             conversation=self.conversation,
             boundary=self._boundary if self.shared_messages is not None else None,
             original=self.original,
-            headers=headers if isinstance(headers, Mapping) else None,
+            headers={name: value for name, value in headers.items() if isinstance(value, str)},
             rewrite=self.rewrite,
             policy=self.policy,
         )
