@@ -17,7 +17,7 @@ from cacheprefix._replies import (
     result_messages,
     user_message,
 )
-from cacheprefix.context import apply, views_of
+from cacheprefix.context import Form, apply, views_of
 from cacheprefix.errors import UnsafeForkError
 from cacheprefix.prefix import AbortHandle, Compatibility, Fork, ForkPolicy, compatibility
 from cacheprefix.prompt import Api, Prompt, dumps, encode
@@ -208,7 +208,7 @@ def _steps(plan: Plan) -> Generator[dict[str, Any] | ToolRequest, Any, ForkResul
 def _shortened(plan: Plan, messages: Sequence[Any]) -> Sequence[Any]:
     if plan.api == "openai-responses":
         return messages
-    form: Literal["openai", "anthropic"] = "anthropic" if plan.api == "anthropic" else "openai"
+    form: Form = "anthropic" if plan.api == "anthropic" else "openai-chat"
     session = plan.session
     model = str(plan.body.get("model", ""))
 

@@ -21,7 +21,7 @@ from cacheprefix.context import MessageView, ReplaceResult, Results, ResultView,
 from cacheprefix.errors import SetupError
 from cacheprefix.plugins import Plugins
 from cacheprefix.prefix import AbortHandle, Fork, ForkPolicy, SharedPrefix, TailPlacement, Tool, tail_text
-from cacheprefix.profiles import Profile, Registry, Usage, default_registry, money, normalise_usage
+from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, Usage, default_registry, money, normalise_usage
 from cacheprefix.prompt import Api, Counter, Memo, Prompt, decode, default_counter
 from cacheprefix.stores import MemoryStore, ResultStore
 
@@ -175,7 +175,12 @@ class Session:
 
     def profile(self, model: str, api: Api | None = None, provider: str | None = None) -> Profile:
         """The provider rules in force for a model."""
-        return self._registry.profile_for(model, provider=provider or self.provider, api=api)
+        wanted = provider or self.provider
+        try:
+            return self._registry.profile_for(model, provider=wanted, api=api)
+        except CacheprefixProfileWarning:
+            # A filter turned the one warning about an unknown model into an error; it is said, and not again.
+            return self._registry.profile_for(model, provider=wanted, api=api)
 
     def shares(self, conversation: str, model: str, tokens: Callable[[], int]) -> bool:
         """Whether requests of a conversation are to become forks: what they share must be long enough to be cached.
@@ -366,7 +371,7 @@ class Session:
     def _record(
         self, seen: Seen, first_token_at: float | None, raw: Any, ended: float, diagnostics: Mapping[str, Any] | None
     ) -> Call:
-        usage = raw if isinstance(raw, Usage) else normalise_usage(raw, seen.prompt.api)
+        usage = raw if isinstance(raw, Usage) else normalise_usage(raw, seen.prompt.api, profile=seen.profile)
         verdict = self._shared.model.finish(seen.observation, usage, ended, diagnostics=diagnostics)
         expectation = seen.observation.expectation
         units = units_of(usage, expectation.usage, seen.profile)

@@ -1,0 +1,267 @@
+"""Side forks over real SDK clients: every field of a policy has its effect, and the prefix stays the parent's."""
+
+import asyncio
+
+import anthropic
+import openai
+import pytest
+from cacheprefix import AbortHandle, ForkPolicy, Session, SharedPrefix, ToolResultBudget
+from cacheprefix.errors import AbortedError, UnsafeForkError
+from cacheprefix.prompt import ESTIMATE, decode
+from cacheprefix.server import Reply, SimulatedProvider, ToolCall
+
+SYSTEM = "The handbook says that every statement needs a source. " * 90
+KINDS = ["openai-chat", "openai-responses", "anthropic"]
+RULES = {"openai-chat": "openai-5.6", "openai-responses": "openai-5.6", "anthropic": "anthropic"}
+
+
+def script(request):
+    """Call the tool as long as the fork's question asks for it and no result has come."""
+    if "use the tool" in request.text and request.rounds < 2 and request.asked.tools:
+        return Reply(tool_calls=(ToolCall("look", {"n": request.rounds}),))
+    return Reply(text="the answer")
+
+
+class Client:
+    def __init__(self, kind, provider):
+        self.kind = kind
+        self.provider = provider
+        self.openai = openai.OpenAI(base_url=provider.openai_base_url, api_key="k", max_retries=0)
+        self.anthropic = anthropic.Anthropic(base_url=provider.anthropic_base_url, api_key="k", max_retries=0)
+
+    def send(self, body):
+        if self.kind == "openai-chat":
+            return self.openai.chat.completions.create(**body)
+        if self.kind == "openai-responses":
+            return self.openai.responses.create(**body)
+        return self.anthropic.messages.create(**body)
+
+    def parent(self):
+        """A request of the parent: history, one tool, settings."""
+        history = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+        schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+        if self.kind == "anthropic":
+            tool = {"name": "look", "description": "Look.", "input_schema": schema}
+            return {"model": "claude-sonnet-4-6", "max_tokens": 500, "system": SYSTEM, "tools": [tool], "messages": history}
+        if self.kind == "openai-responses":
+            tool = {"type": "function", "name": "look", "description": "Look.", "parameters": schema, "strict": False}
+            return {"model": "gpt-5.6", "instructions": SYSTEM, "tools": [tool], "input": history}
+        tool = {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": schema}}
+        return {"model": "gpt-5.6", "tools": [tool], "messages": [{"role": "system", "content": SYSTEM}, *history]}
+
+    def bodies(self):
+        return [record.json for record in self.provider.requests]
+
+    def prompts(self):
+        return [decode(record.body, self.kind) for record in self.provider.requests]
+
+
+@pytest.fixture(params=KINDS)
+def client(request):
+    with SimulatedProvider(rules=RULES[request.param], script=script) as provider:
+        yield Client(request.param, provider)
+
+
+def session(**options):
+    return Session(SharedPrefix(system=SYSTEM), counter=ESTIMATE, **options)
+
+
+def ask(client, text="a side question", on=None, **options):
+    return (on or session()).fork(text, body=client.parent(), api=client.kind, send=client.send, **options)
+
+
+def test_a_fork_extends_exactly_its_parents_sections_and_reads_them(client):
+    """Parent first, then the fork: identical sections, and the provider reads them."""
+    client.send(client.parent())
+    parent = client.prompts()[0]
+    marked = session()
+    first = ask(client, on=marked, role="one")
+    second = ask(client, "another", on=marked, role="two")
+    for prompt in client.prompts()[1:]:
+        assert prompt.sections[: len(parent.sections)] == parent.sections
+        assert len(prompt.sections) == len(parent.sections) + 1
+    assert client.provider.requests[2].outcome.read_tokens >= parent.tokens
+    assert (first.text, second.text) == ("the answer", "the answer")
+    assert first.compatibility.level in ("safe", "warns")
+
+
+def test_the_tool_loop_runs_with_results_and_errors_back_to_the_model(client):
+    """Values go back as text, exceptions as error results, and no executor is an error result too."""
+    seen = []
+
+    def executor(call, name, arguments):
+        seen.append((name, arguments))
+        if arguments["n"] == 1:
+            raise ValueError("no such place")
+        return {"found": arguments["n"]}
+
+    done = ask(client, "use the tool", tool_executor=executor)
+    assert seen == [("look", {"n": 0}), ("look", {"n": 1})]
+    assert (done.turns, done.stopped, done.text) == (3, "done", "the answer")
+    texts = "\n".join(s.text for s in client.prompts()[-1].sections)
+    assert "found" in texts
+    assert "error: ValueError: no such place" in texts
+    without = ask(client, "use the tool")
+    assert without.text == "the answer"
+    assert "has no tool executor" in "\n".join(s.text for s in client.prompts()[-1].sections)
+
+
+def test_max_turns_ends_the_loop_with_the_last_reply(client):
+    """One turn: the tool is asked for and not run."""
+    done = ask(client, "use the tool", policy=ForkPolicy(max_turns=1), tool_executor=lambda *a: "x")
+    assert (done.turns, done.stopped) == (1, "max_turns")
+    assert len(client.provider.requests) == 1
+
+
+def test_max_output_tokens_goes_out_in_the_apis_own_field(client):
+    """And leaves everything else of the parent's body as it was."""
+    ask(client, policy=ForkPolicy(max_output_tokens=77))
+    body = client.bodies()[0]
+    field = {"openai-chat": "max_completion_tokens", "openai-responses": "max_output_tokens", "anthropic": "max_tokens"}
+    assert body[field[client.kind]] == 77
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_an_unsafe_fork_raises_before_any_call_unless_it_is_meant(client, safe):
+    """Another model cannot read the prefix; ``rewrite`` says that this is intended."""
+    policy = ForkPolicy() if safe else ForkPolicy.rewrite()
+    overrides = {"model": "claude-opus-4-8" if client.kind == "anthropic" else "gpt-6"}
+    if safe:
+        with pytest.raises(UnsafeForkError, match="another model"):
+            ask(client, policy=policy, overrides=overrides)
+        assert not client.provider.requests
+    else:
+        assert ask(client, policy=policy, overrides=overrides).compatibility.level == "unsafe"
+        assert client.bodies()[0]["model"] == overrides["model"]
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_skip_cache_write_leaves_no_marker_behind_the_shared_part(client, skip):
+    """In a tool loop the growing tail is marked, unless nobody will read it again."""
+    parent = len(decode(client.parent(), client.kind).sections)
+    ask(client, "use the tool", policy=ForkPolicy(skip_cache_write=skip), tool_executor=lambda *a: "x" * 4000)
+    last = client.prompts()[-1]
+    behind = [i for i, s in enumerate(last.sections) if s.marker is not None and i >= parent]
+    assert bool(behind) != skip
+    assert any(s.marker is not None for s in last.sections[:parent])
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_share_state_decides_whose_state_the_tools_change(client, share):
+    """The parent's mapping itself, or a deep copy of it."""
+    state = {"notes": []}
+
+    def executor(call, name, arguments, state):
+        state["notes"].append(name)
+        return "ok"
+
+    ask(client, "use the tool", policy=ForkPolicy(share_state=share), tool_executor=executor, state=state)
+    assert bool(state["notes"]) == share
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_share_abort_stops_the_fork_with_its_parent(client, share):
+    """Stopped between the tool and the next call."""
+    parent = AbortHandle()
+
+    def executor(*call):
+        parent.abort()
+        return "ok"
+
+    def go():
+        return ask(client, "use the tool", policy=ForkPolicy(share_abort=share), tool_executor=executor, abort=parent)
+
+    if share:
+        with pytest.raises(AbortedError):
+            go()
+        assert len(client.provider.requests) == 1
+    else:
+        assert go().text == "the answer"
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_skip_transcript_leaves_no_trace_in_the_parents_history(client, skip):
+    """Otherwise the fork's messages are handed over when it has finished."""
+    history = []
+    done = ask(client, policy=ForkPolicy(skip_transcript=skip), commit=history.extend)
+    assert bool(history) != skip
+    if not skip:
+        assert tuple(history) == done.messages
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_isolated_keeps_the_forks_decisions_out_of_the_parents_ledger(client, isolated):
+    """A shortened result is decided in the fork; the parent learns of it only when they are one."""
+    if client.kind == "openai-responses":
+        pytest.skip("the tool-result budget reads chat and messages bodies")
+    mine = session(budget=ToolResultBudget(max_tokens=100))
+    ask(client, "use the tool", on=mine, policy=ForkPolicy(isolated=isolated), tool_executor=lambda *a: "word " * 2000)
+    assert bool(len(mine.conversation("").ledger)) != isolated
+    assert max(s.tokens for s in client.prompts()[-1].tier("messages")) < 400
+
+
+def test_purpose_and_role_stand_in_the_calls(client):
+    """Reports can tell helpers from workers."""
+    mine = session()
+    ask(client, on=mine, role="memory", policy=ForkPolicy.memory_update())
+    assert [(call.agent, call.purpose) for call in mine.calls] == [("memory", "memory_update")]
+
+
+def test_an_async_fork_takes_async_and_sync_executors(client):
+    """The same loop without blocking."""
+
+    async def send(body):
+        return await asyncio.to_thread(client.send, body)
+
+    async def executor(call, name, arguments):
+        await asyncio.sleep(0)
+        return "ok"
+
+    async def go():
+        mine = session()
+        options = {"body": client.parent(), "api": client.kind, "send": send}
+        both = [
+            await mine.afork("use the tool", tool_executor=executor, **options),
+            await mine.afork("use the tool", tool_executor=lambda *a: "ok", **options),
+        ]
+        return [done.turns for done in both]
+
+    assert asyncio.run(go()) == [3, 3]
+
+
+def test_a_provider_error_leaves_no_trace(client):
+    """The user's exception passes through, and no call is counted."""
+    mine = session()
+
+    def send(body):
+        raise ConnectionError("down")
+
+    with pytest.raises(ConnectionError):
+        mine.fork("x", body=client.parent(), api=client.kind, send=send)
+    assert mine.calls == ()
+
+
+class ShoutingTail:
+    def cacheprefix_fork(self, fork):
+        from dataclasses import replace
+
+        from cacheprefix.prompt import section
+
+        loud = section("messages", fork.tail[0].path, "text", "user", b"LOUD", len)
+        return replace(fork, tail=(loud,))
+
+
+class PrefixChanger:
+    def cacheprefix_fork(self, fork):
+        from dataclasses import replace
+
+        return replace(fork, prefix=replace(fork.prefix, sections=fork.prefix.sections[:1]))
+
+
+def test_a_plugin_may_change_the_tail_and_nothing_else(client):
+    """A changed prefix is refused and named; the fork goes on."""
+    ask(client, on=session(plugins=[ShoutingTail()]))
+    assert client.prompts()[-1].sections[-1].text == "LOUD"
+    with pytest.warns(UserWarning, match="only the tail may change"):
+        ask(client, "plain", on=session(plugins=[PrefixChanger()]))
+    assert "plain" in client.prompts()[-1].sections[-1].text
