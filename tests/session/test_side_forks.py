@@ -59,7 +59,10 @@ class Client:
 @pytest.fixture(params=KINDS)
 def client(request):
     with SimulatedProvider(rules=RULES[request.param], script=script) as provider:
-        yield Client(request.param, provider)
+        made = Client(request.param, provider)
+        yield made
+        made.openai.close()
+        made.anthropic.close()
 
 
 def session(**options):
