@@ -80,20 +80,18 @@ build: $(CORE)/$(READY)
 	for each in . adapters/langgraph adapters/autogen adapters/crewai; do \
 		$(CORE)/bin/python -m build --no-isolation --outdir dist $$each; done
 
-# benchmarks/NAME.py is `make bench-NAME`; names that begin with a framework run in its environment.
-BENCHES := $(filter-out bench-_%,$(patsubst benchmarks/%.py,bench-%,$(wildcard benchmarks/*.py)))
+# benchmarks/bench_NAME.py is `make bench-NAME`; names that begin with a framework run in its environment.
+BENCHES := $(patsubst benchmarks/bench_%.py,bench-%,$(wildcard benchmarks/bench_*.py))
 
 bench: $(BENCHES)
-	@echo "$(words $(BENCHES)) benchmarks run"
+	@echo "$(words $(BENCHES)) benchmarks run: $(BENCHES)"
 
-bench-autogen%: $(AUTOGEN)/$(READY)
-	$(AUTOGEN)/bin/python benchmarks/autogen$*.py $(ARGS)
+environment_of = $(if $(filter autogen%,$1),$(AUTOGEN),$(if $(filter crewai%,$1),$(CREWAI),$(CORE)))
 
-bench-crewai%: $(CREWAI)/$(READY)
-	$(CREWAI)/bin/python benchmarks/crewai$*.py $(ARGS)
-
-bench-%: $(CORE)/$(READY)
-	$(CORE)/bin/python benchmarks/$*.py $(ARGS)
+.SECONDEXPANSION:
+bench-%: $$(call environment_of,$$*)/$(READY)
+	@test -f benchmarks/bench_$*.py || { echo 'no benchmark $*; there are: $(BENCHES)'; exit 2; }
+	$(call environment_of,$*)/bin/python -m benchmarks.bench_$* $(ARGS)
 
 # Upgrade deliberately: change a version in constraints/, let the tests run, then write down what is installed.
 pins: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY)
