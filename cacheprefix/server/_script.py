@@ -120,15 +120,16 @@ class Request:
 
         0 when the model has not called a tool since it last answered or was last asked.
         """
-        count, results, calling = 0, False, False
+        count, results, joined = 0, False, False
         for section in reversed(self.prompt.tier("messages")):
             if is_tool_result(section):
-                results, calling = True, False
+                results, joined = True, False
             elif section.kind == "tool_use":
                 count += results
-                results, calling = False, True
-            elif section.kind == "thinking" or (calling and role(section) in ("assistant", "model", "+")):
-                continue
+                # What stands before a call in the same message belongs to that round.
+                results, joined = False, section.head in ("+", "item")
+            elif section.kind == "thinking" or (joined and role(section) in ("assistant", "model", "+")):
+                joined = joined and section.head == "+"
             elif count or results or role(section) in ("assistant", "model"):
                 break
         return count

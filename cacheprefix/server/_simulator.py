@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any, cast
 
 from cacheprefix.errors import BodyError
-from cacheprefix.profiles import Profile, Registry, default_registry
+from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, default_registry
 from cacheprefix.prompt import Api, CountTokens, Memo, Prompt, decode, estimate_tokens, loads
 from cacheprefix.server import _wire_anthropic, _wire_bedrock, _wire_chat, _wire_gemini, _wire_responses
 from cacheprefix.server._engine import ProviderCache, Serving
@@ -104,12 +104,12 @@ class Simulator:
         """The rules for a model: those of the row asked for, with the model's own values where it has any."""
         if isinstance(self.rules, Profile):
             return self.rules
-        if self.rules == AUTO:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return self.registry.profile_for(model, api=api)
-        found = self.registry.profile_for(model, provider=self.rules, api=api)
-        return found if found.name == self.rules else self.registry.get(self.rules)
+        row = None if self.rules == AUTO else self.rules
+        with warnings.catch_warnings():
+            # A provider serves what it is asked for; that a model has no row is the client's news.
+            warnings.simplefilter("ignore", CacheprefixProfileWarning)
+            found = self.registry.profile_for(model, provider=row, api=api)
+        return found if row in (None, found.name) else self.registry.get(str(row))
 
     def cache_for(self, profile: Profile, model: str) -> ProviderCache:
         """The cache that serves a model."""
