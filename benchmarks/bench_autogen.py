@@ -44,7 +44,7 @@ class Rules:
 RULES = (
     Rules("openai", "gpt-5-2025-08-07", 0.1),
     Rules("openai", "gpt-4o-2024-08-06", 0.5),
-    Rules("anthropic", "claude-sonnet-4-20250514", 0.1),
+    Rules("anthropic", "claude-sonnet-4-5-20250929", 0.1),
 )
 
 

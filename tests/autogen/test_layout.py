@@ -1,0 +1,163 @@
+"""What a wrapped team sends."""
+
+from __future__ import annotations
+
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.server import ToolCall
+from cacheprefix_autogen import session_of, wrap
+
+
+async def test_every_fork_begins_with_the_tools_system_and_transcript_of_those_before_it(provide, new_client):
+    """Each request extends what the previous one sent before its role's text."""
+    provider = provide("openai", Says())
+    team = RoundRobinGroupChat([role(name, new_client(provider)) for name in ROLES], max_turns=7)
+    wrap(team)
+    await team.run(task=TASK)
+    sent = prompts(provider.requests)
+    assert len(sent) == 7
+    for before, after in zip(sent, sent[1:]):
+        assert common(before, after) == tail_index(before)
+
+
+async def test_the_roles_text_stands_at_the_end_and_nowhere_else(provide, new_client):
+    """What differs between agents is only said in the last message."""
+    provider = provide("openai", Says())
+    team = wrap(RoundRobinGroupChat([role(name, new_client(provider)) for name in ROLES], max_turns=3))
+    await team.run(task=TASK)
+    for name, prompt in zip(ROLES, prompts(provider.requests)):
+        assert prompt.sections[0].text == HANDBOOK.strip()
+        assert f"You are the {name}." in prompt.sections[-1].text
+        assert not any("You are the" in section.text for section in prompt.sections[:-1])
+
+
+async def test_speakers_are_named_in_the_text_and_nowhere_else(provide, new_client):
+    """All transcript messages have one sender, so that everyone sees the same bytes."""
+    provider = provide("openai", Says())
+    team = wrap(RoundRobinGroupChat([role(name, new_client(provider)) for name in ROLES], max_turns=4))
+    await team.run(task=TASK)
+    messages = provider.requests[-1].json["messages"][1:]
+    assert {(message["role"], message.get("name")) for message in messages} == {("user", "user")}
+    assert [message["content"].split("\n")[0] for message in messages[:-1]] == [
+        "[user]",
+        "[planner]",
+        "[critic]",
+        "[writer]",
+    ]
+
+
+async def test_the_tools_are_one_union_in_order_of_names_in_every_request(provide, new_client):
+    """Agents with different tools send the same array, reflection included."""
+    steps = {name: (ToolCall(f"z_{name}", {"query": "q"}), "done") for name in ROLES}
+    provider = provide("openai", Says(steps))
+    team = RoundRobinGroupChat(
+        [role(n, new_client(provider), tools=[search(f"z_{n}")], reflect_on_tool_use=True) for n in ROLES],
+        max_turns=3,
+    )
+    wrap(team)
+    await team.run(task=TASK)
+    arrays = [record.json["tools"] for record in provider.requests]
+    assert len(arrays) == 6
+    assert [tool["function"]["name"] for tool in arrays[0]] == ["z_critic", "z_planner", "z_writer"]
+    assert all(array == arrays[0] for array in arrays)
+
+
+async def test_a_role_is_kept_to_its_own_tools_by_tool_choice_and_reflection_to_none(provide, new_client):
+    """On OpenAI the restriction is in allowed_tools, which is no part of the cached prompt."""
+    steps = {name: (ToolCall(f"z_{name}", {"query": "q"}), "done") for name in ROLES}
+    provider = provide("openai", Says(steps))
+    team = RoundRobinGroupChat(
+        [role(n, new_client(provider), tools=[search(f"z_{n}")], reflect_on_tool_use=True) for n in ROLES],
+        max_turns=1,
+    )
+    wrap(team)
+    await team.run(task=TASK)
+    first, reflection = (record.json["tool_choice"] for record in provider.requests)
+    assert first["allowed_tools"]["tools"] == [{"type": "function", "function": {"name": "z_planner"}}]
+    assert reflection == "none"
+
+
+async def test_tool_traffic_stays_within_its_turn(provide, new_client):
+    """The next agent reads the public message and not the call and its result."""
+    steps = {"planner": (ToolCall("search", {"query": "q"}), "planner has found it")}
+    provider = provide("openai", Says(steps))
+    team = RoundRobinGroupChat(
+        [
+            role("planner", new_client(provider), tools=[search()], reflect_on_tool_use=True),
+            role("critic", new_client(provider)),
+        ],
+        max_turns=3,
+    )
+    wrap(team)
+    await team.run(task=TASK)
+    assert "search for q" in provider.requests[1].prompt.sections[-1].text
+    for record in list(provider.requests)[2:4]:
+        assert not any("search for q" in section.text for section in record.prompt.sections)
+        assert any("planner has found it" in section.text for section in record.prompt.sections)
+
+
+async def test_private_tool_memory_shows_an_agent_its_earlier_tool_traffic_again(provide, new_client):
+    """With tool_memory="private" the results of earlier turns stand behind the shared transcript."""
+    steps = {"planner": (ToolCall("search", {"query": "q"}), "planner has found it")}
+    provider = provide("openai", Says(steps))
+    team = RoundRobinGroupChat(
+        [
+            role("planner", new_client(provider), tools=[search()], reflect_on_tool_use=True),
+            role("critic", new_client(provider)),
+        ],
+        max_turns=3,
+    )
+    wrap(team, tool_memory="private")
+    await team.run(task=TASK)
+    assert any("search for q" in section.text for section in provider.requests[3].prompt.sections)
+    assert not any("search for q" in section.text for section in provider.requests[2].prompt.sections)
+
+
+async def test_a_declared_prefix_wins_over_what_the_agents_have_in_common(provide, new_client):
+    """The session's own system text is the one that is sent."""
+    provider = provide("openai", Says())
+    team = RoundRobinGroupChat([role(name, new_client(provider)) for name in ROLES], max_turns=2)
+    session = Session(SharedPrefix(system="Rules of this house. " * 100))
+    wrap(team, session)
+    await team.run(task=TASK)
+    assert session_of(team) is session
+    assert all(prompt.sections[0].text == "Rules of this house. " * 100 for prompt in prompts(provider.requests))
+    assert HANDBOOK.strip()[:100] in provider.requests[0].prompt.sections[-1].text
+
+
+async def test_requests_below_the_providers_minimum_are_left_alone_and_noted(provide, new_client):
+    """What cannot be cached keeps its own layout."""
+    provider = provide("openai", Says())
+    agents = [role(n, new_client(provider), system_message=f"You are the {n}.") for n in ROLES]
+    team = wrap(RoundRobinGroupChat(agents, max_turns=2))
+    await team.run(task="Short.")
+    assert [record.json["messages"][0]["content"] for record in provider.requests] == [
+        "You are the planner.",
+        "You are the critic.",
+    ]
+    assert any("minimum" in note for note in session_of(team).report().notes)
+
+
+async def test_volatile_text_stands_behind_everything(provide, new_client):
+    """The time of day is said in the tail, so the next request shares all before it."""
+    provider = provide("openai", Says())
+    ticks = iter(range(100))
+    team = RoundRobinGroupChat([role(name, new_client(provider)) for name in ROLES], max_turns=3)
+    wrap(team, volatile=lambda: {"now": f"tick {next(ticks)}"})
+    await team.run(task=TASK)
+    sent = prompts(provider.requests)
+    assert [f"tick {i}" in prompt.sections[-1].text for i, prompt in enumerate(sent)] == [True] * 3
+    assert all(common(a, b) == tail_index(a) for a, b in zip(sent, sent[1:]))
+
+
+async def test_one_agent_alone_keeps_its_own_layout_but_not_the_loss_of_its_tools(provide, new_client):
+    """With nobody to share with, only the reflection without tools is mended."""
+    steps = {"planner": (ToolCall("search", {"query": "q"}), "done")}
+    provider = provide("openai", Says(steps))
+    agent = wrap(role("planner", new_client(provider), tools=[search()], reflect_on_tool_use=True))
+    await agent.run(task=TASK)
+    call, reflection = prompts(provider.requests)
+    assert "You are the planner." in call.tier("system")[0].text
+    assert common(call, reflection) == len(call.sections)
+    assert provider.requests[1].json["tool_choice"] == "none"
