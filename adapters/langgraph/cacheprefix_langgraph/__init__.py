@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from cacheprefix_langgraph._middleware import PrefixMiddleware
     from cacheprefix_langgraph._model import wrap_model
     from cacheprefix_langgraph._node import forked
+    from cacheprefix_langgraph._state import PrefixState
 
-_HOMES = {"PrefixMiddleware": "_middleware", "forked": "_node", "wrap_model": "_model"}
+_HOMES = {"PrefixMiddleware": "_middleware", "PrefixState": "_state", "forked": "_node", "wrap_model": "_model"}
 
-__all__ = ["PrefixMiddleware", "forked", "wrap_model"]
+__all__ = ["PrefixMiddleware", "PrefixState", "forked", "wrap_model"]
 
 
 def __getattr__(name: str) -> object:

@@ -13,7 +13,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from cacheprefix import Session
+from cacheprefix import Conversation, Session
 from cacheprefix.prefix import ForkPolicy
 
 
@@ -33,8 +33,8 @@ class Frame:
     """Role text before the role's own messages rather than at the very end."""
     volatile: Mapping[str, str] = field(default_factory=dict)
     policy: ForkPolicy | None = None
-    rewritten: Rewritten | None = None
-    """Set where a middleware has already rewritten the messages: the model then only finishes the body."""
+    state: Conversation | None = None
+    """The conversation's ledger, merged from the graph's state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class Rewritten:
     """Messages of the role's own that stand between the shared part and the tail."""
     system: tuple[str, ...]
     """The system texts the application had sent."""
-    applied: bool = True
+    restored: tuple[tuple[str, str], ...] = ()
+    """Shortened tool results: the text sent and the text the application had."""
 
 
 FRAME: ContextVar[Frame | None] = ContextVar("cacheprefix_langgraph_frame", default=None)

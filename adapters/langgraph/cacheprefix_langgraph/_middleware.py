@@ -6,22 +6,31 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from langchain.agents.middleware import AgentMiddleware, AgentState
-from langchain.agents.middleware.types import ModelRequest, ModelResponse, PrivateStateAttr, ToolCallRequest
+from langchain.agents.middleware.types import (
+    ExtendedModelResponse,
+    ModelRequest,
+    ModelResponse,
+    PrivateStateAttr,
+    ToolCallRequest,
+)
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Command
 from typing_extensions import NotRequired
 
 from cacheprefix import Session
+from cacheprefix.context import Ledger, merge_json
 from cacheprefix.prefix import ForkPolicy
 from cacheprefix_langgraph._frame import FRAME, Frame, thread_of
 from cacheprefix_langgraph._model import session_of, wrap_model
+from cacheprefix_langgraph._state import CHANNEL, conversation_of
 from cacheprefix_langgraph._tools import render
 
 ENTRY = "cacheprefix_entry"
 
 
-class _State(AgentState):
+class _State(AgentState[Any]):
+    cacheprefix: NotRequired[Annotated[dict[str, Any], merge_json]]
     cacheprefix_entry: NotRequired[Annotated[int, PrivateStateAttr]]
 
 
@@ -75,9 +84,10 @@ class PrefixMiddleware(AgentMiddleware):
         frame, changed = self._prepared(request)
         token = FRAME.set(frame)
         try:
-            return handler(changed)
+            response = handler(changed)
         finally:
             FRAME.reset(token)
+        return self._answered(request, frame, response)
 
     async def awrap_model_call(
         self, request: ModelRequest, handler: Callable[[ModelRequest], Awaitable[ModelResponse]]
@@ -86,9 +96,10 @@ class PrefixMiddleware(AgentMiddleware):
         frame, changed = self._prepared(request)
         token = FRAME.set(frame)
         try:
-            return await handler(changed)
+            response = await handler(changed)
         finally:
             FRAME.reset(token)
+        return self._answered(request, frame, response)
 
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
@@ -109,11 +120,13 @@ class PrefixMiddleware(AgentMiddleware):
         return (None, request) if prepared is None else prepared
 
     def _prepare(self, request: ModelRequest) -> tuple[Frame, ModelRequest]:
+        thread = thread_of(var_child_runnable_config.get())
         frame = Frame(
             session=self.session,
             role=self.role,
             instruction=self.instruction,
-            conversation=thread_of(var_child_runnable_config.get()),
+            conversation=thread,
+            state=conversation_of(self.session, thread, request.state.get(CHANNEL)),
             allowed=self.allowed,
             pinned=self.pinned,
             volatile=dict(self.volatile(request.state)) if self.volatile is not None else {},
@@ -128,6 +141,22 @@ class PrefixMiddleware(AgentMiddleware):
         entry = request.state.get(ENTRY) if self.pinned else None
         frame.shared = request.messages[:entry] if isinstance(entry, int) else list(request.messages)
         return frame, request.override(model=model)
+
+    def _answered(self, request: ModelRequest, frame: Frame | None, response: Any) -> Any:
+        """The response, with the decisions that were made for it."""
+        if frame is None or frame.state is None:
+            return response
+        ledger = frame.state.ledger
+        before = request.state.get(CHANNEL)
+
+        def answered() -> Any:
+            fresh = ledger.since(Ledger.from_json(before))
+            if not len(fresh):
+                return response
+            command: Command[Any] = Command(update={CHANNEL: fresh.to_json()})
+            return ExtendedModelResponse(model_response=response, command=command)
+
+        return self.session.attempt("ledger", answered, response)
 
     def _refusal(self, request: ToolCallRequest) -> ToolMessage | None:
         name = request.tool_call["name"]

@@ -26,6 +26,7 @@ from cacheprefix.session import unmodified
 from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten, thread_of
 from cacheprefix_langgraph._rewrite import boundary, rewrite
 from cacheprefix_langgraph._tools import allowed_choice, name_of, render
+from cacheprefix_langgraph._views import Views
 
 if TYPE_CHECKING:
     from langchain_core.outputs import ChatGenerationChunk, ChatResult
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=BaseChatModel)
 
 SESSION = "__cacheprefix_session__"
+VIEWS = "__cacheprefix_views__"
 
 
 @dataclass(slots=True)
@@ -74,6 +76,7 @@ def wrap_model(model: M, session: Session | None = None) -> M:
     copy = model.model_copy()
     object.__setattr__(copy, "__class__", _subclass(base))
     copy.__dict__[SESSION] = session
+    copy.__dict__[VIEWS] = Views()
     if session.mode == "fork" and getattr(copy, "stream_usage", False) is None:
         copy.stream_usage = True  # type: ignore[attr-defined]
     return copy
@@ -217,19 +220,14 @@ def _enter(model: Any, given: Any, config: Any, kwargs: dict[str, Any]) -> tuple
 def _rewritten(
     model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, sending: Sending
 ) -> tuple[Any, dict[str, Any]] | None:
-    done = frame.rewritten
-    if done is not None and not done.applied:
-        return None
     responses = bool(getattr(model, "use_responses_api", False))
     kwargs, said = _with_union(model, kwargs, frame, responses=responses)
-    if done is None:
-        messages = model._convert_input(given).to_messages()  # noqa: SLF001 - the class's own conversion
-        done = rewrite(messages, frame, allowed=said)
-        if not _worth(model, done, frame):
-            return None
-        given = done.messages
+    messages = model._convert_input(given).to_messages()  # noqa: SLF001 - the class's own conversion
+    done = rewrite(messages, frame, model.__dict__[VIEWS], allowed=said, model=_model_name(model))
+    if not _worth(model, done, frame):
+        return None
     sending.rewritten = done
-    return given, kwargs
+    return done.messages, kwargs
 
 
 def _with_union(
@@ -293,7 +291,14 @@ def _begin(model: Any, base: type[BaseChatModel], payload: dict[str, Any], sendi
     def original(prompt: Prompt) -> Prompt | None:
         if done is None:
             return None
-        return unmodified(prompt, system=done.system, tools=sending.tools, tail=done.tail, count=session.count)
+        return unmodified(
+            prompt,
+            system=done.system,
+            tools=sending.tools,
+            tail=done.tail,
+            count=session.count,
+            restored=done.restored,
+        )
 
     sending.turn = (frame.session if frame else session).begin(
         payload,

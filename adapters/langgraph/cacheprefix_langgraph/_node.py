@@ -11,9 +11,11 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables.config import var_child_runnable_config
 
 from cacheprefix import Session
+from cacheprefix.context import Ledger
 from cacheprefix.errors import SetupError
 from cacheprefix.prefix import ForkPolicy
 from cacheprefix_langgraph._frame import FRAME, Frame, thread_of
+from cacheprefix_langgraph._state import conversation_of, ledger_in, with_update
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,12 +67,14 @@ def forked(
 
         def frame(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Frame:
             state = args[0] if args else kwargs.get("state")
+            thread = thread_of(var_child_runnable_config.get())
             return Frame(
                 session=bound,
                 role=name,
                 instruction=instruction,
                 shared=_messages(state, messages_key),
-                conversation=thread_of(var_child_runnable_config.get()),
+                conversation=thread,
+                state=conversation_of(bound, thread, ledger_in(state, bound)),
                 allowed=None if tools is None else tuple(tools),
                 pinned=pinned,
                 volatile=dict(volatile(state)) if volatile is not None else {},
@@ -80,25 +84,36 @@ def forked(
         def entered(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Frame | None:
             return bound.attempt("forked", lambda: frame(args, kwargs), None)
 
+        def left(frame: Frame | None, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
+            if frame is None or frame.state is None:
+                return result
+            ledger = frame.state.ledger
+            before = Ledger.from_json(ledger_in(args[0] if args else kwargs.get("state"), bound))
+            return bound.attempt("ledger", lambda: with_update(result, ledger.since(before), bound, name), result)
+
         call = getattr(function, "__call__", None)  # noqa: B004 - looked at, not called: is it a coroutine function
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
 
             @functools.wraps(function)
             async def wrapped(*args: Any, **kwargs: Any) -> Any:
-                token = FRAME.set(entered(args, kwargs))
+                frame = entered(args, kwargs)
+                token = FRAME.set(frame)
                 try:
-                    return await function(*args, **kwargs)
+                    result = await function(*args, **kwargs)
                 finally:
                     FRAME.reset(token)
+                return left(frame, args, kwargs, result)
         else:
 
             @functools.wraps(function)
             def wrapped(*args: Any, **kwargs: Any) -> Any:
-                token = FRAME.set(entered(args, kwargs))
+                frame = entered(args, kwargs)
+                token = FRAME.set(frame)
                 try:
-                    return function(*args, **kwargs)
+                    result = function(*args, **kwargs)
                 finally:
                     FRAME.reset(token)
+                return left(frame, args, kwargs, result)
 
         wrapped.cacheprefix_session = bound  # type: ignore[attr-defined]
         wrapped.cacheprefix_role = name  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from cacheprefix.prompt import Prompt
 from cacheprefix_langgraph._frame import Frame, Rewritten
+from cacheprefix_langgraph._views import Views, carry_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +18,9 @@ TAIL_KEY = "cacheprefix_tail"
 """Marks our own tail messages in ``additional_kwargs``, which no provider sees."""
 
 
-def rewrite(messages: Sequence[BaseMessage], frame: Frame, *, allowed: Sequence[str] | None) -> Rewritten:
+def rewrite(
+    messages: Sequence[BaseMessage], frame: Frame, views: Views, *, allowed: Sequence[str] | None, model: str = ""
+) -> Rewritten:
     """The messages of a fork. Every message that is not a leading system message stays the same object.
 
     ``allowed`` names the role's tools where the restriction has to be said in the tail.
@@ -28,15 +31,31 @@ def rewrite(messages: Sequence[BaseMessage], frame: Frame, *, allowed: Sequence[
     texts = tuple(message.text for message in messages[:lead])
     rest = list(messages[lead:])
     shared = shared_count(rest, frame.shared)
+    rest, restored = shortened(rest, frame, views, model)
     text = frame.session.tail_for(frame.role, instruction_of(texts, frame), tools=allowed, volatile=frame.volatile)
     system = frame.session.prefix.text
     head: list[BaseMessage] = [SystemMessage(system)] if system else []
     if not text:
-        return Rewritten([*head, *rest], "", len(rest) - shared, texts)
+        return Rewritten([*head, *rest], "", len(rest) - shared, texts, restored)
     tail = HumanMessage(text, additional_kwargs={TAIL_KEY: frame.role})
     if frame.pinned:
-        return Rewritten([*head, *rest[:shared], tail, *rest[shared:]], text, 0, texts)
-    return Rewritten([*head, *rest, tail], text, len(rest) - shared, texts)
+        return Rewritten([*head, *rest[:shared], tail, *rest[shared:]], text, 0, texts, restored)
+    return Rewritten([*head, *rest, tail], text, len(rest) - shared, texts, restored)
+
+
+def shortened(
+    messages: list[BaseMessage], frame: Frame, views: Views, model: str
+) -> tuple[list[BaseMessage], tuple[tuple[str, str], ...]]:
+    """The messages with large tool results shortened, and for each the text sent and the one it stands for."""
+    session, state = frame.session, frame.state
+    if state is None or (session.budget is None and not len(state.ledger)):
+        return messages, ()
+    seen = session.attempt("views", lambda: views.of(messages, lambda text: session.count(text, model)), None)
+    decisions = session.shorten(state, seen, model) if seen is not None else ()
+    if not decisions:
+        return messages, ()
+    pairs = tuple((decision.text, messages[decision.index].text) for decision in decisions)
+    return carry_out(messages, decisions), pairs
 
 
 def instruction_of(texts: Sequence[str], frame: Frame) -> str:

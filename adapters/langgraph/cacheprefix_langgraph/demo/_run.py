@@ -13,7 +13,6 @@ from langchain_core.language_models import BaseChatModel
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.errors import MissingExtraError
-from cacheprefix.prompt import ESTIMATE
 from cacheprefix.session import Call, tally
 from cacheprefix_langgraph._model import wrap_model
 from cacheprefix_langgraph.demo._handbook import HANDBOOK, TASK

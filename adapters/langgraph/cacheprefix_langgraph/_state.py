@@ -1,0 +1,95 @@
+"""The conversation's ledger in the graph's own state, so that checkpoints carry it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.types import Command
+from typing_extensions import NotRequired, TypedDict
+
+from cacheprefix import Conversation, Session
+from cacheprefix.context import Ledger, merge_json
+
+CHANNEL = "cacheprefix"
+"""The state key; its values are plain JSON types, merged in any order with the same result."""
+
+
+class PrefixState(TypedDict):
+    """Mix into a graph's state to keep the ledger of decisions in its checkpoints."""
+
+    cacheprefix: NotRequired[Annotated[dict[str, Any], merge_json]]
+
+
+def ledger_in(state: Any, session: Session) -> Mapping[str, Any] | None:
+    """The ledger in a node's state, or in the graph's channel where the node is given less than the state.
+
+    A ``Send`` payload or a narrower input schema does not contain the channel; then LangGraph's own reader is
+    asked, which is internal and may be absent: decisions are then made anew, with the same result.
+    """
+    value = state.get(CHANNEL) if isinstance(state, Mapping) else getattr(state, CHANNEL, None)
+    if value is None:
+        config = var_child_runnable_config.get() or {}
+        read = (config.get("configurable") or {}).get("__pregel_read")
+        value = (
+            session.attempt("ledger channel", lambda: read(CHANNEL, False), None)
+            if callable(read) and has_channel(read)
+            else None
+        )
+    return value if isinstance(value, Mapping) else None
+
+
+def has_channel(read: Any) -> bool:
+    """Whether the running graph's state has the ledger's channel, as far as its reader tells."""
+    channels = next(
+        (a for a in (*getattr(read, "args", ()), *getattr(read, "keywords", {}).values()) if _is_channels(a)), None
+    )
+    return channels is not None and CHANNEL in channels
+
+
+def _is_channels(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(hasattr(channel, "checkpoint") for channel in value.values())
+
+
+def conversation_of(session: Session, thread: str, ledger: Mapping[str, Any] | None) -> Conversation:
+    """The conversation of a thread with the ledger of the graph's state; a run without a thread has its own."""
+    found = session.conversation(thread) if thread else Conversation("", scope=session.scope)
+    found.merge(ledger)
+    return found
+
+
+def with_update(result: Any, fresh: Ledger, session: Session, node: str) -> Any:
+    """A node's result with the decisions it made. Shapes LangGraph takes: None, dict, Command, lists, state objects."""
+    if not len(fresh):
+        return result
+    config = var_child_runnable_config.get() or {}
+    read = (config.get("configurable") or {}).get("__pregel_read")
+    if callable(read) and not has_channel(read):
+        session.note(
+            f"node {node!r}: the graph's state has no channel {CHANNEL!r}, so decisions on tool results are not kept "
+            "in checkpoints; add cacheprefix_langgraph.PrefixState to the state's bases"
+        )
+        return result
+    update = {CHANNEL: fresh.to_json()}
+    if result is None:
+        return update
+    if isinstance(result, dict):
+        return {**result, CHANNEL: merge_json(result.get(CHANNEL), update[CHANNEL])}
+    if isinstance(result, Command):
+        return _command(result, update)
+    if isinstance(result, (list, tuple)) and any(isinstance(item, Command) for item in result):
+        return [*result, Command(update=update)]
+    return [result, Command(update=update)]
+
+
+def _command(command: Command[Any], update: dict[str, Any]) -> Any:
+    if command.graph is not None:
+        return [command, Command(update=update)]
+    if command.update is None:
+        return replace(command, update=update)
+    if isinstance(command.update, dict):
+        merged = merge_json(command.update.get(CHANNEL), update[CHANNEL])
+        return replace(command, update={**command.update, CHANNEL: merged})
+    return replace(command, update=[*command._update_as_tuples(), (CHANNEL, update[CHANNEL])])  # noqa: SLF001 - as LangGraph does
