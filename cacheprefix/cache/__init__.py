@@ -1,0 +1,23 @@
+"""The client's model of the provider's prompt cache: expectations, breakpoints, verdicts."""
+
+from cacheprefix.cache._causes import CAUSES, FIXES, Cause
+from cacheprefix.cache._expect import Expectation
+from cacheprefix.cache._mark import mark
+from cacheprefix.cache._model import CacheModel, CacheStatus, Observation
+from cacheprefix.cache._plan import Breakpoint, plan_breakpoints
+from cacheprefix.cache._verdict import Verdict, VerdictKind
+
+__all__ = [
+    "CAUSES",
+    "FIXES",
+    "Breakpoint",
+    "CacheModel",
+    "CacheStatus",
+    "Cause",
+    "Expectation",
+    "Observation",
+    "Verdict",
+    "VerdictKind",
+    "mark",
+    "plan_breakpoints",
+]

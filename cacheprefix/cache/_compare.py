@@ -1,0 +1,114 @@
+"""Against which earlier prompt a request is held, and what differs between the two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cacheprefix.cache._causes import Cause
+from cacheprefix.cache._content import Change, change, equal_sections, kept
+from cacheprefix.prompt import Divergence, shared_characters
+
+if TYPE_CHECKING:
+    from cacheprefix.cache._line import Record
+    from cacheprefix.profiles import Profile
+
+_RELATED = 0.3
+_MOSTLY = 0.8
+_AROUND = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A difference from an earlier prompt that keeps this one from reading what that one had."""
+
+    cause: Cause
+    path: str
+    divergence: Divergence
+    record: Record
+    tokens: int
+    """What could be read without the difference. Tokens."""
+    sure: bool
+
+
+def difference_from(own: Record, shared: int, earlier: Iterable[Record], profile: Profile) -> Finding | None:
+    """What differs from the requests of the same agent, given newest first; None when ``own`` continues one.
+
+    ``shared`` is the number of sections that ``own`` shares with any prompt of its lane. The request it is
+    held against is the one with which it has most content in common, wherever that stands.
+    """
+    best: Record | None = None
+    best_shared, most, newest = 0, 0, None
+    for record in earlier:
+        if record.failed:
+            continue
+        newest = newest or record
+        equal = equal_sections(record.sections, own.sections)
+        # What stands behind the first difference can only be compared where the rest is not all new.
+        common = (own.totals[equal - 1] if equal else 0) + kept(record.sections, own.sections, equal)
+        if common > most:
+            best, best_shared, most = record, equal, common
+    if best is None:
+        return None
+    if best.lane != own.lane or best.keys[:best_shared] != own.keys[:best_shared]:
+        reachable = own.totals[shared - 1] if shared else 0
+        wanted = own.totals[best_shared - 1] if best_shared else 0
+        if wanted > reachable and (best is newest or reachable < _MOSTLY * wanted):
+            return _settings(own, best, most, profile)
+    return _content(own, best, best_shared, shared, most)
+
+
+def _settings(own: Record, before: Record, tokens: int, profile: Profile) -> Finding | None:
+    pairs: list[tuple[Cause, str, str, str]] = [
+        ("scope_changed", "scope", before.scope, own.scope),
+        ("scope_changed", "provider", before.provider, own.provider),
+        ("model_changed", "model", before.prompt.model, own.prompt.model),
+        ("settings_changed", "api", before.prompt.api, own.prompt.api),
+    ]
+    ours, theirs = own.prompt.settings, before.prompt.settings
+    pairs += [
+        ("settings_changed", name, theirs.get(name, ""), ours.get(name, ""))
+        for name in sorted({*ours, *theirs})
+        if profile.placement(name) != "none"
+    ]
+    if own.prompt.model == before.prompt.model:
+        found = next((pair for pair in pairs if pair[2] != pair[3]), None)
+    else:
+        # Another model often comes with rules of its own; then they are not a difference of their own.
+        found = next((pair for pair in pairs if pair[2] != pair[3] and pair[1] != "provider"), None)
+    if found is None:
+        return None
+    cause, path, old, new = found
+    return Finding(cause, path, _values(path, old, new), before, tokens, sure=True)
+
+
+def _values(path: str, before: str, after: str) -> Divergence:
+    offset = shared_characters(before, after)
+    start = max(0, offset - _AROUND)
+    end = offset + _AROUND
+    return Divergence(0, 0, path, offset, before[start:end], after[start:end], len(after) - len(before))
+
+
+def _content(own: Record, before: Record, equal: int, shared: int, common: int) -> Finding | None:
+    found = change(before.sections, own.sections, equal)
+    if found is None:
+        return None
+    prefix = own.totals[equal - 1] if equal else 0
+    tokens = prefix + found.behind + found.touched
+    reachable = own.totals[shared - 1] if shared else 0
+    if shared > equal and reachable >= tokens:
+        return None
+    if not found.cause.startswith("history") and not _related(own, before, common, found):
+        return None
+    sure = found.sure and (found.behind > 0 or bool(own.agent) or found.touched > 0)
+    return Finding(found.cause, found.path, found.divergence, before, tokens, sure)
+
+
+def _related(own: Record, before: Record, common: int, found: Change) -> bool:
+    """Whether two prompts whose tools or system differ are one agent's: much of one stands in the other.
+
+    An agent with a name only has to have some of its messages again.
+    """
+    smaller = min(own.totals[-1], before.totals[-1])
+    return common + found.touched >= _RELATED * smaller or (bool(own.agent) and found.behind > 0)

@@ -1,0 +1,186 @@
+"""How one prompt's content became another's: what was replaced, removed, moved, and where first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
+
+from cacheprefix.cache._causes import Cause
+from cacheprefix.prompt import TIERS, Divergence, Section, difference, shared_characters
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_ALIKE = 0.5
+_LONGEST = 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The first change from an earlier prompt to this one."""
+
+    cause: Cause
+    path: str
+    divergence: Divergence
+    behind: int
+    """Tokens that stand in both prompts, in the same order, behind the change: these were lost by it."""
+    touched: int = 0
+    """Tokens of the changed section itself, where it is one text changed into another."""
+    sure: bool = True
+    """Whether it was a change; False when it may as well be another branch of the conversation."""
+
+
+def equal_sections(a: Sequence[Section], b: Sequence[Section]) -> int:
+    """How many sections two prompts share from the start; settings are left out of it."""
+    low = 0
+    for left, right in zip(a, b, strict=False):
+        if left is not right and left.digest != right.digest:
+            break
+        low += 1
+    return low
+
+
+def kept(before: Sequence[Section], after: Sequence[Section], shared: int) -> int:
+    """Tokens of ``after`` that also stand in ``before``, from section ``shared`` on; order is left out."""
+    stock = Counter(section.digest for section in before[shared:])
+    tokens = 0
+    for section in after[shared:]:
+        if stock[section.digest] > 0:
+            stock[section.digest] -= 1
+            tokens += section.tokens
+    return tokens
+
+
+def change(before: Sequence[Section], after: Sequence[Section], shared: int) -> Change | None:
+    """What happened behind the ``shared`` equal sections; None when nothing earlier was touched.
+
+    Nothing was touched when one prompt continues the other, also within its last text, and when only the
+    tail moved on: messages at the very end, without an answer behind them, that now stand at the end again
+    (a role's instruction, volatile context).
+    """
+    old, new = before[shared:], after[shared:]
+    if not old or not new or _continues(old, new) or _tail_moved(old, new):
+        return None
+    tier = min(TIERS.index(old[0].tier), TIERS.index(new[0].tier))
+    if tier < TIERS.index("messages"):
+        return _in_front(old, new, tier)
+    return _in_history(old, new)
+
+
+def _continues(old: Sequence[Section], new: Sequence[Section]) -> bool:
+    first, then = old[0], new[0]
+    same = first.kind == then.kind and first.head == then.head
+    return len(old) == 1 and same and first.kind == "text" and then.data.startswith(first.data)
+
+
+def _tail_moved(old: Sequence[Section], new: Sequence[Section]) -> bool:
+    if len(old) > len(new) or any(_answers(section) for section in old):
+        return False
+    if old[0].tier != "messages" or new[0].tier != "messages":
+        return False
+    end = new[len(new) - len(old) :]
+    moved = len(new) > len(old)
+    equal = [left.digest == right.digest for left, right in zip(old, end, strict=True)]
+    if all(equal):
+        return moved
+    # Volatile text is another each time; what stays is its envelope and most of its wording.
+    return (
+        moved
+        and len({section.head for section in old if section.head != "+"}) == 1
+        and all(
+            same or (left.kind == right.kind and left.head == right.head and alike(left, right))
+            for same, left, right in zip(equal, end, old, strict=True)
+        )
+        and not (new[0].head == old[0].head and alike(new[0], old[0]))
+    )
+
+
+def _answers(section: Section) -> bool:
+    """Whether a section is part of an answer or a tool's result, which no tail holds."""
+    return section.kind in ("tool_use", "tool_result", "thinking") or any(
+        word in section.head for word in ("assistant", "model", "tool")
+    )
+
+
+def alike(a: Section, b: Section) -> bool:
+    """Whether two texts are one text changed: half of the longer is common beginning and end."""
+    left, right = a.text, b.text
+    longer = max(len(left), len(right))
+    if not longer:
+        return True
+    front = shared_characters(left, right)
+    back = shared_characters(left[front:][::-1], right[front:][::-1])
+    return (front + back) / longer >= _ALIKE
+
+
+def _in_front(old: Sequence[Section], new: Sequence[Section], tier: int) -> Change:
+    """A change of tools or system: the tier's sections alone decide what it is, the rest what it cost."""
+    name = TIERS[tier]
+    mine = [section for section in old if section.tier == name]
+    theirs = [section for section in new if section.tier == name]
+    cause: Cause = "tools_changed" if name == "tools" else "system_changed"
+    if name == "tools" and Counter(s.digest for s in mine) == Counter(s.digest for s in theirs):
+        cause = "tools_reordered"
+    path, divergence = _place(mine, theirs, old[0], new[0], moved=cause == "tools_reordered")
+    touched = min(mine[0].tokens, theirs[0].tokens) if mine and theirs and alike(mine[0], theirs[0]) else 0
+    return Change(cause, path, divergence, _behind(old, new), touched)
+
+
+def _in_history(old: Sequence[Section], new: Sequence[Section]) -> Change:
+    behind = _behind(old, new)
+    first, then = old[0], new[0]
+    divergence = difference(first, then)
+    later_old = {section.digest for section in old[1:]}
+    later_new = {section.digest for section in new[1:]}
+    goes_on, comes = first.digest in later_new, then.digest in later_old
+    if goes_on and comes:
+        return Change("history_reordered", then.path, _whole(first, then), behind)
+    if comes:
+        return Change("history_truncated", first.path, _whole(first, then), behind)
+    if goes_on:
+        return Change("history_edited", then.path, _whole(first, then), behind)
+    touched = min(first.tokens, then.tokens)
+    if later_old & later_new:
+        return Change("history_edited", divergence.path or then.path, divergence, behind, touched)
+    # Nothing of the old rest is left: its last message was edited, or all of it was taken away.
+    messages = sum(1 for section in old if section.head != "+")
+    same = first.head == then.head and first.kind == then.kind
+    likeness = same and alike(first, then)
+    if same and (messages <= 1 or likeness):
+        # An answer behind a text that was never asked shows that the text was changed afterwards; without one
+        # it may be a sibling's task, worded alike.
+        sure = any(_answers(section) for section in new[1:])
+        return Change("history_edited", divergence.path or then.path, divergence, behind, touched, sure)
+    return Change("history_truncated", first.path, _whole(first, then), behind, 0, _answers(then))
+
+
+def _place(
+    mine: Sequence[Section], theirs: Sequence[Section], first: Section, then: Section, *, moved: bool
+) -> tuple[str, Divergence]:
+    """Path and difference of a changed tier; a whole section that came or went is named as such."""
+    if not mine or not theirs:
+        one = (theirs or mine)[0]
+        return one.path, _whole(first, then)
+    comes = theirs[0].digest in {section.digest for section in mine[1:]}
+    goes_on = mine[0].digest in {section.digest for section in theirs[1:]}
+    if moved or comes or goes_on:
+        return (mine[0].path if comes and not goes_on else theirs[0].path), _whole(mine[0], theirs[0])
+    divergence = difference(mine[0], theirs[0])
+    return divergence.path or theirs[0].path, divergence
+
+
+def _behind(old: Sequence[Section], new: Sequence[Section]) -> int:
+    """Tokens of the longest row of sections that both have, in order."""
+    if len(old) + len(new) > _LONGEST:
+        return kept(old, new, 0)
+    left, right = [section.digest for section in old], [section.digest for section in new]
+    blocks = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
+    return sum(new[block.b + step].tokens for block in blocks for step in range(block.size))
+
+
+def _whole(a: Section, b: Section) -> Divergence:
+    """The difference of two whole sections, one of which came, went or moved."""
+    around = 48
+    return Divergence(0, 0, b.path, 0, a.text[:around], b.text[:around], len(b.text) - len(a.text))

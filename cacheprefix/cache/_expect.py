@@ -1,0 +1,263 @@
+"""What the provider should read and write for one request: from the tree, its rules and the clock."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cacheprefix.cache._causes import Cause
+from cacheprefix.cache._marks import Marks, marks, message_ends, reach, request_ttl
+from cacheprefix.profiles import Profile, Ttl, Usage
+from cacheprefix.prompt import CountTokens, Prompt, Section, shared_tokens
+
+if TYPE_CHECKING:
+    from cacheprefix.cache._tree import Life, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What the cache should do for one request. Tokens are counted as the prompt was decoded."""
+
+    tokens: int
+    """Input tokens read from the cache."""
+    shared_tokens: int
+    """Tokens in common with the best earlier prompt of the lane, readable or not."""
+    ancestor: int | None
+    """Index of that prompt's call; None for the first of its lane."""
+    reason: Cause
+    """Why fewer tokens are read than shared; ``hit`` when nothing stands in the way, ``cold_start`` when
+    nothing is shared."""
+    usage: Usage
+    """The whole usage expected: input, read, written by lifetime."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """An expectation with what the model needs to act on it."""
+
+    read: int
+    sections: int
+    """Whole sections read."""
+    reason: Cause
+    place: int | None
+    """The section that ``reason`` is about."""
+    billed: Mapping[str, int]
+    ends: Mapping[int, Ttl]
+    """Where entries end that this request writes or confirms."""
+    marks: Marks
+    part: int = 0
+    """Tokens that the first unknown section shares with a sibling."""
+    sibling: Node | None = None
+    """That sibling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the rules look at."""
+
+    prompt: Prompt
+    profile: Profile
+    totals: Sequence[int]
+    root: Node | None
+    path: Sequence[Node]
+    now: float
+    count: CountTokens
+    earlier: tuple[int, ...] = ()
+    """Breakpoints of the best earlier prompt, by section index."""
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """The prompt's sections."""
+        return self.prompt.sections
+
+
+def outlook(request: Request) -> Outlook:
+    """What the rules say about a request."""
+    profile = request.profile
+    found = marks(request.prompt, profile, request.totals)
+    part, sibling = _part(request, readable=False)
+    if profile.control in ("none", "named") or not request.sections:
+        return Outlook(0, 0, "cold_start", None, {}, {}, found, part, sibling)
+    if profile.match == "breakpoint":
+        return _breakpoints(request, found, part, sibling)
+    if profile.match == "unit":
+        return _units(request, found, part, sibling)
+    return _blocks(request, found, part, sibling)
+
+
+# ---------------------------------------------------------------------------------------- token prefixes
+
+
+def _blocks(request: Request, found: Marks, part: int, sibling: Node | None) -> Outlook:
+    """The longest common beginning, in whole blocks."""
+    profile, totals, path, now = request.profile, request.totals, request.path, request.now
+    total = totals[-1]
+    if total < profile.min_tokens:
+        return Outlook(0, 0, "below_minimum" if path or part else "cold_start", None, {}, {}, found, part, sibling)
+    whole = len(path)
+    for index, node in enumerate(path):
+        life = node.life
+        if life is None or not life.readable_at <= now <= life.expires:
+            whole = index
+            break
+    reason: Cause = "hit"
+    place: int | None = None
+    shared = totals[whole - 1] if whole else 0
+    if whole < len(path):
+        reason, place = _state(path[whole].life, now), whole
+    here, _ = _part(request, readable=True, index=whole)
+    if whole == len(path) and here < part and sibling is not None:
+        reason, place = _state(sibling.life, now), whole
+    shared += here
+    read = shared - shared % profile.block_tokens
+    if read < max(profile.min_tokens, 1):
+        read = 0
+        if reason == "hit":
+            reason = "below_minimum" if path or part else "cold_start"
+    complete = bisect_right(totals, read, hi=whole)
+    ttl = request_ttl(request.prompt, profile)
+    billed = {ttl.name: total - read} if "write" in profile.usage_fields or ttl.write != 1 else {}
+    ends = dict.fromkeys(range(whole if read else 0, len(totals)), ttl)
+    return Outlook(read, complete if read else 0, reason, place, billed, ends, found, part, sibling)
+
+
+def _state(life: Life | None, now: float) -> Cause:
+    """Why an entry cannot be read."""
+    if life is None:
+        return "below_minimum"
+    if now > life.expires:
+        return "ttl_expired"
+    return "concurrent_cold_start" if life.readable_at > now else "hit"
+
+
+def _part(request: Request, *, readable: bool, index: int | None = None) -> tuple[int, Node | None]:
+    """Tokens that a section shares with the beginning of one that stood in its place, and which that was."""
+    at = len(request.path) if index is None else index
+    parent = request.path[at - 1] if at else request.root
+    if parent is None or at >= len(request.sections):
+        return 0, None
+    own, best, which, sides = request.sections[at], 0, None, 0
+    for node in parent.neighbours(own):
+        if node.section is None or (readable and not node.readable(request.now)):
+            continue
+        tokens = shared_tokens(node.section, own, request.count, request.prompt.model)
+        if tokens > best:
+            best, which = tokens, node
+        sides += 1
+        if sides == 8:
+            break
+    return best, which
+
+
+# ------------------------------------------------------------------------------------------- breakpoints
+
+
+def _breakpoints(request: Request, found: Marks, part: int, sibling: Node | None) -> Outlook:
+    """Only where an earlier request set a breakpoint, and only from this request's own ones."""
+    profile, totals = request.profile, request.totals
+    if found.refused:
+        return Outlook(0, 0, "breakpoints_over_limit", found.all[0], {}, {}, found, part, sibling)
+    reading = found.reading
+    read = _deepest(request, reading)
+    read_tokens = totals[read] if read >= 0 else 0
+    reason, place = _shortfall(request, found, read)
+    if not reading:
+        return Outlook(0, 0, reason, place, {}, {}, found, part, sibling)
+    billed: dict[str, int] = {}
+    done = read_tokens
+    for ttl in sorted({*found.written.values()}, key=lambda ttl: -(ttl.seconds or 0)):
+        last = max(index for index, own in found.written.items() if own.name == ttl.name)
+        if totals[last] > done:
+            billed[ttl.name] = totals[last] - done
+            done = totals[last]
+    ends = dict(found.written)
+    if profile.implicit_reads == "prefix":
+        default = request_ttl(request.prompt, profile)
+        for index in message_ends(request.sections[: reading[-1] + 1]):
+            if totals[index] >= profile.min_tokens:
+                ends.setdefault(index, default)
+    return Outlook(read_tokens, read + 1, reason, place, billed, ends, found, part, sibling)
+
+
+def _deepest(request: Request, reading: Sequence[int]) -> int:
+    """The last section of the longest entry that can be read; -1 for none."""
+    profile, path, now = request.profile, request.path, request.now
+    if profile.lookback is None:
+        if not reading:
+            return -1
+        standing = {i for i in range(min(len(path), reading[-1] + 1)) if path[i].life is not None}
+        for index in sorted(standing.union(reading), reverse=True)[: profile.read_candidates]:
+            if index < len(path) and path[index].readable(now):
+                return index
+        return -1
+    for mark in reversed(reading):
+        first = reach(request.sections, mark, profile)
+        for index in range(min(mark, len(path) - 1), first - 1, -1):
+            if path[index].readable(now):
+                return index
+    return -1
+
+
+def _shortfall(request: Request, found: Marks, read: int) -> tuple[Cause, int | None]:
+    """Why less is read than is shared, and at which section.
+
+    The deepest position that could hold an entry decides: one that stands but is out of reach, has expired or
+    is not readable yet; else none was written there, and the question is where the marks were.
+    """
+    profile, totals, path, now = request.profile, request.totals, request.path, request.now
+    shared = len(path)
+    if not shared:
+        return ("cold_start", None)
+    if totals[-1] < profile.min_tokens or (found.all and not found.reading):
+        return ("below_minimum", None)
+    if totals[shared - 1] < profile.min_tokens:
+        return ("below_minimum", None)
+    for index in range(shared - 1, read, -1):
+        life = path[index].life
+        if path[index].dropped and life is None:
+            return ("breakpoints_over_limit", index)
+        if life is None:
+            continue
+        state = _state(life, now)
+        if state != "hit":
+            return (state, index)
+        if not found.reading or found.reading[-1] < index:
+            return ("breakpoint_missing", index)
+        return ("lookback_exceeded", index)
+    if read == shared - 1:
+        return ("hit", None)
+    behind = any(mark >= shared for mark in request.earlier)
+    return ("breakpoint_after_change" if behind else "breakpoint_missing", shared - 1)
+
+
+# ------------------------------------------------------------------------------------------------- units
+
+
+def _units(request: Request, found: Marks, part: int, sibling: Node | None) -> Outlook:
+    """Whole units only: ends of earlier requests, and beginnings found to be common to two of them.
+
+    DeepSeek's guide to context caching (api-docs.deepseek.com/guides/kv_cache, read 2026-11-21).
+    """
+    totals, path, now = request.totals, request.path, request.now
+    known = len(path)
+    whole = next((index for index in range(known, 0, -1) if path[index - 1].readable(now)), 0)
+    read = totals[whole - 1] if whole else 0
+    ttl = request_ttl(request.prompt, request.profile)
+    ends = {len(totals) - 1: ttl}
+    if whole < known < len(totals):
+        ends[known - 1] = ttl
+    reason: Cause = "hit" if known else "cold_start"
+    place = None
+    for index in range(known - 1, whole - 1, -1):
+        life = path[index].life
+        if life is not None:
+            reason, place = _state(life, now), index
+            break
+    else:
+        if whole < known:
+            reason, place = "breakpoint_after_change", known - 1
+    if read < max(request.profile.min_tokens, 1):
+        read = whole = 0
+    return Outlook(read, whole, reason, place, {}, ends, found, part, sibling)

@@ -1,0 +1,193 @@
+"""From what was expected, found and reported to one verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cacheprefix.cache._causes import FIXES, QUIET, STRUCTURAL, Cause
+from cacheprefix.cache._verdict import Diagnosis, Verdict, VerdictKind
+from cacheprefix.profiles import Profile, Usage, lost_money
+
+if TYPE_CHECKING:
+    from cacheprefix.cache._compare import Finding
+    from cacheprefix.cache._expect import Outlook
+    from cacheprefix.cache._line import Line, Record
+    from cacheprefix.cache._tree import Node
+
+_NOISE_KNOWN = 0.02
+_NOISE_SCALED = 0.1
+_NOISE_GUESSED = 0.25
+_FIRST_CALLS: frozenset[Cause] = frozenset({"breakpoint_after_change", "breakpoint_missing"})
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What was to be seen when a request went out."""
+
+    outlook: Outlook
+    finding: Finding | None
+    available: int
+    """Tokens that the prompt of the finding could still have read."""
+    compacted: bool
+    line: Line
+    first: bool
+    """Whether the agent had no request before."""
+    shared_tokens: int
+    ancestor: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    cause: Cause
+    reusable: int
+    """Tokens, by our counter, that could be read without it."""
+    sure: bool = False
+
+
+def judge(
+    record: Record,
+    profile: Profile,
+    sight: Sight,
+    path: Sequence[Node],
+    usage: Usage | None,
+    told: Diagnosis,
+    alarm: tuple[float, int],
+) -> Verdict:
+    """The verdict on one finished call."""
+    seen = sight.outlook
+    total = record.totals[-1] if record.totals else 0
+    scale, doubt = _scale(usage, total, path, seen, profile)
+    expected = _scaled(seen, path, scale, profile)
+    reported = None if usage is None else usage.cache_read_tokens
+    read = expected if reported is None else reported
+    reason = _reason(sight, record, profile)
+    reusable = max(expected, int(reason.reusable * scale))
+    cause = reason.cause
+    noise = max(profile.block_tokens, int(doubt * reusable))
+    lost = max(0, reusable - read)
+    if reported is not None and (usage is not None and usage.summed) and lost <= noise:
+        lost = 0
+    if cause in ("hit", "cold_start", "below_minimum"):
+        if reported is None:
+            cause = told.cause or ("unreported" if cause == "hit" and not told.hit else cause)
+            lost = told.missed_tokens or 0 if cause == told.cause else 0
+        elif lost > noise:
+            cause = told.cause or "provider_miss"
+        else:
+            cause, lost = ("hit" if read and cause == "cold_start" else cause), 0
+    elif not lost and not reason.sure:
+        cause = "hit" if read else "cold_start"
+    elif told.hit and reported is None:
+        cause, lost = "hit", 0
+    elif lost and reported is not None and cause not in STRUCTURAL and lost <= doubt * reusable:
+        cause, lost = "hit", 0
+    if cause == "below_minimum":
+        lost = 0
+    if sight.compacted and cause.startswith("history"):
+        cause = "compacted"
+    finding = sight.finding if sight.finding is not None and cause in STRUCTURAL else None
+    share, least = alarm
+    loud = (
+        lost > max(noise if cause == "provider_miss" else profile.block_tokens, least, share * total * scale)
+        and cause not in QUIET
+        and sight.line.alarmed != cause
+        and not (sight.first and record.agent and cause in _FIRST_CALLS)
+    )
+    written = bool(seen.billed)
+    paid = profile.default_ttl.write if written else 1.0
+    return Verdict(
+        kind=_kind(reported, read, lost),
+        cause=cause,
+        alarm=loud,
+        path=finding.path if finding else _path(cause, record, seen, told),
+        offset=finding.divergence.offset if finding else 0,
+        before=finding.divergence.before if finding else "",
+        after=finding.divergence.after if finding else "",
+        size=finding.divergence.size if finding else 0,
+        expected_tokens=expected,
+        reusable_tokens=reusable,
+        reported_tokens=reported,
+        lost_tokens=lost,
+        lost_units=lost * max(0.0, paid - profile.read),
+        lost_usd=lost_money(lost, record.prompt.model, profile, written=written),
+        ancestor_index=sight.finding.record.index if sight.finding is not None else sight.ancestor,
+        agent=record.agent,
+        session=record.session,
+        model=record.prompt.model,
+        fix=FIXES[cause],
+        previous_read=sight.line.previous_read,
+        current_read=reported,
+        provider_reason=told.reason,
+        index=record.index,
+        at=record.at,
+    )
+
+
+def _reason(sight: Sight, record: Record, profile: Profile) -> _Reason:
+    """The one cause that precedence leaves, and what could be read without it."""
+    seen, finding = sight.outlook, sight.finding
+    if finding is not None:
+        could = min(finding.tokens, max(sight.available, seen.read))
+        could -= could % profile.block_tokens
+        could = could if could >= profile.min_tokens else 0
+        if finding.sure or could > seen.read:
+            return _Reason(finding.cause, max(could, seen.read), finding.sure)
+    if seen.reason in ("hit", "cold_start", "below_minimum"):
+        related = sight.finding is not None or not sight.first
+        cause: Cause = seen.reason
+        if cause == "below_minimum" and not related:
+            cause = "cold_start"
+        return _Reason(cause, seen.read)
+    if seen.place is None:
+        return _Reason(seen.reason, seen.read, sure=True)
+    place = seen.place
+    tokens = record.totals[place]
+    if profile.match == "block":
+        known = sight.shared_tokens
+        tokens = known - known % profile.block_tokens
+    if tokens < profile.min_tokens:
+        return _Reason("cold_start" if sight.first else "below_minimum", seen.read)
+    return _Reason(seen.reason, max(tokens, seen.read), sure=seen.reason == "breakpoints_over_limit")
+
+
+def _scale(
+    usage: Usage | None, total: int, path: Sequence[Node], seen: Outlook, profile: Profile
+) -> tuple[float, float]:
+    """The provider's tokens for one of ours, and how far an expectation in them can be off."""
+    if usage is None or usage.summed or not usage.input_tokens or not total:
+        return 1.0, _NOISE_GUESSED
+    scale = usage.input_tokens / total
+    at = seen.sections - 1
+    exact = scale == 1 or (0 <= at < len(path) and path[at].known > 0)
+    return scale, _NOISE_KNOWN if exact else _NOISE_SCALED
+
+
+def _scaled(seen: Outlook, path: Sequence[Node], scale: float, profile: Profile) -> int:
+    at = seen.sections - 1
+    if scale != 1 and 0 <= at < len(path) and path[at].known:
+        known = path[at].known
+        return known - known % profile.block_tokens
+    return int(seen.read * scale)
+
+
+def _kind(reported: int | None, read: int, lost: int) -> VerdictKind:
+    if reported is None:
+        return "unknown"
+    if not read:
+        return "miss"
+    return "partial" if lost else "hit"
+
+
+def _path(cause: Cause, record: Record, seen: Outlook, told: Diagnosis) -> str | None:
+    """The place that a cause without a difference is about."""
+    if cause in STRUCTURAL:
+        return told.path
+    if cause == seen.reason and seen.place is not None and cause.startswith(("breakpoint", "lookback")):
+        place = seen.place
+        if cause == "breakpoint_after_change":
+            place = min(place + 1, len(record.sections) - 1)
+        return record.sections[place].path
+    return None
+

@@ -1,0 +1,69 @@
+"""Requests as the cache model remembers them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cacheprefix.prompt import Section
+
+if TYPE_CHECKING:
+    from cacheprefix.cache._causes import Cause
+    from cacheprefix.cache._tree import Node
+    from cacheprefix.prompt import Prompt
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """One request. Its sections are those of the prompt, so keeping them costs a tuple."""
+
+    index: int
+    agent: str
+    session: str
+    scope: str
+    provider: str
+    prompt: Prompt
+    lane: bytes
+    keys: Sequence[bytes]
+    """Per section its key in the tree: the digest, and where a tier begins what salts it."""
+    totals: Sequence[int]
+    """Tokens up to and including each section."""
+    leaf: Node
+    at: float
+    marks: tuple[int, ...]
+    """Sections with a breakpoint, written or not."""
+    failed: bool = False
+    forgotten: bool = False
+    pending: bool = True
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """The prompt's sections."""
+        return self.prompt.sections
+
+
+class Line:
+    """The recent requests of one agent in one session: what its next request is held against."""
+
+    __slots__ = ("alarmed", "previous_read", "records")
+
+    def __init__(self, keep: int) -> None:
+        self.records: deque[Record] = deque(maxlen=keep)
+        self.alarmed: Cause | None = None
+        """The break that was reported and is not over yet."""
+        self.previous_read: int | None = None
+
+    def add(self, record: Record) -> None:
+        """A request of this line went out."""
+        self.records.append(record)
+
+    def remove(self, record: Record) -> None:
+        """It failed."""
+        if record in self.records:
+            self.records.remove(record)
+
+    def newest(self) -> Iterator[Record]:
+        """The requests, newest first."""
+        return reversed(self.records)

@@ -1,0 +1,125 @@
+"""Where a request's own breakpoints stand, and which positions each of them looks back on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cacheprefix.errors import BodyError
+from cacheprefix.profiles import Profile, Ttl
+from cacheprefix.prompt import Prompt, Section, loads
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The breakpoints of one request, by section index."""
+
+    written: Mapping[int, Ttl]
+    """Those the provider writes, with their lifetimes."""
+    dropped: tuple[int, ...] = ()
+    """Those over the limit: matched against, not written."""
+    short: tuple[int, ...] = ()
+    """Those before which there are too few tokens."""
+    refused: bool = False
+    """Whether the provider refuses the request for having too many."""
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """Every breakpoint that stands in the request."""
+        return tuple(sorted({*self.written, *self.dropped, *self.short}))
+
+    @property
+    def reading(self) -> tuple[int, ...]:
+        """Those from which earlier entries are looked for, in order."""
+        return tuple(sorted({*self.written, *self.dropped}))
+
+
+def request_ttl(prompt: Prompt, profile: Profile) -> Ttl:
+    """The lifetime of what is written without one of its own."""
+    asked = cache_options(prompt).get("ttl") if profile.markers is not None else None
+    if asked is None:
+        asked = _setting(prompt, "prompt_cache_retention")
+    return profile.ttl(asked if isinstance(asked, str) else None)
+
+
+def cache_options(prompt: Prompt) -> Mapping[str, Any]:
+    """OpenAI's ``prompt_cache_options`` of the request; empty when there are none."""
+    found = _setting(prompt, "prompt_cache_options")
+    return found if isinstance(found, Mapping) else {}
+
+
+def implicit(prompt: Prompt, profile: Profile) -> bool:
+    """Whether the provider marks the newest message itself."""
+    return profile.implicit_breakpoint and cache_options(prompt).get("mode") != "explicit"
+
+
+def marks(prompt: Prompt, profile: Profile, totals: Sequence[int]) -> Marks:
+    """The breakpoints of a request: explicit ones, the automatic one, the implicit one."""
+    default = request_ttl(prompt, profile)
+    standing: dict[int, Ttl] = {
+        index: default if section.marker.ttl is None else profile.ttl(section.marker.ttl)
+        for index, section in enumerate(prompt.sections)
+        if section.marker is not None
+    }
+    if profile.automatic_breakpoint and prompt.top_marker is not None:
+        last = next((i for i in range(len(prompt.sections) - 1, -1, -1) if markable(prompt.sections[i])), None)
+        if last is not None:
+            ttl = prompt.top_marker.ttl
+            standing.setdefault(last, default if ttl is None else profile.ttl(ttl))
+    if implicit(prompt, profile) and prompt.sections:
+        standing.setdefault(len(prompt.sections) - 1, default)
+    short = tuple(sorted(index for index in standing if totals[index] < profile.min_tokens))
+    over = max(0, len(standing) - profile.max_breakpoints)
+    if over and profile.read_candidates is None:
+        return Marks({}, tuple(sorted(set(standing) - set(short))), short, refused=True)
+    dropped = sorted(standing)[:over]
+    written = {i: standing[i] for i in sorted(standing) if i not in short and i not in dropped}
+    return Marks(written, tuple(i for i in dropped if i not in short), short)
+
+
+def markable(section: Section) -> bool:
+    """Whether a breakpoint may stand on a section; providers refuse thinking and empty text."""
+    if section.kind == "thinking" or (section.kind == "block" and section.data == b"{}"):
+        return False
+    return bool(section.data) or section.kind != "text"
+
+
+def reach(sections: Sequence[Section], mark: int, profile: Profile) -> int:
+    """The first section that a breakpoint at ``mark`` still looks at; 0 without a limit.
+
+    Anthropic: the breakpoint itself is the first of 20 positions, and a run of tool_use blocks, or of
+    tool_result blocks, is one position (prompt caching page, read 2026-11-21).
+    """
+    return back(sections, mark, profile.lookback, collapse=profile.collapse_runs)
+
+
+def back(sections: Sequence[Section], start: int, positions: int | None, *, collapse: bool) -> int:
+    """The first section of a window of ``positions`` that ends at ``start``."""
+    if positions is None:
+        return 0
+    left, index = positions - 1, start
+    while index > 0:
+        kind = sections[index - 1].kind
+        if not (collapse and kind in ("tool_use", "tool_result") and kind == sections[index].kind):
+            if not left:
+                break
+            left -= 1
+        index -= 1
+    return index
+
+
+def message_ends(sections: Sequence[Section]) -> list[int]:
+    """Indexes of sections that end a message."""
+    count = len(sections)
+    return [index for index in range(count) if index + 1 == count or sections[index + 1].head != "+"]
+
+
+def _setting(prompt: Prompt, name: str) -> Any:
+    written = prompt.settings.get(name)
+    if written is None:
+        return None
+    try:
+        return loads(written, name)
+    except BodyError:
+        return None

@@ -1,0 +1,352 @@
+"""The client's model of the provider's cache: what it should have read, and what became of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from cacheprefix.cache._compare import Finding, difference_from
+from cacheprefix.cache._expect import Expectation, Outlook, Request, outlook
+from cacheprefix.cache._judge import Sight, judge
+from cacheprefix.cache._line import Line, Record
+from cacheprefix.cache._tree import Forest, Life, Node, address
+from cacheprefix.cache._verdict import Verdict, read_diagnostics
+from cacheprefix.profiles import Profile, Usage
+from cacheprefix.prompt import CountTokens, Prompt, estimate_tokens
+
+_COMPACTIONS = frozenset({"compaction", "compacted", "compact", "history_compaction", "summarization"})
+_KEEP_NAMED = 8
+_KEEP_UNNAMED = 32
+_RECENT = 50
+
+
+@dataclass(slots=True, eq=False)
+class Observation:
+    """One request under way; hand it back to the model that made it."""
+
+    expectation: Expectation
+    record: Record
+    profile: Profile
+    sight: Sight
+    path: Sequence[Node]
+    outlook: Outlook
+    fresh: list[Life] = field(default_factory=list)
+    used: list[Life] = field(default_factory=list)
+    before: Sequence[int] = ()
+    done: bool = False
+
+    @property
+    def index(self) -> int:
+        """Number of the call in its model, from 0."""
+        return self.record.index
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStatus:
+    """How the cache did lately."""
+
+    calls: int
+    """Finished calls in all."""
+    recent_hit_rate: float | None
+    """Read tokens of all input tokens over the last 50 calls that reported them, 0 to 1."""
+    last_read: int | None
+    last_write: int | None
+    last_break: Verdict | None
+    """The last verdict that raised an alarm."""
+    alarms: int
+    remembered: int
+    """Requests held for comparison."""
+    remembered_bytes: int
+
+
+class CacheModel:
+    """What the provider's cache holds, as far as requests and answers tell. Thread-safe, bounded by bytes.
+
+    ``count(text, model)`` must be the counter the prompts were decoded with: it is asked where two sections
+    share only a beginning. ``clock`` gives seconds where a call is not told the time. An alarm needs a loss of
+    more than ``alarm_share`` of the prompt, more than ``alarm_tokens`` and more than one block.
+    """
+
+    def __init__(
+        self,
+        *,
+        count: CountTokens = estimate_tokens,
+        max_bytes: int = 256_000_000,
+        clock: Callable[[], float] = time.time,
+        alarm_share: float = 0.01,
+        alarm_tokens: int = 0,
+    ) -> None:
+        self._count = count
+        self._clock = clock
+        self._alarm = (alarm_share, alarm_tokens)
+        self._lock = threading.RLock()
+        self._forest = Forest(max_bytes)
+        self._lines: OrderedDict[tuple[str, str], Line] = OrderedDict()
+        self._next = 0
+        self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT)
+        self._calls = self._alarms = 0
+        self._last_read: int | None = None
+        self._last_write: int | None = None
+        self._last_break: Verdict | None = None
+
+    # ------------------------------------------------------------------ one request
+
+    def expect(
+        self, prompt: Prompt, profile: Profile, *, scope: str = "", at: float | None = None
+    ) -> Expectation:
+        """What a request would read if it were sent at ``at``; changes nothing."""
+        with self._lock:
+            lane, keys = address(prompt, profile, scope)
+            totals = list(accumulate(section.tokens for section in prompt.sections))
+            root, path = self._forest.look(lane, keys)
+            now = self._clock() if at is None else at
+            request = Request(prompt, profile, totals, root, path, now, self._count, self._earlier(path))
+            return self._expectation(request, outlook(request))
+
+    def begin(
+        self,
+        prompt: Prompt,
+        profile: Profile,
+        *,
+        scope: str = "",
+        agent: str = "",
+        session: str = "",
+        at: float | None = None,
+        events: Iterable[Any] = (),
+    ) -> Observation:
+        """A request goes out: what it should read, noted before anything else is.
+
+        ``events`` are those recorded since the agent's last request: strings, or mappings with a ``type``; a
+        compaction among them explains a rewritten history.
+        """
+        with self._lock:
+            now = self._clock() if at is None else at
+            lane, keys = address(prompt, profile, scope)
+            totals = list(accumulate(section.tokens for section in prompt.sections))
+            root, path = self._forest.look(lane, keys)
+            request = Request(prompt, profile, totals, root, path, now, self._count, self._earlier(path))
+            seen = outlook(request)
+            expectation = self._expectation(request, seen)
+            line = self._line(session, agent)
+            record = Record(
+                self._next, agent, session, scope, profile.name, prompt, lane, keys, totals,
+                path[-1] if path else self._forest.root(lane), now, seen.marks.all,
+            )  # fmt: skip
+            self._next += 1
+            finding = self._finding(record, line, path, profile)
+            available = self._available(finding, profile, now) if finding is not None else 0
+            compacted = any(_type(event) in _COMPACTIONS for event in events)
+            sight = Sight(
+                seen, finding, available, compacted, line, not line.records,
+                expectation.shared_tokens, expectation.ancestor,
+            )  # fmt: skip
+            before = [node.last for node in path]
+            self._forest.grow(lane, keys, prompt.sections, path)
+            record.leaf = path[-1] if path else self._forest.root(lane)
+            for node in path:
+                node.last = record.index
+            observation = Observation(expectation, record, profile, sight, path, seen, before=before)
+            self._enter(observation, now)
+            line.add(record)
+            self._forest.remember(record)
+            return observation
+
+    def first_token(self, observation: Observation, at: float | None = None) -> None:
+        """The answer has begun: what the request wrote can be read, where the provider makes it so."""
+        with self._lock:
+            if observation.profile.readable == "first_token":
+                self._open(observation, self._clock() if at is None else at)
+
+    def finish(
+        self,
+        observation: Observation,
+        usage: Usage | None,
+        at: float | None = None,
+        *,
+        diagnostics: Mapping[str, Any] | None = None,
+    ) -> Verdict:
+        """The answer is complete: what the cache did. ``usage`` is None where the provider did not report."""
+        with self._lock:
+            now = self._clock() if at is None else at
+            self._open(observation, now)
+            if observation.profile.ttl_from == "end":
+                for life in observation.used:
+                    life.refresh(now)
+            observation.done, observation.record.pending = True, False
+            verdict = judge(
+                observation.record, observation.profile, observation.sight, observation.path,
+                usage, read_diagnostics(diagnostics), self._alarm,
+            )  # fmt: skip
+            self._note(observation, verdict, usage)
+            return verdict
+
+    def fail(self, observation: Observation) -> None:
+        """The request failed: it leaves no trace."""
+        with self._lock:
+            if observation.done:
+                return
+            observation.done = observation.record.failed = True
+            for life in observation.fresh:
+                life.writers -= 1
+            for node in observation.path:
+                life = node.life
+                if life is not None and life.writers <= 0 and life.readable_at == _NEVER:
+                    node.life = None
+            for index, node in enumerate(observation.path):
+                if node.last == observation.index:
+                    node.last = observation.before[index] if index < len(observation.before) else -1
+            line = observation.sight.line
+            line.remove(observation.record)
+            self._forest.forget(observation.record)
+
+    # ------------------------------------------------------------------ summary
+
+    def status(self) -> CacheStatus:
+        """Recent hit rate, last read and write, last break."""
+        with self._lock:
+            total = sum(given for given, _ in self._recent)
+            rate = sum(read for _, read in self._recent) / total if total else None
+            return CacheStatus(
+                self._calls, rate, self._last_read, self._last_write, self._last_break, self._alarms,
+                len(self._forest), self._forest.bytes,
+            )  # fmt: skip
+
+    # ------------------------------------------------------------------ inside
+
+    def _line(self, session: str, agent: str) -> Line:
+        key = (session, agent)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = Line(_KEEP_NAMED if agent else _KEEP_UNNAMED)
+            if len(self._lines) > 100_000:
+                self._lines.popitem(last=False)
+        else:
+            self._lines.move_to_end(key)
+        return line
+
+    def _earlier(self, path: Sequence[Node]) -> tuple[int, ...]:
+        record = self._forest.record(path[-1].last) if path else None
+        return record.marks if record is not None else ()
+
+    def _expectation(self, request: Request, seen: Outlook) -> Expectation:
+        path, totals = request.path, request.totals
+        shared = (totals[len(path) - 1] if path else 0) + seen.part
+        ancestor = path[-1].last if path else -1
+        if not path and seen.sibling is not None:
+            ancestor = seen.sibling.last
+        written = dict(seen.billed)
+        total = totals[-1] if totals else 0
+        usage = Usage(input_tokens=total, cache_read_tokens=seen.read, cache_write=written)
+        reason = "cold_start" if not shared and seen.reason == "hit" else seen.reason
+        return Expectation(seen.read, shared, None if ancestor < 0 else ancestor, reason, usage)
+
+    @staticmethod
+    def _finding(record: Record, line: Line, path: Sequence[Node], profile: Profile) -> Finding | None:
+        if not line.records or not record.sections:
+            return None
+        if path and not path[-1].children and any(one.leaf is path[-1] for one in line.records):
+            return None  # it continues a prompt of this line that nobody else continued
+        return difference_from(record, len(path), line.newest(), profile)
+
+    def _available(self, finding: Finding, profile: Profile, now: float) -> int:
+        """What the request that ``finding`` compares with could still have read."""
+        record = finding.record
+        if record.forgotten:
+            return 0
+        root, path = self._forest.look(record.lane, record.keys)
+        readable = 0
+        if profile.match == "block":
+            for index, node in enumerate(path):
+                if not node.readable(now):
+                    break
+                readable = record.totals[index]
+        else:
+            last = next((i for i in range(len(path) - 1, -1, -1) if path[i].readable(now)), None)
+            readable = 0 if root is None or last is None else record.totals[last]
+        return readable
+
+    def _enter(self, observation: Observation, now: float) -> None:
+        """Read and write as expected: entries that are read live on, those that are written begin."""
+        seen, profile, path = observation.outlook, observation.profile, observation.path
+        if seen.read:
+            for node in path[: _touched(seen, path, profile, now)]:
+                life = node.life
+                if life is not None and life.ttl.refreshed_by_read and life.readable_at <= now <= life.expires:
+                    life.refresh(now)
+        at_once = profile.readable == "start" or profile.cold_parallel_shares
+        for index, ttl in seen.ends.items():
+            node = path[index]
+            life = node.life
+            if life is None or now > life.expires:
+                life = node.life = Life(ttl, now)
+            elif index >= seen.sections:
+                life.write(ttl, now)
+            if at_once:
+                life.readable_at = min(life.readable_at, now)
+            elif life.readable_at > now:
+                life.writers += 1
+                observation.fresh.append(life)
+            observation.used.append(life)
+        for index in seen.marks.dropped:
+            path[index].dropped = True
+
+    @staticmethod
+    def _open(observation: Observation, at: float) -> None:
+        for life in observation.fresh:
+            life.readable_at = min(life.readable_at, at)
+
+    def _note(self, observation: Observation, verdict: Verdict, usage: Usage | None) -> None:
+        self._calls += 1
+        if usage is not None:
+            _learn(observation, usage)
+            if usage.cache_read_tokens is not None:
+                self._last_read = usage.cache_read_tokens
+                if usage.input_tokens:
+                    self._recent.append((usage.input_tokens, usage.cache_read_tokens))
+            if usage.cache_write_tokens is not None:
+                self._last_write = usage.cache_write_tokens
+        line = observation.sight.line
+        line.previous_read = verdict.reported_tokens
+        if verdict.alarm:
+            line.alarmed = verdict.cause
+            self._last_break = verdict
+            self._alarms += 1
+        elif not verdict.broken:
+            line.alarmed = None
+
+
+_NEVER = float("inf")
+
+
+def _touched(seen: Outlook, path: Sequence[Node], profile: Profile, now: float) -> int:
+    """How many sections from the start a read keeps alive."""
+    if profile.match != "block":
+        return seen.sections
+    for index, node in enumerate(path):
+        if not node.readable(now):
+            return index
+    return len(path)
+
+
+def _learn(observation: Observation, usage: Usage) -> None:
+    """Keep what the provider counted, so that the next expectation is in its tokens and not in ours.
+
+    A sum over several passes (server-side tools) counts no single prompt and teaches nothing.
+    """
+    path = observation.path
+    if usage.summed or usage.calls != 1 or usage.input_tokens is None or not path:
+        return
+    path[-1].known = usage.input_tokens
+    written = max(observation.outlook.marks.written, default=None)
+    if written is not None and usage.cache_read_tokens is not None and usage.cache_write_tokens:
+        path[written].known = usage.cache_read_tokens + usage.cache_write_tokens
+
+
+def _type(event: Any) -> str:
+    name = event.get("type", "") if isinstance(event, Mapping) else event
+    return str(name).lower()

@@ -1,0 +1,219 @@
+"""The prompts seen so far, as one tree of sections a lane, bounded by bytes.
+
+Prompts that begin alike share nodes, so one look-up a section finds the best earlier prompt however
+many there were. A request that is kept holds its last node; when it is forgotten, the nodes that only
+it held go with it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from math import inf
+from typing import TYPE_CHECKING
+
+from cacheprefix.prompt import TIERS, Placement, Prompt, Section, lane_key, salt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cacheprefix.cache._line import Record
+    from cacheprefix.profiles import Profile, Ttl
+
+_NODE_BYTES = 500
+_RECORD_BYTES = 600
+
+
+class Life:
+    """One cache entry, as far as it can be known from outside: from when and until when it can be read."""
+
+    __slots__ = ("expires", "made", "readable_at", "ttl", "writers")
+
+    def __init__(self, ttl: Ttl, now: float) -> None:
+        self.ttl = ttl
+        self.made = now
+        self.readable_at = inf
+        self.expires = now + _idle(ttl)
+        self.writers = 0
+        """Requests under way that write it; when all of them fail it was never there."""
+
+    def write(self, ttl: Ttl, now: float) -> None:
+        """Computed anew: its whole life begins again, with the longer of the two lifetimes."""
+        if _idle(ttl) > _idle(self.ttl):
+            self.ttl = ttl
+        self.made = now
+        self.expires = max(self.expires, now + _idle(self.ttl))
+
+    def refresh(self, now: float) -> None:
+        """A read starts the idle time anew, never beyond the longest life in all."""
+        longest = inf if self.ttl.max_seconds is None else self.made + self.ttl.max_seconds
+        self.expires = max(self.expires, min(now + _idle(self.ttl), longest))
+
+
+def _idle(ttl: Ttl) -> float:
+    idle = inf if ttl.seconds is None else ttl.seconds
+    return idle if ttl.max_seconds is None else min(idle, ttl.max_seconds)
+
+
+class Node:
+    """One section behind those of its ancestors."""
+
+    __slots__ = ("branches", "children", "dropped", "key", "known", "last", "life", "parent", "refs", "section")
+
+    def __init__(self, parent: Node | None, key: bytes, section: Section | None) -> None:
+        self.parent = parent
+        self.key = key
+        self.section = section
+        self.children: dict[bytes, Node] = {}
+        self.branches: dict[tuple[str, str], list[tuple[bytes, bytes]]] | None = None
+        """Children by kind and envelope, as sorted (data, key), once there are two."""
+        self.life: Life | None = None
+        self.last = -1
+        """Index of the latest request that went through here; -1 for none."""
+        self.dropped = False
+        """Whether a mark stood here that was over the provider's limit and so was not written."""
+        self.known = 0
+        """Tokens up to here as the provider counted them; 0 when it never said."""
+        self.refs = 0
+
+    def readable(self, now: float) -> bool:
+        """Whether the entry that ends here can be read at ``now``."""
+        life = self.life
+        return life is not None and life.readable_at <= now <= life.expires
+
+    def neighbours(self, section: Section) -> Iterator[Node]:
+        """Children that may share a beginning with ``section``, the nearest text first on either side."""
+        if self.branches is None:
+            for child in self.children.values():
+                known = child.section
+                if known is not None and known.kind == section.kind and known.head == section.head:
+                    yield child
+            return
+        row = self.branches.get((section.kind, section.head), ())
+        at = bisect_left(row, (section.data, b""))
+        for step in (range(at - 1, -1, -1), range(at, len(row))):
+            for index in step:
+                yield self.children[row[index][1]]
+
+
+class Forest:
+    """The trees of all lanes, and which requests are remembered. Not thread-safe by itself."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._roots: dict[bytes, Node] = {}
+        self._records: OrderedDict[int, Record] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Requests remembered."""
+        return len(self._records)
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory the trees take."""
+        return self._bytes
+
+    def root(self, lane: bytes) -> Node:
+        """The tree of a lane, made when it is new."""
+        found = self._roots.get(lane)
+        if found is None:
+            found = self._roots[lane] = Node(None, lane, None)
+        return found
+
+    def record(self, index: int) -> Record | None:
+        """A request by its index; None when it was forgotten."""
+        return self._records.get(index)
+
+    def look(self, lane: bytes, keys: Sequence[bytes]) -> tuple[Node | None, list[Node]]:
+        """The root of a lane and the known nodes along ``keys``; changes nothing."""
+        node = root = self._roots.get(lane)
+        path: list[Node] = []
+        for key in keys:
+            if node is None:
+                break
+            node = node.children.get(key)
+            if node is not None:
+                path.append(node)
+        return root, path
+
+    def grow(self, lane: bytes, keys: Sequence[bytes], sections: Sequence[Section], path: list[Node]) -> None:
+        """Add the nodes that ``path`` lacks."""
+        node = path[-1] if path else self.root(lane)
+        for index in range(len(path), len(sections)):
+            section = sections[index]
+            child = Node(node, keys[index], section)
+            _adopt(node, child, section)
+            node.refs += 1
+            self._bytes += _NODE_BYTES + len(section.data)
+            path.append(child)
+            node = child
+
+    def remember(self, record: Record) -> None:
+        """Keep a request; forget the oldest ones while too many bytes are held."""
+        record.leaf.refs += 1
+        self._records[record.index] = record
+        self._bytes += _RECORD_BYTES + 8 * len(record.sections)
+        while self._bytes > self._max_bytes and len(self._records) > 1:
+            self.forget(next(iter(self._records.values())))
+
+    def forget(self, record: Record) -> None:
+        """Give up a request, and the nodes that only it held."""
+        if self._records.pop(record.index, None) is None:
+            return
+        self._bytes -= _RECORD_BYTES + 8 * len(record.sections)
+        record.forgotten = True
+        node: Node | None = record.leaf
+        while node is not None:
+            node.refs -= 1
+            if node.refs > 0:
+                break
+            node = self._remove(node)
+
+    def _remove(self, node: Node) -> Node | None:
+        parent, section = node.parent, node.section
+        if parent is None or section is None:
+            self._roots.pop(node.key, None)
+            return None
+        self._bytes -= _NODE_BYTES + len(section.data)
+        del parent.children[node.key]
+        if parent.branches is not None:
+            row = parent.branches[section.kind, section.head]
+            del row[bisect_left(row, (section.data, node.key))]
+        return parent
+
+
+def _adopt(parent: Node, child: Node, section: Section) -> None:
+    parent.children[child.key] = child
+    if parent.branches is not None:
+        insort(parent.branches.setdefault((section.kind, section.head), []), (section.data, child.key))
+    elif len(parent.children) > 1:
+        parent.branches = {}
+        for key, sibling in parent.children.items():
+            known = sibling.section
+            if known is not None:
+                insort(parent.branches.setdefault((known.kind, known.head), []), (known.data, key))
+
+
+def address(prompt: Prompt, profile: Profile, scope: str) -> tuple[bytes, list[bytes]]:
+    """The lane of a prompt, and for each of its sections the key under the section before.
+
+    What salts a tier is mixed into the key of the first section in or behind that tier, so two prompts part
+    there when such a setting differs, although their sections are equal.
+    """
+    placement = placements(prompt, profile)
+    lane = lane_key(prompt, placement, provider=profile.name, scope=scope)
+    keys = [section.digest for section in prompt.sections]
+    if any(where in TIERS for where in placement.values()):
+        pending = [(tier, salt(prompt, placement, tier)) for tier in TIERS]
+        for index, section in enumerate(prompt.sections):
+            while pending and TIERS.index(pending[0][0]) <= TIERS.index(section.tier):
+                keys[index] = pending.pop(0)[1] + keys[index]
+            if not pending:
+                break
+    return lane, keys
+
+
+def placements(prompt: Prompt, profile: Profile) -> Mapping[str, Placement]:
+    """Where each setting of the prompt belongs by the profile."""
+    return {name: profile.placement(name) for name in prompt.settings}
