@@ -1,16 +1,20 @@
 """Shared prefixes, forks that extend them, and the policies forks run under."""
 
 from cacheprefix.prefix._fork import Compatibility, Fork, Level, TailPlacement, compatibility
+from cacheprefix.prefix._gate import FOLLOW, Gate, Pass
 from cacheprefix.prefix._policy import AbortHandle, ForkPolicy
 from cacheprefix.prefix._shared import SharedPrefix, Tool, tool_of, union_tools
 from cacheprefix.prefix._tail import tail_text
 
 __all__ = [
+    "FOLLOW",
     "AbortHandle",
     "Compatibility",
     "Fork",
     "ForkPolicy",
+    "Gate",
     "Level",
+    "Pass",
     "SharedPrefix",
     "TailPlacement",
     "Tool",
