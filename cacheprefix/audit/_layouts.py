@@ -1,0 +1,327 @@
+"""The same requests laid out otherwise: for the question what they could have cost."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cacheprefix.cache import Breakpoint
+from cacheprefix.errors import BodyError
+from cacheprefix.prompt import (
+    Marker,
+    Prompt,
+    Section,
+    Tier,
+    estimate_tokens,
+    loads,
+    section,
+    shared_characters,
+    shared_sections,
+)
+
+VOLATILE = re.compile(
+    r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?"
+    r"|\b\d{1,2}:\d{2}(?::\d{2})?(?: ?[AP]M)?\b"
+    r"|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
+    r"|\b\d+(?:\.\d+)?\b",
+    re.IGNORECASE,
+)
+"""What changes from call to call in otherwise equal text: dates, times, UUIDs, counters."""
+
+
+_USUAL = 0.9
+"""Share of a team's requests whose systems decide what is common to all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """A prompt in another layout; ``tail`` is how many sections at its end are this call's own."""
+
+    prompt: Prompt
+    tail: int = 0
+
+
+class Marking:
+    """Puts breakpoints on prompts; every section is copied once for each mark it ever carries."""
+
+    def __init__(self) -> None:
+        self._copies: dict[tuple[int, Marker | None], tuple[Section, Section]] = {}
+
+    def plain(self, prompt: Prompt) -> Prompt:
+        """The prompt without any marks."""
+        if prompt.top_marker is None and all(one.marker is None for one in prompt.sections):
+            return prompt
+        sections = tuple(
+            [one if one.marker is None else self._copy(one, None) for one in prompt.sections]
+        )
+        return replace(prompt, sections=sections, top_marker=None)
+
+    def marked(self, prompt: Prompt, chosen: Iterable[Breakpoint]) -> Prompt:
+        """A plain prompt with these breakpoints."""
+        sections = list(prompt.sections)
+        for point in chosen:
+            sections[point.section] = self._copy(sections[point.section], Marker(point.ttl))
+        return replace(prompt, sections=tuple(sections))
+
+    def _copy(self, one: Section, marker: Marker | None) -> Section:
+        key = (id(one), marker)
+        found = self._copies.get(key)
+        if found is None:
+            # The original is held as well, so that its id stays its own.
+            found = self._copies[key] = (one, replace(one, marker=marker))
+        return found[1]
+
+
+class VolatileText:
+    """Finds sections that differ between calls in nothing but times, ids and counters, and moves those away."""
+
+    def __init__(self) -> None:
+        self._found: set[bytes] = set()
+        self._moved: dict[bytes, tuple[Section, str]] = {}
+        self._masks: dict[bytes, str] = {}
+
+    def compare(self, before: Prompt, after: Prompt) -> None:
+        """Learn from two requests of one agent in one session."""
+        shared = shared_sections(before.sections, after.sections)
+        for left, right in zip(before.sections[shared:], after.sections[shared:]):
+            if left.digest == right.digest:
+                continue
+            if (left.tier, left.kind, left.head) != (right.tier, right.kind, right.head):
+                return
+            if self._mask(left) != self._mask(right):
+                return
+            self._found.update((left.digest, right.digest))
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def lay(self, prompt: Prompt) -> Laid:
+        """The prompt with such text at its end."""
+        if not any(one.digest in self._found for one in prompt.sections):
+            return Laid(prompt)
+        kept: list[Section] = []
+        moved: list[str] = []
+        for one in prompt.sections:
+            if one.digest in self._found:
+                made = self._moved.get(one.digest)
+                if made is None:
+                    made = self._moved[one.digest] = self._split(one)
+                kept.append(made[0])
+                moved.append(made[1])
+            else:
+                kept.append(one)
+        return Laid(replace(prompt, sections=(*kept, _tail("\n".join(moved)))), 1)
+
+    def _mask(self, one: Section) -> str:
+        found = self._masks.get(one.digest)
+        if found is None:
+            found = self._masks[one.digest] = VOLATILE.sub("\0", one.text)
+        return found
+
+    def _split(self, one: Section) -> tuple[Section, str]:
+        stable = VOLATILE.sub("0", one.text)
+        made = section(one.tier, one.path, one.kind, one.head, _bytes(stable), _count, one.marker)
+        return made, " ".join(VOLATILE.findall(one.text))
+
+
+@dataclass(slots=True)
+class Team:
+    """Requests of one lane that met in a session: their different systems and tools."""
+
+    systems: dict[tuple[bytes, ...], tuple[Section, ...]] = field(default_factory=dict)
+    tools: dict[tuple[bytes, ...], tuple[Section, ...]] = field(default_factory=dict)
+    calls: Counter[tuple[bytes, ...]] = field(default_factory=Counter)
+    """How many requests have each system."""
+    union: tuple[Section, ...] | None = None
+    cut: tuple[int, str] | None = None
+    """Leading system sections all have, and what the next one of all begins with."""
+
+    def unite(self) -> tuple[Section, ...]:
+        """All tools by name, the first of each name."""
+        if self.union is None:
+            named: dict[str, Section] = {}
+            for row in self.tools.values():
+                for tool in row:
+                    named.setdefault(_tool_name(tool), tool)
+            self.union = tuple(named[name] for name in sorted(named))
+        return self.union
+
+    def common(self) -> tuple[int, str]:
+        """How much of the system is the same for (nearly) all requests: sections, and text of the next one.
+
+        Systems that few requests have do not count, so one odd request does not undo what the others share.
+        """
+        if self.cut is None:
+            rows = [self.systems[key] for key in self._usual()]
+            first = rows[0]
+            sections = min(shared_sections(first, row) for row in rows)
+            following = [row[sections] if len(row) > sections else None for row in rows]
+            text = ""
+            heads = {(one.kind, one.head) if one is not None else None for one in following}
+            if len(heads) == 1 and following[0] is not None and following[0].kind == "text":
+                texts = [one.text for one in following if one is not None]
+                length = min(shared_characters(texts[0], other) for other in texts)
+                # Whole lines only: a role must not begin in the middle of a sentence.
+                text = texts[0][: texts[0].rfind("\n", 0, length) + 1]
+            self.cut = (sections, text)
+        return self.cut
+
+    def _usual(self) -> list[tuple[bytes, ...]]:
+        wanted = _USUAL * self.calls.total()
+        chosen: list[tuple[bytes, ...]] = []
+        covered = 0
+        for key, count in self.calls.most_common():
+            if covered >= wanted and len(chosen) > 1:
+                break
+            chosen.append(key)
+            covered += count
+        return chosen
+
+
+class Teams:
+    """Which requests could have shared one prefix."""
+
+    def __init__(self) -> None:
+        self._parent: dict[Any, Any] = {}
+        self._teams: dict[Any, Team] = {}
+        self._shared: dict[tuple[bytes, ...], Any] = {}
+
+    def learn(self, prompt: Prompt, lane: Any, session: str) -> None:
+        """Take in one request. Sessions that use one system belong together."""
+        system, tools = prompt.tier("system"), prompt.tier("tools")
+        keys = _digests(system), _digests(tools)
+        here = (lane, session)
+        root = self._root(here)
+        if keys[0]:
+            other = self._root(self._shared.setdefault((lane, *keys[0]), here))
+            if other != root:
+                self._merge(other, root)
+                root = other
+        team = self._teams.setdefault(root, Team())
+        team.systems.setdefault(keys[0], system)
+        team.tools.setdefault(keys[1], tools)
+        team.calls[keys[0]] += 1
+
+    def key(self, lane: Any, session: str) -> Any:
+        """What the requests of one team have in common, as a key."""
+        return self._root((lane, session))
+
+    def of(self, lane: Any, session: str) -> Team:
+        """The team of a request that was learned."""
+        return self._teams[self._root((lane, session))]
+
+    def with_roles(self) -> bool:
+        """Whether any team has more than one system."""
+        return any(len(team.systems) > 1 for team in self._teams.values())
+
+    def with_tools(self) -> bool:
+        """Whether any team has more than one list of tools."""
+        return any(len(team.tools) > 1 for team in self._teams.values())
+
+    def _root(self, key: Any) -> Any:
+        while self._parent.setdefault(key, key) != key:
+            key = self._parent[key]
+        return key
+
+    def _merge(self, into: Any, other: Any) -> None:
+        self._parent[other] = into
+        gone = self._teams.pop(other, None)
+        if gone is not None:
+            team = self._teams.setdefault(into, Team())
+            for key, system in gone.systems.items():
+                team.systems.setdefault(key, system)
+            for key, tools in gone.tools.items():
+                team.tools.setdefault(key, tools)
+            team.calls.update(gone.calls)
+
+
+def roles_to_tail(team: Team, laid: Laid) -> Laid:
+    """What the team's systems do not share, behind the messages instead of before them."""
+    if len(team.systems) < 2:  # noqa: PLR2004 - nothing to tell apart
+        return laid
+    prompt = laid.prompt
+    kept, text = team.common()
+    system = prompt.tier("system")
+    following = system[kept] if len(system) > kept else None
+    if len(system) < kept or (text and (following is None or not following.text.startswith(text))):
+        return laid  # One of the odd ones: it shares nothing with the others as it is.
+    head = list(system[:kept])
+    rest = [one.text for one in system[kept:]]
+    if text and rest:
+        head.append(_part(system[kept], text))
+        rest[0] = rest[0][len(text) :]
+    role = "\n\n".join(part for part in rest if part)
+    own = (_tail(role),) if role else ()
+    sections = (*prompt.tier("tools"), *head, *prompt.tier("messages"), *own)
+    return Laid(replace(prompt, sections=sections), laid.tail + len(own))
+
+
+def tools_unified(team: Team, laid: Laid) -> Laid:
+    """The union of the team's tools, in one order."""
+    if len(team.tools) < 2:  # noqa: PLR2004 - one list already
+        return laid
+    prompt = laid.prompt
+    rest = tuple(one for one in prompt.sections if one.tier != "tools")
+    return Laid(replace(prompt, sections=(*team.unite(), *rest)), laid.tail)
+
+
+def fork_points(prompts: Sequence[Prompt]) -> Callable[[Prompt], int | None]:
+    """For each prompt the longest beginning from which the prompts went on in more than one way, in sections."""
+    numbers: dict[tuple[int, bytes], int] = {}
+    children: dict[int, int] = {}
+    for prompt in prompts:
+        node = 0
+        for one in prompt.sections:
+            key = (node, one.digest)
+            found = numbers.get(key)
+            if found is None:
+                found = numbers[key] = len(numbers) + 1
+                children[node] = children.get(node, 0) + 1
+            node = found
+
+    def boundary(prompt: Prompt) -> int | None:
+        node = 0
+        deepest = 0
+        for index, one in enumerate(prompt.sections, 1):
+            node = numbers.get((node, one.digest), -1)
+            if node < 0:
+                break
+            if children.get(node, 0) > 1:
+                deepest = index
+        return deepest or None
+
+    return boundary
+
+
+def _tail(text: str) -> Section:
+    return section("messages", "messages[tail].content", "text", "user", _bytes(text), _count)
+
+
+def _part(one: Section, text: str) -> Section:
+    tier: Tier = one.tier
+    return section(tier, one.path, one.kind, one.head, _bytes(text), _count)
+
+
+def _tool_name(tool: Section) -> str:
+    try:
+        value = loads(tool.data)
+    except BodyError:
+        return tool.path
+    function = value.get("function") if isinstance(value.get("function"), dict) else value
+    name = function.get("name") or value.get("type")
+    return name if isinstance(name, str) else tool.path
+
+
+def _digests(row: Sequence[Section]) -> tuple[bytes, ...]:
+    return tuple(one.digest for one in row)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _count(text: str) -> int:
+    return estimate_tokens(text)

@@ -1,0 +1,130 @@
+"""Which reader understands a log, and the project's own two forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+
+from cacheprefix.audit import _reader_langsmith, _reader_litellm, _reader_otel, _reader_text
+from cacheprefix.audit._lines import Found, values
+from cacheprefix.audit._records import Broken, Record, mapping_or_none, seconds, text_or_empty
+from cacheprefix.errors import BodyError
+from cacheprefix.prompt import Api
+
+_APIS = get_args(Api)
+_TEXT = ("messages", "contents", "input", "instructions")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One log format. A plugin adds its own through the hook ``trace_readers(register)``.
+
+    ``recognises`` looks at one JSON object of the log; ``read`` makes records of it (none for entries that
+    are no model request) and raises BodyError for what it cannot read.
+    """
+
+    name: str
+    recognises: Callable[[Mapping[str, Any]], bool]
+    read: Callable[[Mapping[str, Any]], Iterable[Record]]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A record and where it stood."""
+
+    file: str
+    line: int | None
+    item: int | None
+    size: int
+    record: Record
+
+
+def _is_native(value: Mapping[str, Any]) -> bool:
+    return isinstance(value.get("request"), Mapping) or ("ts" in value and "usage" in value)
+
+
+def _native(value: Mapping[str, Any]) -> Iterator[Record]:
+    api = value.get("api")
+    if api is not None and api not in _APIS:
+        raise BodyError("api", f"unknown API form {api!r:.40}; use one of {', '.join(_APIS)}")
+    headers = mapping_or_none(value.get("headers"), "headers")
+    events = value.get("events") or ()
+    if not isinstance(events, (list, tuple)) or not all(isinstance(event, Mapping) for event in events):
+        raise BodyError("events", "expected a list of objects with a type")
+    yield Record(
+        body=mapping_or_none(value.get("request"), "request"),
+        api=cast("Api | None", api),
+        model=text_or_empty(value.get("model")),
+        provider=text_or_empty(value.get("provider")) or None,
+        ts=seconds(value.get("ts"), "ts"),
+        session=text_or_empty(value.get("session")),
+        agent=text_or_empty(value.get("agent")),
+        scope=text_or_empty(value.get("scope")),
+        headers=None if headers is None else {name: text_or_empty(held) for name, held in headers.items()},
+        usage=mapping_or_none(value.get("usage"), "usage"),
+        diagnostics=mapping_or_none(value.get("diagnostics"), "diagnostics"),
+        events=tuple(events),
+        response_started_ts=seconds(value.get("response_started_ts"), "response_started_ts"),
+        response_ended_ts=seconds(value.get("response_ended_ts"), "response_ended_ts"),
+        failed=bool(value.get("failed")) or bool(value.get("error")),
+    )
+
+
+def _is_body(value: Mapping[str, Any]) -> bool:
+    return any(isinstance(value.get(name), (list, str)) for name in _TEXT)
+
+
+def _body(value: Mapping[str, Any]) -> Iterator[Record]:
+    yield Record(body=value)
+
+
+BUILTIN: tuple[Reader, ...] = (
+    Reader("cacheprefix JSONL", _is_native, _native),
+    Reader("LMCache agent trace", _reader_text.recognises_text, _reader_text.read_text),
+    Reader("OpenTelemetry GenAI spans", _reader_otel.recognises, _reader_otel.read),
+    Reader("LangSmith runs", _reader_langsmith.recognises, _reader_langsmith.read),
+    Reader("LiteLLM log", _reader_litellm.recognises, _reader_litellm.read),
+    Reader("token counts", _reader_text.recognises_counts, _reader_text.read_counts),
+    Reader("request bodies", _is_body, _body),
+)
+"""The formats cacheprefix reads by itself, in the order they are tried."""
+
+
+def records(
+    file: str,
+    readers: Sequence[Reader] = BUILTIN,
+    *,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Iterator[Placed | Broken]:
+    """The records of one log, in the order they stand; ``-`` is standard input.
+
+    The reader is found by looking at the first entry, and again wherever an entry is not of its form.
+    Raises SetupError for a file that cannot be opened.
+    """
+    reader: Reader | None = None
+    for found in values(file, on_bytes):
+        if isinstance(found, Broken):
+            yield found
+            continue
+        if not isinstance(found.value, Mapping):
+            yield _broken(found, f"expected an object, found {type(found.value).__name__}")
+            continue
+        try:
+            if reader is None or not reader.recognises(found.value):
+                reader = next((one for one in readers if one.recognises(found.value)), reader)
+            if reader is None or not reader.recognises(found.value):
+                known = ", ".join(one.name for one in readers)
+                yield _broken(found, f"no request in a form that is known here ({known})")
+                continue
+            for record in reader.read(found.value):
+                yield Placed(found.file, found.line, found.item, found.size, record)
+        except BodyError as error:
+            yield _broken(found, str(error))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            # A reader (a plugin's perhaps) met a shape it did not expect; only this entry is lost.
+            yield _broken(found, f"{reader.name if reader else 'reader'}: {type(error).__name__}: {error}")
+
+
+def _broken(found: Found, problem: str) -> Broken:
+    return Broken(found.file, found.line, problem, found.item)

@@ -1,0 +1,174 @@
+"""From the files of a log to requests in order of time, each with its prompt and its rules."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+from cacheprefix.audit._order import UNTIMED_STEP, Ready, in_time
+from cacheprefix.audit._readers import Placed, Reader, records
+from cacheprefix.audit._records import Broken, Record, place
+from cacheprefix.errors import BodyError
+from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry
+from cacheprefix.prompt import Api, CountTokens, Memo, Prompt, decode, default_counter, guess_api
+
+MERGED_FILES = 64
+"""Files read side by side and merged by time; more than that are read one after another."""
+
+_CHAT_ROLES = frozenset({"system", "developer", "tool", "function"})
+_PLAIN_HEADERS = frozenset({"anthropic-beta", "openai-beta"})
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What the user knows better than the log."""
+
+    provider: str | None = None
+    model: str | None = None
+    rules: str | None = None
+    """Name of the profile row to judge by."""
+    count: CountTokens | None = None
+
+
+class Reading:
+    """Reads logs into requests. One memory of sections for all of them, so a history costs only what is new."""
+
+    def __init__(self, registry: Registry, readers: Sequence[Reader], overrides: Overrides) -> None:
+        self._registry = registry
+        self._readers = readers
+        self._overrides = overrides
+        self._memo = Memo()
+        self._profiles: dict[tuple[str, str | None, Api | None], Profile] = {}
+        self._counters: dict[str, CountTokens] = {}
+        self._index = 0
+        self._last = 0.0
+        self.timed = 0
+        self.unknown_models: set[str] = set()
+        self.counters: set[str] = set()
+
+    def requests(
+        self, files: Sequence[str], on_bytes: Callable[[int], None] | None = None
+    ) -> Iterator[Ready | Broken]:
+        """Every request of the files, oldest first, and whatever could not be read.
+
+        Raises SetupError for a file that cannot be opened.
+        """
+        streams = [self._file(file, on_bytes) for file in files]
+        if len(streams) > MERGED_FILES:
+            yield from in_time(chain.from_iterable(streams))
+        else:
+            yield from heapq.merge(*map(in_time, streams), key=_when)
+
+    def _file(self, file: str, on_bytes: Callable[[int], None] | None) -> Iterator[Ready | Broken]:
+        for item in records(file, self._readers, on_bytes=on_bytes):
+            if isinstance(item, Broken):
+                yield item
+                continue
+            try:
+                ready = self._ready(item)
+            except BodyError as error:
+                yield Broken(item.file, item.line, f"request: {error}", item.item)
+                continue
+            yield ready
+
+    def _ready(self, item: Placed) -> Ready:
+        record = item.record
+        body = record.body
+        provider = self._overrides.provider or record.provider
+        model = self._overrides.model or _model(record)
+        api = None if body is None else record.api or self._api(body, model, provider)
+        prompt: Prompt | None = None
+        profile = self._profile(model, provider, api if record.wire else None)
+        if body is not None and api is not None:
+            prompt = self._prompt(body, api, model, record, profile)
+        at = record.ts
+        if at is None:
+            at = self._last + UNTIMED_STEP
+        else:
+            self.timed += 1
+        self._last = at
+        # Counted only once it could be read: broken lines have no index.
+        index, self._index = self._index, self._index + 1
+        where = place(item.file, item.line, item.item)
+        bare = replace(record, body=None, model=model, provider=provider)
+        return Ready(index, where, at, bare, prompt, profile, item.size)
+
+    def _prompt(
+        self, body: Mapping[str, Any], api: Api, model: str, record: Record, profile: Profile
+    ) -> Prompt:
+        named = body.get("modelId" if api == "bedrock" else "model")
+        if not named or self._overrides.model:
+            body = {**body, "model": model}
+        return decode(
+            body, api, headers=_relevant(record.headers, profile), count=self._counter(model), memo=self._memo
+        )
+
+    def count(self, text: str, model: str) -> int:
+        """Tokens of a text, by the counter that the model's prompts are read with."""
+        return self._counter(model)(text, model)
+
+    def _counter(self, model: str) -> CountTokens:
+        found = self._counters.get(model)
+        if found is None:
+            found = self._counters[model] = self._overrides.count or default_counter(model)
+            self.counters.add(getattr(found, "name", "the given counter"))
+        return found
+
+    def _profile(self, model: str, provider: str | None, api: Api | None) -> Profile:
+        key = (model, provider, api)
+        found = self._profiles.get(key)
+        if found is None:
+            with warnings.catch_warnings():
+                # Said in the report, once, instead of as a warning of this process.
+                warnings.simplefilter("ignore", CacheprefixProfileWarning)
+                found = self._registry.profile_for(model, self._overrides.rules or provider, api)
+            self._profiles[key] = found
+            if not found.known:
+                self.unknown_models.add(model)
+        return found
+
+    def _api(self, body: Mapping[str, Any], model: str, provider: str | None) -> Api:
+        """The form of a body. One conversation must not change its form on the way, so names count most."""
+        guess = guess_api(body)
+        if guess != "openai-chat":
+            return guess
+        served_by = self._profile(model, provider, None).provider
+        messages = body.get("messages")
+        told = messages if isinstance(messages, list) else []
+        roles = {message.get("role") for message in told if isinstance(message, Mapping)}
+        if "anthropic" in (provider, served_by) and not roles & _CHAT_ROLES and "max_completion_tokens" not in body:
+            return "anthropic"
+        if "bedrock" in (provider, served_by) and _has_untyped_blocks(told):
+            return "bedrock"
+        return guess
+
+
+def _when(item: Ready | Broken) -> float:
+    return item.at if isinstance(item, Ready) else -math.inf
+
+
+def _model(record: Record) -> str:
+    body: Mapping[str, Any] = record.body or {}
+    named = body.get("model") or body.get("modelId") or record.model
+    return named if isinstance(named, str) else ""
+
+
+def _has_untyped_blocks(messages: Iterable[Any]) -> bool:
+    for message in messages:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for block in content if isinstance(content, list) else []:
+            return isinstance(block, Mapping) and "type" not in block
+    return False
+
+
+def _relevant(headers: Mapping[str, str] | None, profile: Profile) -> Mapping[str, str] | None:
+    """The headers that matter to the cache; a request id must not make every call a lane of its own."""
+    if not headers:
+        return None
+    wanted = _PLAIN_HEADERS.union(profile.headers)
+    return {name: value for name, value in headers.items() if name.lower() in wanted}

@@ -1,0 +1,118 @@
+"""What every reader makes of a log: one record a model request."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from cacheprefix.errors import BodyError
+from cacheprefix.prompt import Api
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One model request as a log tells it. Times are seconds since the epoch."""
+
+    body: Mapping[str, Any] | None
+    """The request in the form that ``api`` names; None where the log has counts and no text."""
+
+    api: Api | None = None
+    """None: guess it from the body."""
+
+    model: str = ""
+    """The model where the body itself does not name it."""
+
+    provider: str | None = None
+    wire: bool = True
+    """Whether ``body`` is what went over the wire, cache marks included. Tracing formats keep the messages
+    and lose the marks."""
+
+    ts: float | None = None
+    session: str = ""
+    agent: str = ""
+    scope: str = ""
+    headers: Mapping[str, str] | None = None
+    usage: Mapping[str, Any] | None = None
+    """As the provider or the framework wrote it."""
+
+    diagnostics: Mapping[str, Any] | None = None
+    """What the provider itself says about a miss."""
+
+    events: Sequence[Mapping[str, Any]] = ()
+    """What the application recorded before this call, such as ``{"type": "compaction"}``."""
+
+    response_started_ts: float | None = None
+    response_ended_ts: float | None = None
+    failed: bool = False
+    """The request was refused or broke off: it is paid for by nobody and leaves nothing in the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A line or item that could not be read; it was skipped and nothing else."""
+
+    file: str
+    line: int | None
+    """1-based; None when ``file`` is one JSON document and ``item`` says which part of it."""
+    problem: str
+    item: int | None = None
+
+    def __str__(self) -> str:
+        return f"{place(self.file, self.line, self.item)}: {self.problem}"
+
+
+def place(file: str, line: int | None, item: int | None = None) -> str:
+    """``log.jsonl:17``, or ``run.json[3]`` for the items of one document."""
+    return f"{file}:{line}" if line is not None else f"{file}[{item}]" if item is not None else file
+
+
+def seconds(value: Any, path: str) -> float | None:
+    """A time as seconds since the epoch; None for None.
+
+    Reads numbers in seconds, milliseconds, microseconds or nanoseconds (told apart by their size), the same
+    as text, and ISO 8601 (UTC where no zone is given). Raises BodyError naming ``path``.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            value = float(text)
+        except ValueError:
+            return _iso(text, path)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise BodyError(path, f"expected a time, found {value!r:.60}")
+    number = float(value)
+    for limit, unit in ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3)):
+        if abs(number) >= limit:
+            return number / unit
+    return number
+
+
+def _iso(text: str, path: str) -> float:
+    plain = text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text
+    head, dot, rest = plain.partition(".")
+    if dot:
+        digits = len(rest) - len(rest.lstrip("0123456789"))
+        # Python 3.10 reads exactly three or six digits of a fraction.
+        plain = f"{head}.{rest[:digits][:6]:0<6}{rest[digits:]}"
+    try:
+        read = datetime.fromisoformat(plain)
+    except ValueError:
+        raise BodyError(path, f"expected a time, found {text[:60]!r}") from None
+    return (read if read.tzinfo else read.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def text_or_empty(value: Any) -> str:
+    """Names and ids as text; empty for None."""
+    return "" if value is None else value if isinstance(value, str) else str(value)
+
+
+def mapping_or_none(value: Any, path: str) -> Mapping[str, Any] | None:
+    """A JSON object or nothing. Raises BodyError for anything else."""
+    if value is None or isinstance(value, Mapping):
+        return value
+    raise BodyError(path, f"expected an object, found {type(value).__name__}")

@@ -1,0 +1,162 @@
+"""One call as the JSON output and as the pages show it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cacheprefix.audit._counts import Judged
+from cacheprefix.audit._order import Ready
+from cacheprefix.cache import Verdict
+from cacheprefix.profiles import Usage
+from cacheprefix.prompt import TIERS, Prompt, common_prefix, loads, shared_characters
+
+_CONTEXT = 320
+"""Characters shown on either side of a difference, where text is wanted at all."""
+
+
+def public(
+    ready: Ready, verdict: Verdict, ancestor: int | None, cached: int, source: str, *, text: bool
+) -> dict[str, Any]:
+    """The call's entry under ``calls``; the excerpt only where prompt text is wanted."""
+    excerpt = None
+    if text and (verdict.before or verdict.after):
+        excerpt = {"before": verdict.before or "", "after": verdict.after or ""}
+    return {
+        "index": ready.index,
+        "session": ready.record.session,
+        "agent": ready.record.agent,
+        "provider": ready.record.provider or ready.profile.provider,
+        "model": ready.record.model,
+        "verdict": verdict.kind,
+        "cause": verdict.cause,
+        "path": verdict.path,
+        "ancestor_index": ancestor,
+        "expected_cached_tokens": verdict.expected_tokens,
+        "cached_tokens": cached,
+        "cached_source": source,
+        "lost_tokens": verdict.lost_tokens,
+        "lost_usd": verdict.lost_usd,
+        "excerpt": excerpt,
+    }
+
+
+def public_counts(ready: Ready, judged: Judged, usage: Usage) -> dict[str, Any]:
+    """The entry of a call whose log has no text."""
+    return {
+        "index": ready.index,
+        "session": ready.record.session,
+        "agent": ready.record.agent,
+        "provider": ready.record.provider or ready.profile.provider,
+        "model": ready.record.model,
+        "verdict": judged.kind,
+        "cause": judged.cause,
+        "path": None,
+        "ancestor_index": judged.ancestor,
+        "expected_cached_tokens": judged.expected,
+        "cached_tokens": usage.cache_read_tokens or 0,
+        "cached_source": "reported",
+        "lost_tokens": 0,
+        "lost_usd": None,
+        "excerpt": None,
+    }
+
+
+def view(
+    ready: Ready, prompt: Prompt, verdict: Verdict, usage: Usage, shared: int, *, broke: bool, rule: bool
+) -> dict[str, Any]:
+    """What the pages show beside the entry. Tokens are the provider's where it reported them.
+
+    ``tiers`` are counted tokens of tools, system and messages; ``shared`` is what the call has in common with
+    its ancestor; ``break_at`` is where in the prompt the cache broke. All three by our own counter.
+    """
+    return {
+        "at": ready.at,
+        "place": ready.place,
+        "input": usage.input_tokens or prompt.tokens,
+        "read": usage.cache_read_tokens or 0,
+        "written": usage.cache_write_tokens or 0,
+        "counted": prompt.tokens,
+        "tiers": [sum(one.tokens for one in prompt.sections if one.tier == tier) for tier in TIERS],
+        "sections": len(prompt.sections),
+        "shared": shared,
+        "broke": broke,
+        "break_at": break_at(prompt, verdict, shared) if broke else None,
+        "offset": verdict.offset if verdict.before or verdict.after else None,
+        "size": verdict.size,
+        "fix": verdict.fix,
+        "reason": verdict.provider_reason,
+        "rule": rule,
+    }
+
+
+def view_counts(ready: Ready, usage: Usage) -> dict[str, Any]:
+    """The same for a call without text."""
+    total = usage.input_tokens or 0
+    return {
+        "at": ready.at,
+        "place": ready.place,
+        "input": total,
+        "read": usage.cache_read_tokens or 0,
+        "written": usage.cache_write_tokens or 0,
+        "counted": total,
+        "tiers": [0, 0, total],
+        "sections": 0,
+        "shared": 0,
+        "broke": False,
+        "break_at": None,
+        "offset": None,
+        "size": None,
+        "fix": "",
+        "reason": None,
+        "rule": False,
+    }
+
+
+def break_at(prompt: Prompt, verdict: Verdict, shared: int) -> int:
+    """Tokens before the place the verdict names; where it names none, what was shared at all."""
+    if not verdict.path:
+        return shared
+    before = 0
+    best: tuple[int, int] | None = None
+    for one in prompt.sections:
+        if verdict.path.startswith(one.path) and (best is None or len(one.path) > best[0]):
+            best = (len(one.path), before)
+        before += one.tokens
+    return best[1] if best is not None else min(shared, before)
+
+
+def wide_diff(before: Prompt, after: Prompt) -> dict[str, str] | None:
+    """Both sides of the first difference, with more around it than the excerpt has."""
+    found = common_prefix(before, after)
+    if found.path is None and found.sections == min(len(before.sections), len(after.sections)):
+        return None
+    a, b = before.sections[found.sections], after.sections[found.sections]
+    left, right = _readable(a.kind, a.text), _readable(b.kind, b.text)
+    at = shared_characters(left, right)
+    return {
+        "path": b.path,
+        "lead": left[max(0, at - _CONTEXT) : at],
+        "before": left[at : at + _CONTEXT],
+        "after": right[at : at + _CONTEXT],
+    }
+
+
+def _readable(kind: str, text: str) -> str:
+    if kind == "text":
+        return text
+    try:
+        value = loads(text)
+    except ValueError:
+        return text
+    return _indented(value)
+
+
+def _indented(value: Any, depth: int = 0) -> str:
+    pad = "  " * depth
+    if isinstance(value, dict):
+        rows = [f"{pad}  {name}: {_indented(inner, depth + 1).lstrip()}" for name, inner in value.items()]
+        return "{\n" + "\n".join(rows) + f"\n{pad}}}"
+    if isinstance(value, list):
+        rows = [_indented(inner, depth + 1) for inner in value]
+        return "[\n" + "\n".join(f"{pad}  {row.lstrip()}" for row in rows) + f"\n{pad}]"
+    return f"{pad}{value!r}" if not isinstance(value, str) else f"{pad}{value}"

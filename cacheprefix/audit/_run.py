@@ -1,0 +1,341 @@
+"""One pass over a log: every request is judged by the same model that a running session uses."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
+
+from cacheprefix.audit._calls import CallRow, Rows
+from cacheprefix.audit._counts import CountsOnly
+from cacheprefix.audit._order import Answers, Ready
+from cacheprefix.audit._previous import PreviousRequestRule
+from cacheprefix.audit._prices import Prices
+from cacheprefix.audit._reading import Overrides, Reading
+from cacheprefix.audit._readers import BUILTIN, Reader
+from cacheprefix.audit._records import Broken
+from cacheprefix.audit._rows import public, public_counts, view, view_counts, wide_diff
+from cacheprefix.audit._simulated import Simulation
+from cacheprefix.audit._totals import BreakGroup, Sum, Totals
+from cacheprefix.audit._warnings import Warnings
+from cacheprefix.audit._layouts import Marking
+from cacheprefix.audit._whatif import SECTIONS, Saving, WhatIf
+from cacheprefix.cache import CacheModel, Observation, Verdict, plan_breakpoints
+from cacheprefix.errors import SetupError
+from cacheprefix.profiles import Registry, Usage, cost_units, default_registry, normalise_usage
+from cacheprefix.prompt import CountTokens, Prompt
+
+_RECENT = 4_096
+_LOST_SHARE = 0.01
+
+
+@dataclass(slots=True)
+class Audit:
+    """What a log says about the cache. Use it as a context manager, or close it: rows may be in a file."""
+
+    rows: Rows
+    totals: Totals
+    previous: PreviousRequestRule
+    lint: tuple[dict[str, Any], ...] = ()
+    what_if: tuple[Saving, ...] = ()
+    what_if_calls: int = 0
+    """Calls that were played again for ``what_if``: all, or the first of a long log."""
+    notes: tuple[str, ...] = ()
+    counters: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    include_text: bool = False
+
+    def __enter__(self) -> Audit:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.rows.close()
+
+    @property
+    def calls(self) -> int:
+        """Calls judged."""
+        return self.totals.all.calls
+
+
+def audit(
+    files: Sequence[str],
+    *,
+    provider: str | None = None,
+    rules: str | None = None,
+    model: str | None = None,
+    registry: Registry | None = None,
+    readers: Iterable[Reader] = (),
+    count: CountTokens | None = None,
+    include_text: bool = False,
+    what_if: bool = True,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Audit:
+    """Read request logs and say what the cache did on every call, what broke it and what that cost.
+
+    Args:
+        files: paths; ``-`` is standard input. Gzip and the format are recognised by content.
+        provider: who served the calls, where the log does not say.
+        rules: name of a profile row to judge by, such as ``exact``.
+        model: the model of all calls, where the log does not say.
+        registry: cache rules; by default those that ship with cacheprefix.
+        readers: further log formats, tried before the built-in ones.
+        count: a token counter; by default the best one on this machine for each model.
+        include_text: keep a few characters around each difference. Without it no prompt text is kept.
+        what_if: play the calls again under other layouts, to see what they would have cost.
+        on_bytes: told the bytes of the files read since the last call.
+
+    Raises SetupError for a file that cannot be opened and ProfileError for unknown rules. Lines that cannot be
+    read are skipped and counted.
+    """
+    if not files:
+        raise SetupError("no log to read; name at least one file, or - for standard input")
+    table = registry or default_registry()
+    if rules is not None:
+        table.get(rules)
+    reading = Reading(table, (*readers, *BUILTIN), Overrides(provider, model, rules, count))
+    run = _Run(reading.count, include_text=include_text, what_if=what_if)
+    for item in reading.requests(files, on_bytes):
+        if isinstance(item, Broken):
+            run.totals.damaged(str(item))
+        else:
+            run.request(item)
+    return run.result(reading, tuple(files))
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call whose answer has not ended yet."""
+
+    ready: Ready
+    prompt: Prompt
+    observation: Observation
+    usage: Usage | None
+    """As reported."""
+    simulated: Usage
+    alarm_of_rule: bool
+
+
+class _Run:
+    """State of one pass."""
+
+    def __init__(self, count: CountTokens, *, include_text: bool, what_if: bool) -> None:
+        self.totals = Totals()
+        self._model = CacheModel(count=count)
+        self._simulation = Simulation(count)
+        self._answers = Answers()
+        self._rows = Rows()
+        self._prices = Prices()
+        self._rule = PreviousRequestRule(count)
+        self._counts = CountsOnly()
+        self._warnings = Warnings()
+        self._what_if = WhatIf(count) if what_if else None
+        self._text = include_text
+        self._begun = array("q")
+        self._alarmed: dict[tuple[str, str], str] = {}
+        self._recent: OrderedDict[int, Prompt] = OrderedDict()
+        self._now = float("-inf")
+
+    def request(self, ready: Ready) -> None:
+        """Judge one request; its row is written when its answer ends."""
+        # The caches' clocks never go back, even where a log's times do.
+        now = self._now = max(self._now, ready.at)
+        self._answers.until(now)
+        record = ready.record
+        if record.failed:
+            self.totals.failed += 1
+            return
+        if ready.prompt is None:
+            self._without_text(ready)
+            return
+        usage = None if record.usage is None else normalise_usage(record.usage, ready.prompt.api, profile=ready.profile)
+        prompt = _as_sent(ready, ready.prompt, usage)
+        observation = self._model.begin(
+            prompt,
+            ready.profile,
+            scope=record.scope,
+            agent=record.agent,
+            session=record.session,
+            at=now,
+            events=record.events,
+        )
+        self._begun.append(ready.index)
+        if self._text:
+            self._recent[ready.index] = prompt
+            if len(self._recent) > _RECENT:
+                self._recent.popitem(last=False)
+        started = max(now, _first_given(record.response_started_ts, record.response_ended_ts, now))
+        ended = max(started, _first_given(record.response_ended_ts, started))
+        served = self._simulation.begin(prompt, ready.profile, now, record.scope)
+        if self._what_if is not None:
+            self._what_if.add(ready, prompt, now, started, ended, served.units(ready.profile))
+        self._warnings.look(prompt, ready.place)
+        rule = self._rule.looks(prompt, record.session)
+        call = _Open(ready, prompt, observation, usage, served.usage, rule)
+
+        def first_token(at: float) -> None:
+            served.begun(at)
+            self._model.first_token(observation, at)
+
+        def finish(at: float) -> None:
+            served.ended(at)
+            self._finished(call, at)
+
+        self._answers.at(started, first_token)
+        self._answers.at(ended, finish)
+
+    def result(self, reading: Reading, files: tuple[str, ...]) -> Audit:
+        """Everything, once the log has ended."""
+        self._answers.until(float("inf"))
+        self.totals.refused = self._simulation.refused
+        savings = self._what_if.savings() if self._what_if is not None else ()
+        played = self._what_if.calls if self._what_if is not None else 0
+        return Audit(
+            rows=self._rows,
+            totals=self.totals,
+            previous=self._rule,
+            lint=self._warnings.found,
+            what_if=savings,
+            what_if_calls=played,
+            notes=tuple(_notes(self.totals, reading, played if self._what_if else None)),
+            counters=tuple(sorted(reading.counters)),
+            files=files,
+            include_text=self._text,
+        )
+
+    def _finished(self, call: _Open, at: float) -> None:
+        ready = call.ready
+        usage = call.simulated if call.usage is None else call.usage
+        verdict = self._model.finish(call.observation, usage, at, diagnostics=ready.record.diagnostics)
+        source = "simulated"
+        counted = call.simulated
+        if usage.cache_read_tokens is not None and call.usage is not None:
+            source, counted = "reported", usage
+            if usage.input_tokens is None:
+                counted = replace(usage, input_tokens=call.prompt.tokens)
+        self.totals.reported += source == "reported"
+        self.totals.simulated += source == "simulated"
+        ancestor = self._index_of(verdict.ancestor_index)
+        row = public(ready, verdict, ancestor, counted.cache_read_tokens or 0, source, text=self._text)
+        shared = call.observation.expectation.shared_tokens
+        broke = self._broke(verdict, counted.input_tokens or 0, ready)
+        seen = view(ready, call.prompt, verdict, counted, shared, broke=broke, rule=call.alarm_of_rule)
+        before = None if ancestor is None else self._recent.get(ancestor)
+        if broke and before is not None:
+            seen["diff"] = wide_diff(before, call.prompt)
+        self._rule.judged(alarm=call.alarm_of_rule, real=broke)
+        self._summed(ready, verdict, counted, row, seen)
+
+    def _broke(self, verdict: Verdict, total: int, ready: Ready) -> bool:
+        """Whether the call counts as a break: it raised an alarm, or goes on with what raised the last one.
+
+        A running session is told once of a break that repeats itself; here every one of them costs.
+        """
+        line = (ready.record.session, ready.record.agent)
+        before = self._alarmed.get(line)
+        if verdict.alarm:
+            self._alarmed[line] = verdict.cause
+        elif not verdict.broken:
+            self._alarmed.pop(line, None)
+        more = verdict.lost_tokens > max(ready.profile.block_tokens, _LOST_SHARE * total)
+        return verdict.alarm or (verdict.broken and more and verdict.cause == before)
+
+    def _summed(
+        self, ready: Ready, verdict: Verdict, usage: Usage, row: dict[str, Any], seen: dict[str, Any]
+    ) -> None:
+        totals, record = self.totals, ready.record
+        units = cost_units(usage, ready.profile)
+        usd = self._prices.usd(usage, record.model, ready.profile)
+        seen["units"], seen["usd"] = round(units, 2), usd
+        totals.verdicts[verdict.kind] += 1
+        totals.causes[verdict.cause] += 1
+        for held in (totals.all, totals.agents.setdefault(record.agent, Sum())):
+            held.add(usage, units, usd, verdict.lost_tokens if seen["broke"] else 0)
+        if seen["broke"]:
+            totals.lost(verdict.lost_usd)
+            self._grouped(ready, verdict, row)
+        self._rows.add(CallRow(row, seen))
+
+    def _grouped(self, ready: Ready, verdict: Verdict, row: Mapping[str, Any]) -> None:
+        group = self.totals.group(
+            BreakGroup(
+                verdict.cause,
+                verdict.path,
+                verdict.fix,
+                ready.place,
+                ready.record.agent,
+                verdict.offset if verdict.before or verdict.after else None,
+                verdict.size,
+                row["excerpt"],
+            )
+        )
+        if group is not None:
+            group.count += 1
+            group.lost_tokens += verdict.lost_tokens
+            if verdict.lost_usd is not None:
+                group.lost_usd = (group.lost_usd or 0.0) + verdict.lost_usd
+            group.calls.append(ready.index)
+
+    def _without_text(self, ready: Ready) -> None:
+        """A call of which only the counts are known."""
+        record = ready.record
+        usage = normalise_usage(record.usage, None, ready.record.provider, profile=ready.profile)
+        judged = self._counts.judge(ready.index, record.session, usage, ready.profile)
+        totals = self.totals
+        totals.without_text += 1
+        totals.reported += 1
+        totals.verdicts[judged.kind] += 1
+        totals.causes[judged.cause] += 1
+        units, usd = cost_units(usage, ready.profile), self._prices.usd(usage, record.model, ready.profile)
+        for held in (totals.all, totals.agents.setdefault(record.agent, Sum())):
+            held.add(usage, units, usd, 0)
+        seen = view_counts(ready, usage)
+        seen["units"], seen["usd"] = round(units, 2), usd
+        self._rows.add(CallRow(public_counts(ready, judged, usage), seen))
+
+    def _index_of(self, begun: int | None) -> int | None:
+        """Our number of the call that the model began as its n-th."""
+        return None if begun is None or not 0 <= begun < len(self._begun) else self._begun[begun]
+
+
+def _as_sent(ready: Ready, prompt: Prompt, usage: Usage | None) -> Prompt:
+    """The prompt with its cache marks.
+
+    Tracing formats lose the marks. Where nothing is cached without them and the counts show that something was
+    read or written, there were some: taken to stand where they should.
+    """
+    profile = ready.profile
+    if ready.record.wire or profile.control != "explicit" or profile.markers is None or usage is None:
+        return prompt
+    if prompt.top_marker is not None or any(one.marker is not None for one in prompt.sections):
+        return prompt
+    if not (usage.cache_read_tokens or usage.cache_write_tokens):
+        return prompt
+    return Marking().marked(prompt, plan_breakpoints(prompt, profile))
+
+
+def _first_given(*times: float | None) -> float:
+    return next((time for time in times if time is not None), 0.0)
+
+
+def _notes(totals: Totals, reading: Reading, played: int | None) -> Iterator[str]:
+    """What the reader of the numbers should know about them."""
+    if totals.simulated and totals.reported:
+        yield f"{totals.simulated} calls have no usage; a simulated cache stands in for them"
+    elif totals.simulated:
+        yield "the log has no usage; all cached tokens are those of a simulated cache"
+    if totals.without_text:
+        yield f"{totals.without_text} calls have counts and no text, so nothing can be said about causes"
+    if totals.all.calls and not reading.timed:
+        yield "the log has no times; lifetimes and concurrent starts are not judged"
+    if reading.unknown_models:
+        names = ", ".join(sorted(name or "(none)" for name in reading.unknown_models)[:5])
+        yield f"no cache rules are known for {names}; name the provider or the rules"
+    if totals.failed:
+        yield f"{totals.failed} failed requests are left out"
+    if played is not None and played < totals.all.calls - totals.without_text:
+        yield f"the what-if figures are for the first {played} calls ({SECTIONS:,} prompt sections)"

@@ -1,0 +1,218 @@
+"""The audit for the terminal: with rich where it is installed, plain otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import IO, TYPE_CHECKING
+
+from cacheprefix.audit._whatif import CHANGES
+
+if TYPE_CHECKING:
+    from cacheprefix.audit._run import Audit
+
+_BREAKS = 12
+_AGENTS = 12
+_LINT = 8
+_BROKEN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A titled table; columns whose title begins with ``>`` hold numbers."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """A titled paragraph."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+def write_summary(audit: Audit, stream: IO[str], *, plain: bool = False, previous: bool = False) -> None:
+    """What you pay, what you could pay, and what broke the cache, dearest first.
+
+    ``previous`` adds how a detector that compares with the previous request would have fared.
+    """
+    parts = tuple(_parts(audit, previous=previous))
+    if plain or find_spec("rich") is None:
+        stream.write("\n".join(_plain(parts)) + "\n")
+    else:
+        _rich(parts, stream)
+
+
+def _parts(audit: Audit, *, previous: bool) -> Iterator[_Table | _Lines]:
+    totals = audit.totals
+    all_ = totals.all
+    logs = f"{len(audit.files)} logs" if len(audit.files) != 1 else audit.files[0]
+    head = (
+        f"{logs}: {_number(all_.calls)} calls, {_number(len(totals.agents))} agents",
+        f"input {_number(all_.input_tokens)} tokens: {all_.hit_rate:.1%} read from the cache, "
+        f"{_share(all_.cache_write_tokens, all_.input_tokens)} written, cost {_number(all_.cost_units)} units"
+        f"{_usd(all_.usd if all_.priced else None)}",
+        f"lost to breaks: {_number(all_.lost_tokens)} tokens{_usd(totals.lost_usd)} in "
+        f"{_number(sum(group.count for group in totals.breaks) + totals.ungrouped)} breaks",
+    )
+    yield _Lines("What you pay", head)
+    if audit.what_if:
+        yield _Table("What you could pay (simulated)", ("change", ">cost units", ">saving", ">USD"), _savings(audit))
+    if totals.groups:
+        yield _Table(
+            "What broke the cache",
+            ("cause", "where", ">times", ">tokens lost", ">USD", "first seen"),
+            tuple(_breaks(audit)),
+        )
+        yield _Lines("Evidence and fixes", tuple(_evidence(audit)))
+    if len(totals.agents) > 1:
+        yield _Table("Agents", ("agent", ">calls", ">input", ">read", ">cost units", ">tokens lost"), _agents(audit))
+    if previous:
+        rule = audit.previous
+        yield _Lines(
+            "Against the previous-request rule (5 % and 2,000 tokens)",
+            (
+                f"it would have raised {_number(rule.alarms)} alarms, {_number(rule.false)} of them false, and "
+                f"missed {_number(rule.missed)} breaks",
+            ),
+        )
+    if audit.lint:
+        more = len(audit.lint) - _LINT
+        shown = tuple(f"{entry['path']}: {entry['message']} ({entry['place']})" for entry in audit.lint[:_LINT])
+        yield _Lines("Will break the cache", shown + ((f"and {more} more",) if more > 0 else ()))
+    if audit.notes:
+        yield _Lines("Notes", audit.notes)
+    if totals.broken_count:
+        more = totals.broken_count - _BROKEN
+        shown = tuple(totals.broken[:_BROKEN]) + ((f"and {more} more",) if more > 0 else ())
+        yield _Lines(f"{_number(totals.broken_count)} lines could not be read and were skipped", shown)
+
+
+def _savings(audit: Audit) -> tuple[tuple[str, ...], ...]:
+    price = audit.totals.usd_per_unit
+    now = audit.what_if[0].cost_units_now
+    rows = [("as it is", _number(now), "", _money(None if price is None else now * price))]
+    for saving in audit.what_if:
+        then = saving.cost_units_then
+        share = 1 - then / now if now else 0.0
+        shown = "none" if abs(share) < 0.0005 else f"{share:.1%}" if share > 0 else f"{-share:.1%} dearer"  # noqa: PLR2004 - rounds to 0.0 %
+        rows.append(
+            (CHANGES[saving.change], _number(then), shown, _money(None if price is None else then * price))
+        )
+    return tuple(rows)
+
+
+def _breaks(audit: Audit) -> Iterator[tuple[str, ...]]:
+    groups = audit.totals.breaks
+    for group in groups[:_BREAKS]:
+        yield (
+            group.cause,
+            group.path or "",
+            _number(group.count),
+            _number(group.lost_tokens),
+            _money(group.lost_usd),
+            group.place,
+        )
+    rest = groups[_BREAKS:]
+    if rest:
+        count, lost = sum(group.count for group in rest), sum(group.lost_tokens for group in rest)
+        usd = [group.lost_usd for group in rest if group.lost_usd is not None]
+        yield (f"{len(rest)} more", "", _number(count), _number(lost), _money(sum(usd) if usd else None), "")
+
+
+def _evidence(audit: Audit) -> Iterator[str]:
+    told: set[str] = set()
+    for group in audit.totals.breaks[:_BREAKS]:
+        where = f"{group.cause} at {group.path}" if group.path else group.cause
+        details = [group.agent and f"agent {group.agent}"]
+        if group.offset is not None and group.path:
+            details.append(f"from character {group.offset}")
+        if group.size:
+            details.append(f"{group.size:+,} characters")
+        said = ", ".join(part for part in details if part)
+        fix = "" if group.cause in told else f" {group.fix}"
+        told.add(group.cause)
+        yield f"{where} ({said}):{fix}" if said else f"{where}:{fix}"
+        if group.excerpt:
+            yield f"    before {group.excerpt['before']!r}"
+            yield f"    after  {group.excerpt['after']!r}"
+
+
+def _agents(audit: Audit) -> tuple[tuple[str, ...], ...]:
+    held = sorted(audit.totals.agents.items(), key=lambda item: -item[1].cost_units)
+    rows = [
+        (
+            name or "(unnamed)",
+            _number(one.calls),
+            _number(one.input_tokens),
+            f"{one.hit_rate:.1%}",
+            _number(one.cost_units),
+            _number(one.lost_tokens),
+        )
+        for name, one in held[:_AGENTS]
+    ]
+    if len(held) > _AGENTS:
+        rows.append((f"{len(held) - _AGENTS} more", "", "", "", "", ""))
+    return tuple(rows)
+
+
+def _plain(parts: Sequence[_Table | _Lines]) -> Iterator[str]:
+    for part in parts:
+        yield part.title
+        if isinstance(part, _Lines):
+            yield from (f"  {line}" for line in part.lines)
+        else:
+            rows = [tuple(title.lstrip(">") for title in part.columns), *part.rows]
+            widths = [max(len(row[at]) for row in rows) for at in range(len(part.columns))]
+            for row in rows:
+                cells = (
+                    cell.rjust(width) if title.startswith(">") else cell.ljust(width)
+                    for cell, width, title in zip(row, widths, part.columns)
+                )
+                yield "  " + "  ".join(cells).rstrip()
+        yield ""
+
+
+def _rich(parts: Sequence[_Table | _Lines], stream: IO[str]) -> None:
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - an extra, loaded when first needed
+    from rich.console import Console  # noqa: PLC0415 - the same
+    from rich.table import Table  # noqa: PLC0415 - the same
+    from rich.text import Text  # noqa: PLC0415 - the same
+
+    console = Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
+    for part in parts:
+        console.print(Text(part.title, style="bold cyan"))
+        if isinstance(part, _Lines):
+            for line in part.lines:
+                console.print(Text("  " + line))
+            console.print()
+            continue
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim", padding=(0, 1))
+        for title in part.columns:
+            number = title.startswith(">")
+            table.add_column(
+                title.lstrip(">"), justify="right" if number else "left", no_wrap=number, overflow="fold"
+            )
+        for row in part.rows:
+            table.add_row(*(Text(cell) for cell in row))
+        console.print(table)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _money(value: float | None) -> str:
+    return "" if value is None else f"{value:,.4f}" if abs(value) < 1 else f"{value:,.2f}"
+
+
+def _usd(value: float | None) -> str:
+    return "" if value is None else f" (${_money(value)})"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "0.0%"

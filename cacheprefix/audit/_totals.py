@@ -1,0 +1,165 @@
+"""The sums of an audit, and its breaks grouped by cause and place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from cacheprefix.profiles import Usage
+
+_KEPT_BROKEN = 100
+_KEPT_GROUPS = 20_000
+
+
+@dataclass(slots=True)
+class Sum:
+    """Tokens and cost of some calls. Cost units: one uncached input token is 1."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    cost_units: float = 0.0
+    usd: float = 0.0
+    priced: int = 0
+    lost_tokens: int = 0
+
+    def add(self, usage: Usage, units: float, usd: float | None, lost_tokens: int) -> None:
+        """One more call."""
+        self.calls += 1
+        self.input_tokens += usage.input_tokens or 0
+        self.cache_read_tokens += usage.cache_read_tokens or 0
+        self.cache_write_tokens += usage.cache_write_tokens or 0
+        self.cost_units += units
+        self.lost_tokens += lost_tokens
+        if usd is not None:
+            self.usd += usd
+            self.priced += 1
+
+    @property
+    def hit_rate(self) -> float:
+        """Read tokens of all input tokens, 0 to 1."""
+        return self.cache_read_tokens / self.input_tokens if self.input_tokens else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "calls": self.calls,
+            "input_tokens": self.input_tokens,
+            "cache_read_tokens": self.cache_read_tokens,
+            "cache_write_tokens": self.cache_write_tokens,
+            "uncached_tokens": max(0, self.input_tokens - self.cache_read_tokens - self.cache_write_tokens),
+            "hit_rate": round(self.hit_rate, 6),
+            "cost_units": round(self.cost_units, 3),
+            "usd": self.usd if self.priced else None,
+            "lost_tokens": self.lost_tokens,
+        }
+
+
+@dataclass(slots=True)
+class BreakGroup:
+    """All breaks of one cause at one place."""
+
+    cause: str
+    path: str | None
+    fix: str
+    place: str
+    """File and line of the first of them."""
+    agent: str
+    offset: int | None
+    size: int | None
+    excerpt: dict[str, str] | None
+    count: int = 0
+    lost_tokens: int = 0
+    lost_usd: float | None = None
+    calls: list[int] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "cause": self.cause,
+            "path": self.path,
+            "count": self.count,
+            "lost_tokens": self.lost_tokens,
+            "lost_usd": self.lost_usd,
+            "calls": self.calls,
+            "fix": self.fix,
+        }
+
+
+@dataclass(slots=True)
+class Totals:
+    """Everything that is summed up while the log goes by."""
+
+    all: Sum = field(default_factory=Sum)
+    agents: dict[str, Sum] = field(default_factory=dict)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
+    groups: dict[tuple[str, str | None], BreakGroup] = field(default_factory=dict)
+    ungrouped: int = 0
+    """Breaks beyond the groups that are kept."""
+    lost_usd: float | None = None
+    reported: int = 0
+    simulated: int = 0
+    without_text: int = 0
+    failed: int = 0
+    refused: int = 0
+    """Requests that the rules would have answered with an error."""
+    broken: list[str] = field(default_factory=list)
+    broken_count: int = 0
+
+    def lost(self, usd: float | None) -> None:
+        """Add up lost money; stays None while no price is known."""
+        if usd is not None:
+            self.lost_usd = (self.lost_usd or 0.0) + usd
+
+    def damaged(self, problem: str) -> None:
+        """One line that could not be read; the first hundred are kept."""
+        self.broken_count += 1
+        if len(self.broken) < _KEPT_BROKEN:
+            self.broken.append(problem)
+
+    def group(self, made: BreakGroup) -> BreakGroup | None:
+        """The group of a cause and path, ``made`` where it is the first; None when there are too many."""
+        key = (made.cause, made.path)
+        found = self.groups.get(key)
+        if found is None:
+            if len(self.groups) >= _KEPT_GROUPS:
+                self.ungrouped += 1
+                return None
+            found = self.groups[key] = made
+        return found
+
+    @property
+    def breaks(self) -> list[BreakGroup]:
+        """The groups, dearest first."""
+        return sorted(
+            self.groups.values(),
+            key=lambda group: (-(group.lost_usd or 0.0), -group.lost_tokens, group.cause, group.path or ""),
+        )
+
+    @property
+    def usd_per_unit(self) -> float | None:
+        """Average price of one cost unit over the calls whose price is known."""
+        if not self.all.priced or not self.all.cost_units or self.all.priced < self.all.calls:
+            return None
+        return self.all.usd / self.all.cost_units
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            **self.all.as_dict(),
+            "lost_usd": self.lost_usd,
+            "breaks": sum(group.count for group in self.groups.values()) + self.ungrouped,
+            "verdicts": dict(sorted(self.verdicts.items())),
+            "causes": dict(sorted(self.causes.items())),
+            "reported_calls": self.reported,
+            "simulated_calls": self.simulated,
+            "calls_without_text": self.without_text,
+            "failed_requests": self.failed,
+            "refused_by_rules": self.refused,
+            "agents": {name: held.as_dict() for name, held in sorted(self.agents.items())},
+            "broken_lines": self.broken_count,
+            "broken": self.broken,
+        }
