@@ -14,19 +14,28 @@ def run_threads(count, work):
 
 
 def test_followers_wait_for_the_leader_and_then_all_go():
-    """Sixteen threads: one leader, fifteen behind it."""
+    """Fifteen threads arrive and stay until the leader's first token."""
     gate = Gate()
     leader = gate.enter(b"k")
     assert leader.leader
     through = []
-    threads = run_threads(15, lambda number: through.append(gate.enter(b"k").leader))
-    assert through == []
+    waiting = threading.Barrier(16)
+
+    def follow(number):
+        waiting.wait(5)
+        through.append(number)
+        gate.enter(b"k")
+        through.append(number)
+
+    threads = run_threads(15, follow)
+    waiting.wait(5)
+    while len(through) < 15:
+        pass
+    assert len(through) == 15
     leader.release(ok=True)
     for thread in threads:
         thread.join(5)
-    assert len(through) == 15
-    # A thread that was slow to start found nobody in front and leads a flight of its own.
-    assert sum(through) <= 15
+    assert len(through) == 30
 
 
 def test_when_the_leader_fails_the_next_one_leads():
