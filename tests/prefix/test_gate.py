@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 from cacheprefix.prefix import Gate
 
@@ -30,7 +31,7 @@ def test_followers_wait_for_the_leader_and_then_all_go():
     threads = run_threads(15, follow)
     waiting.wait(5)
     while len(through) < 15:
-        pass
+        time.sleep(0.001)
     assert len(through) == 15
     leader.release(ok=True)
     for thread in threads:
