@@ -32,11 +32,14 @@ class Finding:
     sure: bool
 
 
-def difference_from(own: Record, shared: int, earlier: Iterable[Record], profile: Profile) -> Finding | None:
+def difference_from(
+    own: Record, shared: int, earlier: Iterable[Record], profile: Profile, *, rewritten: bool = False
+) -> Finding | None:
     """What differs from the requests of the same agent, given newest first; None when ``own`` continues one.
 
     ``shared`` is the number of sections that ``own`` shares with any prompt of its lane. The request it is
-    held against is the one with which it has most content in common, wherever that stands.
+    held against is the one with which it has most content in common, wherever that stands. ``rewritten`` says
+    that the history is known to have been rewritten, so that any difference in it is one.
     """
     best: Record | None = None
     best_shared, most, newest = 0, 0, None
@@ -56,7 +59,7 @@ def difference_from(own: Record, shared: int, earlier: Iterable[Record], profile
         wanted = own.totals[best_shared - 1] if best_shared else 0
         if wanted > reachable and (best is newest or reachable < _MOSTLY * wanted):
             return _settings(own, best, most, profile)
-    return _content(own, best, best_shared, shared, most)
+    return _content(own, best, best_shared, shared, most, rewritten=rewritten)
 
 
 def _settings(own: Record, before: Record, tokens: int, profile: Profile) -> Finding | None:
@@ -90,18 +93,22 @@ def _values(path: str, before: str, after: str) -> Divergence:
     return Divergence(0, 0, path, offset, before[start:end], after[start:end], len(after) - len(before))
 
 
-def _content(own: Record, before: Record, equal: int, shared: int, common: int) -> Finding | None:
-    found = change(before.sections, own.sections, equal)
+def _content(
+    own: Record, before: Record, equal: int, shared: int, common: int, *, rewritten: bool
+) -> Finding | None:
+    found = change(before.sections, own.sections, equal, tails=not rewritten)
     if found is None:
         return None
     prefix = own.totals[equal - 1] if equal else 0
     tokens = prefix + found.behind + found.touched
     reachable = own.totals[shared - 1] if shared else 0
-    if shared > equal and reachable >= tokens:
+    if shared > equal and reachable >= tokens and not rewritten:
         return None
     if not found.cause.startswith("history") and not _related(own, before, common, found):
         return None
-    sure = found.sure and (found.behind > 0 or bool(own.agent) or found.touched > 0)
+    sure = found.sure or rewritten
+    if not sure and not found.behind:
+        return None
     return Finding(found.cause, found.path, found.divergence, before, tokens, sure)
 
 

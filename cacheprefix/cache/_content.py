@@ -53,15 +53,17 @@ def kept(before: Sequence[Section], after: Sequence[Section], shared: int) -> in
     return tokens
 
 
-def change(before: Sequence[Section], after: Sequence[Section], shared: int) -> Change | None:
+def change(
+    before: Sequence[Section], after: Sequence[Section], shared: int, *, tails: bool = True
+) -> Change | None:
     """What happened behind the ``shared`` equal sections; None when nothing earlier was touched.
 
     Nothing was touched when one prompt continues the other, also within its last text, and when only the
     tail moved on: messages at the very end, without an answer behind them, that now stand at the end again
-    (a role's instruction, volatile context).
+    (a role's instruction, volatile context). Without ``tails`` the latter counts as a change too.
     """
     old, new = before[shared:], after[shared:]
-    if not old or not new or _continues(old, new) or _tail_moved(old, new):
+    if not old or not new or _continues(old, new) or (tails and _tail_moved(old, new)):
         return None
     tier = min(TIERS.index(old[0].tier), TIERS.index(new[0].tier))
     if tier < TIERS.index("messages"):

@@ -51,6 +51,8 @@ class Outlook:
     """Tokens that the first unknown section shares with a sibling."""
     sibling: Node | None = None
     """That sibling."""
+    alive: int = 0
+    """Sections from the start whose entries this read keeps alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +89,6 @@ def outlook(request: Request) -> Outlook:
     return _blocks(request, found, part, sibling)
 
 
-# ---------------------------------------------------------------------------------------- token prefixes
-
-
 def _blocks(request: Request, found: Marks, part: int, sibling: Node | None) -> Outlook:
     """The longest common beginning, in whole blocks."""
     profile, totals, path, now = request.profile, request.totals, request.path, request.now
@@ -120,7 +119,8 @@ def _blocks(request: Request, found: Marks, part: int, sibling: Node | None) -> 
     ttl = request_ttl(request.prompt, profile)
     billed = {ttl.name: total - read} if "write" in profile.usage_fields or ttl.write != 1 else {}
     ends = dict.fromkeys(range(whole if read else 0, len(totals)), ttl)
-    return Outlook(read, complete if read else 0, reason, place, billed, ends, found, part, sibling)
+    alive = whole if read else 0
+    return Outlook(read, complete if read else 0, reason, place, billed, ends, found, part, sibling, alive)
 
 
 def _state(life: Life | None, now: float) -> Cause:
@@ -151,9 +151,6 @@ def _part(request: Request, *, readable: bool, index: int | None = None) -> tupl
     return best, which
 
 
-# ------------------------------------------------------------------------------------------- breakpoints
-
-
 def _breakpoints(request: Request, found: Marks, part: int, sibling: Node | None) -> Outlook:
     """Only where an earlier request set a breakpoint, and only from this request's own ones."""
     profile, totals = request.profile, request.totals
@@ -178,7 +175,7 @@ def _breakpoints(request: Request, found: Marks, part: int, sibling: Node | None
         for index in message_ends(request.sections[: reading[-1] + 1]):
             if totals[index] >= profile.min_tokens:
                 ends.setdefault(index, default)
-    return Outlook(read_tokens, read + 1, reason, place, billed, ends, found, part, sibling)
+    return Outlook(read_tokens, read + 1, reason, place, billed, ends, found, part, sibling, read + 1)
 
 
 def _deepest(request: Request, reading: Sequence[int]) -> int:
@@ -232,9 +229,6 @@ def _shortfall(request: Request, found: Marks, read: int) -> tuple[Cause, int | 
     return ("breakpoint_after_change" if behind else "breakpoint_missing", shared - 1)
 
 
-# ------------------------------------------------------------------------------------------------- units
-
-
 def _units(request: Request, found: Marks, part: int, sibling: Node | None) -> Outlook:
     """Whole units only: ends of earlier requests, and beginnings found to be common to two of them.
 
@@ -260,4 +254,4 @@ def _units(request: Request, found: Marks, part: int, sibling: Node | None) -> O
             reason, place = "breakpoint_after_change", known - 1
     if read < max(request.profile.min_tokens, 1):
         read = whole = 0
-    return Outlook(read, whole, reason, place, {}, ends, found, part, sibling)
+    return Outlook(read, whole, reason, place, {}, ends, found, part, sibling, whole)

@@ -58,7 +58,7 @@ def judge(
     """The verdict on one finished call."""
     seen = sight.outlook
     total = record.totals[-1] if record.totals else 0
-    scale, doubt = _scale(usage, total, path, seen, profile)
+    scale, doubt = _scale(usage, total, path, seen)
     expected = _scaled(seen, path, scale, profile)
     reported = None if usage is None else usage.cache_read_tokens
     read = expected if reported is None else reported
@@ -93,6 +93,7 @@ def judge(
         lost > max(noise if cause == "provider_miss" else profile.block_tokens, least, share * total * scale)
         and cause not in QUIET
         and sight.line.alarmed != cause
+        and not (sight.finding is None and sight.line.alarmed_at >= 0 and sight.ancestor == sight.line.alarmed_at)
         and not (sight.first and record.agent and cause in _FIRST_CALLS)
     )
     written = bool(seen.billed)
@@ -140,8 +141,8 @@ def _reason(sight: Sight, record: Record, profile: Profile) -> _Reason:
         if cause == "below_minimum" and not related:
             cause = "cold_start"
         return _Reason(cause, seen.read)
-    if seen.place is None:
-        return _Reason(seen.reason, seen.read, sure=True)
+    if seen.place is None or seen.marks.refused:
+        return _Reason(seen.reason, max(seen.read, sight.shared_tokens), sure=True)
     place = seen.place
     tokens = record.totals[place]
     if profile.match == "block":
@@ -153,7 +154,7 @@ def _reason(sight: Sight, record: Record, profile: Profile) -> _Reason:
 
 
 def _scale(
-    usage: Usage | None, total: int, path: Sequence[Node], seen: Outlook, profile: Profile
+    usage: Usage | None, total: int, path: Sequence[Node], seen: Outlook
 ) -> tuple[float, float]:
     """The provider's tokens for one of ours, and how far an expectation in them can be off."""
     if usage is None or usage.summed or not usage.input_tokens or not total:

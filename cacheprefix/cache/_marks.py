@@ -80,7 +80,7 @@ def marks(prompt: Prompt, profile: Profile, totals: Sequence[int]) -> Marks:
 
 def markable(section: Section) -> bool:
     """Whether a breakpoint may stand on a section; providers refuse thinking and empty text."""
-    if section.kind == "thinking" or (section.kind == "block" and section.data == b"{}"):
+    if section.kind == "thinking" or (section.kind == "block" and section.data in (b"{}", b"null")):
         return False
     return bool(section.data) or section.kind != "text"
 

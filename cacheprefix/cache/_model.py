@@ -102,7 +102,7 @@ class CacheModel:
         """What a request would read if it were sent at ``at``; changes nothing."""
         with self._lock:
             lane, keys = address(prompt, profile, scope)
-            totals = list(accumulate(section.tokens for section in prompt.sections))
+            totals = list(accumulate([section.tokens for section in prompt.sections]))
             root, path = self._forest.look(lane, keys)
             now = self._clock() if at is None else at
             request = Request(prompt, profile, totals, root, path, now, self._count, self._earlier(path))
@@ -127,7 +127,7 @@ class CacheModel:
         with self._lock:
             now = self._clock() if at is None else at
             lane, keys = address(prompt, profile, scope)
-            totals = list(accumulate(section.tokens for section in prompt.sections))
+            totals = list(accumulate([section.tokens for section in prompt.sections]))
             root, path = self._forest.look(lane, keys)
             request = Request(prompt, profile, totals, root, path, now, self._count, self._earlier(path))
             seen = outlook(request)
@@ -138,9 +138,9 @@ class CacheModel:
                 path[-1] if path else self._forest.root(lane), now, seen.marks.all,
             )  # fmt: skip
             self._next += 1
-            finding = self._finding(record, line, path, profile)
-            available = self._available(finding, profile, now) if finding is not None else 0
             compacted = any(_type(event) in _COMPACTIONS for event in events)
+            finding = self._finding(record, line, path, profile, rewritten=compacted)
+            available = self._available(finding, profile, now) if finding is not None else 0
             sight = Sight(
                 seen, finding, available, compacted, line, not line.records,
                 expectation.shared_tokens, expectation.ancestor,
@@ -183,26 +183,16 @@ class CacheModel:
                 usage, read_diagnostics(diagnostics), self._alarm,
             )  # fmt: skip
             self._note(observation, verdict, usage)
+            if observation.outlook.marks.refused and (usage is None or not usage.reported):
+                self._undo(observation)
             return verdict
 
     def fail(self, observation: Observation) -> None:
         """The request failed: it leaves no trace."""
         with self._lock:
-            if observation.done:
-                return
-            observation.done = observation.record.failed = True
-            for life in observation.fresh:
-                life.writers -= 1
-            for node in observation.path:
-                life = node.life
-                if life is not None and life.writers <= 0 and life.readable_at == _NEVER:
-                    node.life = None
-            for index, node in enumerate(observation.path):
-                if node.last == observation.index:
-                    node.last = observation.before[index] if index < len(observation.before) else -1
-            line = observation.sight.line
-            line.remove(observation.record)
-            self._forest.forget(observation.record)
+            if not observation.done:
+                observation.done = True
+                self._undo(observation)
 
     # ------------------------------------------------------------------ summary
 
@@ -213,7 +203,7 @@ class CacheModel:
             rate = sum(read for _, read in self._recent) / total if total else None
             return CacheStatus(
                 self._calls, rate, self._last_read, self._last_write, self._last_break, self._alarms,
-                len(self._forest), self._forest.bytes,
+                len(self._forest), self._forest.held_bytes,
             )  # fmt: skip
 
     # ------------------------------------------------------------------ inside
@@ -246,12 +236,14 @@ class CacheModel:
         return Expectation(seen.read, shared, None if ancestor < 0 else ancestor, reason, usage)
 
     @staticmethod
-    def _finding(record: Record, line: Line, path: Sequence[Node], profile: Profile) -> Finding | None:
+    def _finding(
+        record: Record, line: Line, path: Sequence[Node], profile: Profile, *, rewritten: bool
+    ) -> Finding | None:
         if not line.records or not record.sections:
             return None
         if path and not path[-1].children and any(one.leaf is path[-1] for one in line.records):
             return None  # it continues a prompt of this line that nobody else continued
-        return difference_from(record, len(path), line.newest(), profile)
+        return difference_from(record, len(path), line.newest(), profile, rewritten=rewritten)
 
     def _available(self, finding: Finding, profile: Profile, now: float) -> int:
         """What the request that ``finding`` compares with could still have read."""
@@ -270,29 +262,45 @@ class CacheModel:
             readable = 0 if root is None or last is None else record.totals[last]
         return readable
 
+    def _undo(self, observation: Observation) -> None:
+        """Take a request back, as if it had never been sent."""
+        record = observation.record
+        record.failed = True
+        for life in observation.fresh:
+            life.writers -= 1
+        for index, node in enumerate(observation.path):
+            entry = node.life
+            if entry is not None and entry.writers <= 0 and entry.readable_at == _NEVER:
+                node.life = None
+            if node.last == record.index:
+                node.last = observation.before[index] if index < len(observation.before) else -1
+        observation.sight.line.remove(record)
+        self._forest.forget(record)
+
     def _enter(self, observation: Observation, now: float) -> None:
         """Read and write as expected: entries that are read live on, those that are written begin."""
         seen, profile, path = observation.outlook, observation.profile, observation.path
-        if seen.read:
-            for node in path[: _touched(seen, path, profile, now)]:
-                life = node.life
-                if life is not None and life.ttl.refreshed_by_read and life.readable_at <= now <= life.expires:
-                    life.refresh(now)
+        for node in path[: seen.alive]:
+            life = node.life
+            # Most entries live for ever or were refreshed just now; what is in the past cannot be read.
+            if life is not None and life.refreshes and life.readable_at <= now <= life.expires < now + life.idle:
+                life.refresh(now)
         at_once = profile.readable == "start" or profile.cold_parallel_shares
         for index, ttl in seen.ends.items():
-            node = path[index]
-            life = node.life
-            if life is None or now > life.expires:
-                life = node.life = Life(ttl, now)
-            elif index >= seen.sections:
-                life.write(ttl, now)
+            known = path[index].life
+            if known is None or now > known.expires:
+                entry = path[index].life = Life(ttl, now)
+            else:
+                entry = known
+                if index >= seen.sections:
+                    entry.write(ttl, now)
             if at_once:
-                life.readable_at = min(life.readable_at, now)
-            elif life.readable_at > now:
-                life.writers += 1
-                observation.fresh.append(life)
-            observation.used.append(life)
-        for index in seen.marks.dropped:
+                entry.readable_at = min(entry.readable_at, now)
+            elif entry.readable_at > now:
+                entry.writers += 1
+                observation.fresh.append(entry)
+            observation.used.append(entry)
+        for index in () if seen.marks.refused else seen.marks.dropped:
             path[index].dropped = True
 
     @staticmethod
@@ -313,7 +321,7 @@ class CacheModel:
         line = observation.sight.line
         line.previous_read = verdict.reported_tokens
         if verdict.alarm:
-            line.alarmed = verdict.cause
+            line.alarmed, line.alarmed_at = verdict.cause, verdict.index
             self._last_break = verdict
             self._alarms += 1
         elif not verdict.broken:
@@ -321,16 +329,6 @@ class CacheModel:
 
 
 _NEVER = float("inf")
-
-
-def _touched(seen: Outlook, path: Sequence[Node], profile: Profile, now: float) -> int:
-    """How many sections from the start a read keeps alive."""
-    if profile.match != "block":
-        return seen.sections
-    for index, node in enumerate(path):
-        if not node.readable(now):
-            return index
-    return len(path)
 
 
 def _learn(observation: Observation, usage: Usage) -> None:

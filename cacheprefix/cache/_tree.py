@@ -27,32 +27,31 @@ _RECORD_BYTES = 600
 class Life:
     """One cache entry, as far as it can be known from outside: from when and until when it can be read."""
 
-    __slots__ = ("expires", "made", "readable_at", "ttl", "writers")
+    __slots__ = ("ends", "expires", "idle", "longest", "readable_at", "refreshes", "writers")
 
     def __init__(self, ttl: Ttl, now: float) -> None:
-        self.ttl = ttl
-        self.made = now
         self.readable_at = inf
-        self.expires = now + _idle(ttl)
+        self.expires = -inf
+        self.idle = -inf
         self.writers = 0
         """Requests under way that write it; when all of them fail it was never there."""
+        self.write(ttl, now)
 
     def write(self, ttl: Ttl, now: float) -> None:
         """Computed anew: its whole life begins again, with the longer of the two lifetimes."""
-        if _idle(ttl) > _idle(self.ttl):
-            self.ttl = ttl
-        self.made = now
-        self.expires = max(self.expires, now + _idle(self.ttl))
+        idle = inf if ttl.seconds is None else ttl.seconds
+        if idle > self.idle:
+            self.idle = idle
+            self.longest = inf if ttl.max_seconds is None else ttl.max_seconds
+            self.refreshes = ttl.refreshed_by_read
+        self.ends = now + self.longest
+        self.refresh(now)
 
     def refresh(self, now: float) -> None:
-        """A read starts the idle time anew, never beyond the longest life in all."""
-        longest = inf if self.ttl.max_seconds is None else self.made + self.ttl.max_seconds
-        self.expires = max(self.expires, min(now + _idle(self.ttl), longest))
-
-
-def _idle(ttl: Ttl) -> float:
-    idle = inf if ttl.seconds is None else ttl.seconds
-    return idle if ttl.max_seconds is None else min(idle, ttl.max_seconds)
+        """The idle time starts anew, never beyond the longest life in all."""
+        until = now + self.idle
+        until = min(until, self.ends)
+        self.expires = max(self.expires, until)
 
 
 class Node:
@@ -110,7 +109,7 @@ class Forest:
         return len(self._records)
 
     @property
-    def bytes(self) -> int:
+    def held_bytes(self) -> int:
         """About how much memory the trees take."""
         return self._bytes
 
