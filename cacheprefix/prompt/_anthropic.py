@@ -6,13 +6,25 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.prompt._json import loads
-from cacheprefix.prompt._reader import Reader, items, mapping, open_envelope, pop_marker, string
+from cacheprefix.prompt._reader import (
+    EMPTY,
+    MARKER_FIELDS,
+    Reader,
+    envelope,
+    items,
+    mapping,
+    open_envelope,
+    pop_marker,
+    string,
+)
 from cacheprefix.prompt._sections import Kind, Marker, Prompt, Section, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 CONTENT = frozenset({"model", "system", "messages", "tools", "cache_control"})
+
+_HANDLED = frozenset({"role", "content", *MARKER_FIELDS})
 
 _KINDS: dict[str, Kind] = {
     "tool_use": "tool_use",
@@ -56,13 +68,14 @@ def _split_system(reader: Reader, tier: Tier, path: str, value: Any) -> list[Sec
 def _split_message(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:
     message = mapping(value, path)
     role = string(message.get("role"), f"{path}.role")
+    head = envelope(role, **{name: value for name, value in message.items() if name not in _HANDLED})
     content = message.get("content")
     if isinstance(content, str):
-        return [reader.text(tier, f"{path}.content", role, content)]
+        return [reader.text(tier, f"{path}.content", head, content)]
     made: list[Section] = []
     for index, block in enumerate(items(content, f"{path}.content")):
-        made.append(_block(reader, tier, f"{path}.content[{index}]", "+" if made else role, block))
-    return made or [reader.json(tier, path, "block", role, {})]
+        made.append(_block(reader, tier, f"{path}.content[{index}]", "+" if made else head, block))
+    return made or [reader.make(tier, path, "block", head, EMPTY)]
 
 
 def _block(reader: Reader, tier: Tier, path: str, head: str, value: Any) -> Section:
@@ -108,7 +121,7 @@ def body(prompt: Prompt) -> dict[str, Any]:
     for section in prompt.tier("messages"):
         if section.head != "+":
             messages.append({**open_envelope(section.head), "content": []})
-        if section.kind != "block" or section.data != b"{}":
+        if section.data != EMPTY or section.kind == "text":
             messages[-1]["content"].append(_wire(section))
     out["messages"] = [_short(message) for message in messages]
     if prompt.top_marker is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.prompt._json import loads
-from cacheprefix.prompt._reader import Reader, items, mapping, string
+from cacheprefix.prompt._reader import EMPTY, Reader, envelope, items, mapping, open_envelope, string
 from cacheprefix.prompt._sections import Kind, Marker, Prompt, Section, Tier
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def tool_choice(body: Mapping[str, Any]) -> Any:
 
 def _split_message(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:
     message = mapping(value, path)
-    role = string(message.get("role"), f"{path}.role")
+    role = envelope(string(message.get("role"), f"{path}.role"))
     made = list(_points(reader, tier, f"{path}.content", message.get("content") or [], role))
-    return made or [reader.json(tier, path, "block", role, {})]
+    return made or [reader.make(tier, path, "block", role, EMPTY)]
 
 
 def _points(reader: Reader, tier: Tier, path: str, value: Any, head: str) -> Iterator[Section]:
@@ -81,8 +81,8 @@ def body(prompt: Prompt) -> dict[str, Any]:
     messages: list[dict[str, Any]] = []
     for section in prompt.tier("messages"):
         if section.head != "+":
-            messages.append({"role": section.head, "content": []})
-        if section.kind != "block" or section.data != b"{}":
+            messages.append({**open_envelope(section.head), "content": []})
+        if section.data != EMPTY or section.kind == "text":
             messages[-1]["content"].extend(_wire(section))
     out["messages"] = messages
     return out

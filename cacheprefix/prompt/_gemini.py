@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.prompt._json import loads
-from cacheprefix.prompt._reader import Reader, items, mapping
+from cacheprefix.prompt._reader import EMPTY, Reader, envelope, items, mapping, open_envelope
 from cacheprefix.prompt._sections import Kind, Prompt, Section, Tier
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ def _split_system(reader: Reader, tier: Tier, path: str, value: Any) -> list[Sec
 
 def _split_content(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:
     content = mapping(value, path)
-    role = str(content.get("role") or "user")
+    role = envelope(str(content.get("role") or "user"))
     made: list[Section] = []
     for index, part in enumerate(items(content.get("parts") or [], f"{path}.parts")):
         made.append(_part(reader, tier, f"{path}.content[{index}]", "+" if made else role, part))
-    return made or [reader.json(tier, path, "block", role, {})]
+    return made or [reader.make(tier, path, "block", role, EMPTY)]
 
 
 def _part(reader: Reader, tier: Tier, path: str, head: str, value: Any) -> Section:
@@ -79,8 +79,8 @@ def body(prompt: Prompt) -> dict[str, Any]:
     contents: list[dict[str, Any]] = []
     for section in prompt.tier("messages"):
         if section.head != "+":
-            contents.append({"role": section.head, "parts": []})
-        if section.kind != "block" or section.data != b"{}":
+            contents.append({**open_envelope(section.head), "parts": []})
+        if section.data != EMPTY or section.kind == "text":
             contents[-1]["parts"].append(_wire(section))
     out["contents"] = contents
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -10,6 +11,9 @@ import orjson
 from cacheprefix.errors import BodyError
 
 _OPTIONS_SORTED = orjson.OPT_SORT_KEYS
+_DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
+_LONG = b"0" * 19
+"""Fewer digits than these always fit into 64 bits."""
 
 
 def dumps(value: Any, path: str) -> bytes:
@@ -33,14 +37,22 @@ def dumps_sorted(value: Any, path: str) -> str:
 
 
 def loads(data: bytes | str, path: str = "body") -> Any:
-    """Parse JSON; falls back to the standard library where orjson is stricter than JSON on the wire."""
+    """Parse JSON; falls back to the standard library where orjson is stricter than JSON on the wire.
+
+    So it does for integers of more than 64 bits, which orjson would round to floats without a word.
+    """
+    if not _has_long_number(data):
+        with suppress(orjson.JSONDecodeError):
+            return orjson.loads(data)
     try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        try:
-            return json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise BodyError(path, f"not JSON: {error}") from None
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BodyError(path, f"not JSON: {error}") from None
+
+
+def _has_long_number(data: bytes | str) -> bool:
+    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    return _LONG in raw.translate(_DIGITS)
 
 
 def _slow_dumps(value: Any, path: str, *, sort_keys: bool) -> bytes:

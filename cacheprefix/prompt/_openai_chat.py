@@ -140,11 +140,13 @@ def _message(group: Sequence[Section]) -> dict[str, Any]:
             blocks.append(with_marker({"type": "text", "text": section.text}, section.marker))
         else:
             value = loads(section.data)
-            if ".content" in section.path:
+            if ".content[" in section.path:
                 blocks.append(with_marker(value, section.marker))
             else:
                 message.update(value)
-    if len(blocks) == 1 and set(blocks[0]) == {"type", "text"} and blocks[0]["type"] == "text":
+    plain = len(blocks) == 1 and set(blocks[0]) == {"type", "text"} and blocks[0]["type"] == "text"
+    # An empty string beside calls or other fields is no section, an empty text block is one.
+    if plain and (blocks[0]["text"] or len(group) == 1):
         message["content"] = blocks[0]["text"]
     elif blocks:
         message["content"] = blocks
@@ -152,7 +154,8 @@ def _message(group: Sequence[Section]) -> dict[str, Any]:
         message["content"] = None
     if calls:
         message["tool_calls"] = calls
-    return message
+    last = group[-1]
+    return message if last.kind == "text" or ".content[" in last.path else with_marker(message, last.marker)
 
 
 def with_marker(block: dict[str, Any], marker: Marker | None) -> dict[str, Any]:

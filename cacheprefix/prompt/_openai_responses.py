@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cacheprefix.prompt._json import loads
 from cacheprefix.prompt._openai_chat import SYSTEM_ROLES, split_tool, with_marker
-from cacheprefix.prompt._reader import Reader, items, mapping, open_envelope, pop_marker, string
+from cacheprefix.prompt._reader import EMPTY, Reader, envelope, items, mapping, open_envelope, pop_marker, string
 from cacheprefix.prompt._sections import Kind, Prompt, Section, Tier
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _split_item(reader: Reader, tier: Tier, path: str, value: Any) -> list[Secti
     kind = str(item.get("type", "message"))
     if kind != "message" or "role" not in item:
         return [reader.json(tier, path, _ITEM_KINDS.get(kind, "block"), "item", item, marker)]
-    role = string(item.get("role"), f"{path}.role")
+    role = envelope(string(item.get("role"), f"{path}.role"))
     made: list[Section] = []
     content = item.get("content")
     if isinstance(content, str):
@@ -74,7 +74,7 @@ def _split_item(reader: Reader, tier: Tier, path: str, value: Any) -> list[Secti
             else:
                 image: Kind = "image" if plain.get("type") == "input_image" else "block"
                 made.append(reader.json(tier, where, image, head, plain, block_marker))
-    return made or [reader.json(tier, path, "block", role, {})]
+    return made or [reader.make(tier, path, "block", role, EMPTY)]
 
 
 def body(prompt: Prompt) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _item(group: Sequence[Section]) -> dict[str, Any]:
             section.marker,
         )
         for section in group
-        if section.kind == "text" or section.data != b"{}"
+        if section.kind == "text" or section.data != EMPTY
     ]
     if len(blocks) == 1 and set(blocks[0]) == {"type", "text"}:
         return {**message, "content": blocks[0]["text"]}

@@ -12,6 +12,12 @@ from cacheprefix.prompt._sections import Kind, Marker, Section, Tier, section
 
 MARKER_FIELDS = ("cache_control", "prompt_cache_breakpoint")
 
+EMPTY = b"null"
+"""Data of the one section that stands for a message without content; no block can be this."""
+
+RESERVED = frozenset({"+", "item", "instructions"})
+"""Heads with a meaning of their own, which no role may be mistaken for."""
+
 Split = Callable[["Reader", Tier, str, Any], "list[Section]"]
 
 
@@ -59,7 +65,8 @@ class Reader:
 def envelope(role: str, **fields: Any) -> str:
     """The head of a message: its role, and as JSON whatever else the envelope carries."""
     extra = {name: value for name, value in fields.items() if value is not None}
-    return dumps({"role": role, **extra}, "role").decode() if extra else role
+    plain = not extra and role not in RESERVED and not role.startswith("{")
+    return role if plain else dumps({"role": role, **extra}, "role").decode()
 
 
 def open_envelope(head: str) -> dict[str, Any]:
