@@ -53,9 +53,7 @@ class MemoryStore:
     def read(self, key: str, names: Sequence[str]) -> tuple[bytes | None, bytes]:
         """See :meth:`Store.read`."""
         with self._lock:
-            known = self._generations.get
-            tokens = [known(name) or self._fresh(name) for name in names]
-            return self._entries.get(key), b"".join(tokens)
+            return self._entries.get(key), self._joined(names)
 
     def set(self, key: str, value: bytes, ttl: float | None = None) -> None:
         """See :meth:`Store.set`."""
@@ -70,8 +68,7 @@ class MemoryStore:
     def generations(self, names: Sequence[str]) -> bytes:
         """See :meth:`Store.generations`."""
         with self._lock:
-            known = self._generations.get
-            return b"".join([known(name) or self._fresh(name) for name in names])
+            return self._joined(names)
 
     def bump(self, names: Sequence[str]) -> None:
         """See :meth:`Store.bump`."""
@@ -137,6 +134,12 @@ class MemoryStore:
         """Replace the lock, which another thread of the parent may have held."""
         self._lock = threading.RLock()
         self._leases = {}
+
+    def _joined(self, names: Sequence[str]) -> bytes:
+        try:
+            return b"".join(map(self._generations.__getitem__, names))
+        except KeyError:
+            return b"".join([self._generations.get(name) or self._fresh(name) for name in names])
 
     def _fresh(self, name: str) -> bytes:
         token = self._generations[name] = os.urandom(8)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import sqlite3
 import threading
@@ -23,11 +25,11 @@ _FORMAT = 1
 # The value stands last, so that scans of the small columns need not walk through large values.
 _SCHEMA = (
     """CREATE TABLE entries (key TEXT PRIMARY KEY, used INTEGER NOT NULL, size INTEGER NOT NULL,
-       boot BLOB, since REAL, until REAL, wall_since REAL, wall_until REAL, value BLOB NOT NULL)""",
+       boot INTEGER, until REAL, wall_since REAL, wall_until REAL, value BLOB NOT NULL)""",
     "CREATE INDEX entries_used ON entries (used)",
     "CREATE TABLE generations (name TEXT PRIMARY KEY, token BLOB NOT NULL)",
     """CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL,
-       boot BLOB, since REAL, until REAL, wall_since REAL, wall_until REAL)""",
+       boot INTEGER, until REAL, wall_since REAL, wall_until REAL)""",
     "CREATE TABLE totals (id INTEGER PRIMARY KEY, entries INTEGER NOT NULL, bytes INTEGER NOT NULL)",
     "INSERT INTO totals VALUES (1, 0, 0)",
     """CREATE TRIGGER entries_in AFTER INSERT ON entries BEGIN
@@ -88,8 +90,8 @@ class SqliteStore:
         self._wall = wall
         # An unnamed start matches no row, so that only the wall clock speaks.
         named = boot_id()
-        self._boot = named or os.urandom(16)
-        self._suffix = named[:8]
+        self._boot = int.from_bytes(hashlib.blake2b(named or os.urandom(16), digest_size=7).digest(), "big")
+        self._suffix = self._boot.to_bytes(8, "big") if named else b""
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._touched: dict[str, None] = {}
@@ -107,14 +109,12 @@ class SqliteStore:
 
     def get(self, key: str) -> bytes | None:
         """See :meth:`Store.get`."""
-        return self._live(key, self._query(_read_sql(0), (key,)))
+        return self._live(key, self._query(_read_sql(0), (key,))[0])
 
     def read(self, key: str, names: Sequence[str]) -> tuple[bytes | None, bytes]:
         """See :meth:`Store.read`."""
-        rows = self._query(_read_sql(len(names)), (key, *names))
-        if len(names) == 1 and rows and rows[-1][0] == 1:
-            return self._live(key, rows), rows[-1][2] + self._suffix
-        return self._live(key, rows), self._tokens(names, rows)
+        row = self._query(_read_sql(len(names)), (*names, key))[0]
+        return self._live(key, row), self._tokens(names, row)
 
     def set(self, key: str, value: bytes, ttl: float | None = None) -> None:
         """See :meth:`Store.set`."""
@@ -128,10 +128,10 @@ class SqliteStore:
             gone.clear()
             self._settle(connection)
             connection.execute(
-                """INSERT INTO entries (key, used, size, boot, since, until, wall_since, wall_until, value)
-                VALUES (?, (SELECT ifnull(max(used), 0) + 1 FROM entries), ?, ?, ?, ?, ?, ?, ?)
+                """INSERT INTO entries (key, used, size, boot, until, wall_since, wall_until, value)
+                VALUES (?, (SELECT ifnull(max(used), 0) + 1 FROM entries), ?, ?, ?, ?, ?, ?)
                 ON CONFLICT (key) DO UPDATE SET used = excluded.used, size = excluded.size,
-                boot = excluded.boot, since = excluded.since, until = excluded.until,
+                boot = excluded.boot, until = excluded.until,
                 wall_since = excluded.wall_since, wall_until = excluded.wall_until, value = excluded.value""",
                 row,
             )
@@ -152,7 +152,7 @@ class SqliteStore:
 
     def generations(self, names: Sequence[str]) -> bytes:
         """See :meth:`Store.generations`."""
-        return self._tokens(names, self._query(_read_sql(len(names)), ("", *names)))
+        return self._tokens(names, self._query(_read_sql(len(names)), (*names, ""))[0])
 
     def bump(self, names: Sequence[str]) -> None:
         """See :meth:`Store.bump`."""
@@ -186,17 +186,17 @@ class SqliteStore:
             if connection.execute(taken, asked).fetchone():
                 return False
             row = (key, owner, *self._span(ttl))
-            connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?)", row)
             return True
 
         return self._write(work)
 
     def renew(self, key: str, owner: str, ttl: float) -> bool:
         """See :meth:`Store.renew`."""
-        sql = f"""UPDATE leases SET boot = :b, since = :s, until = :u, wall_since = :ws, wall_until = :wu
+        sql = f"""UPDATE leases SET boot = :b, until = :u, wall_since = :ws, wall_until = :wu
             WHERE key = :key AND owner = :owner AND ({_DEAD}) IS NOT TRUE"""  # noqa: S608 - constants only
         values = self._times() | {"key": key, "owner": owner}
-        values |= dict(zip(("b", "s", "u", "ws", "wu"), self._span(ttl), strict=True))
+        values |= dict(zip(("b", "u", "ws", "wu"), self._span(ttl), strict=True))
         return self._write(lambda c: c.execute(sql, values).rowcount > 0)
 
     def release(self, key: str, owner: str) -> bool:
@@ -283,50 +283,51 @@ class SqliteStore:
     def _times(self) -> dict[str, Any]:
         return {"wall": self._wall(), "now": self._clock(), "boot": self._boot}
 
-    def _span(self, ttl: float | None) -> tuple[bytes | None, float | None, float | None, float | None, float | None]:
+    def _span(self, ttl: float | None) -> tuple[int | None, float | None, float | None, float | None]:
         if ttl is None:
-            return None, None, None, None, None
+            return None, None, None, None
         now, wall = self._clock(), self._wall()
-        return self._boot, now, now + ttl, wall, wall + ttl
+        return self._boot, now + ttl, wall, wall + ttl
 
-    def _live(self, key: str, rows: list[Any]) -> bytes | None:
-        if not rows or rows[0][0] != 0:
-            return None
-        _, _, value, boot, since, until, wall_since, wall_until = rows[0]
-        if until is not None:
-            wall = self._wall()
-            same = boot == self._boot
-            dead = wall >= wall_until or (not since <= self._clock() < until if same else wall < wall_since)
-            if dead:
-                if self.delete(key):
+    def _live(self, key: str, row: Sequence[Any]) -> bytes | None:
+        value, boot, until, wall_until = row[-4:]
+        if until is not None and (
+            self._wall() >= wall_until or (self._clock() >= until if boot == self._boot else self._from_the_future(key))
+        ):
+            # Where a writer is in the way the next sweep takes it.
+            with contextlib.suppress(StoreError):
+                sql = "DELETE FROM entries WHERE key = ? AND wall_until = ?"
+                if self._write(lambda c: c.execute(sql, (key, wall_until)).rowcount > 0):
                     self._report([(key, "expired")])
-                return None
+            return None
         # Whoever wrote something else than bytes here was not this class.
         if not isinstance(value, bytes):
             return None
-        with self._lock:
-            self._touched.pop(key, None)
-            self._touched[key] = None
+        self._touched.pop(key, None)
+        self._touched[key] = None
         if len(self._touched) > _TOUCH_LIMIT:
             self._write(self._settle)
         return value
 
-    def _tokens(self, names: Sequence[str], rows: list[Any]) -> bytes:
-        known = {row[1]: row[2] for row in rows if row[0] == 1}
-        missing = [name for name in names if name not in known]
-        if missing:
-            fresh = [(name, os.urandom(8)) for name in missing]
+    def _from_the_future(self, key: str) -> bool:
+        rows = self._query("SELECT wall_since FROM entries WHERE key = ?", (key,))
+        return bool(rows and rows[0][0] is not None and rows[0][0] > self._wall())
+
+    def _tokens(self, names: Sequence[str], row: Sequence[Any]) -> bytes:
+        tokens = row[:-4]
+        if None in tokens:
+            fresh = [(name, os.urandom(8)) for name in names]
             self._write(lambda c: c.executemany("INSERT OR IGNORE INTO generations VALUES (?, ?)", fresh))
             # Another process may have been first: its token counts.
-            rows = self._query(_read_sql(len(names)), ("", *names))
-            known = {row[1]: row[2] for row in rows if row[0] == 1}
-        return b"".join([known.get(name) or os.urandom(8) for name in names]) + self._suffix
+            tokens = self._query(_read_sql(len(names)), (*names, ""))[0][:-4]
+        return b"".join([t if isinstance(t, bytes) else os.urandom(8) for t in tokens]) + self._suffix
 
     def _settle(self, connection: sqlite3.Connection) -> None:
         touched, self._touched = self._touched, {}
         if touched:
             top = connection.execute("SELECT ifnull(max(used), 0) FROM entries").fetchone()[0]
-            rows = [(top + i, key) for i, key in enumerate(touched, 1)]
+            # Readers note their use without the lock: a copy in one step, and a late note is no loss.
+            rows = [(top + i, key) for i, key in enumerate(list(touched), 1)]
             connection.executemany("UPDATE entries SET used = ? WHERE key = ?", rows)
 
     def _over(self, connection: sqlite3.Connection) -> bool:
@@ -360,13 +361,9 @@ class SqliteStore:
 
 @lru_cache(maxsize=64)
 def _read_sql(names: int) -> str:
-    entry = """SELECT 0, key, value, boot, since, until, wall_since, wall_until
-        FROM entries WHERE key = ?"""
-    if not names:
-        return entry
-    marks = ", ".join("?" * names)
-    generation = "SELECT 1, name, token, NULL, NULL, NULL, NULL, NULL FROM generations"
-    return f"{entry} UNION ALL {generation} WHERE name IN ({marks})"
+    # Always one row, with an entry or without, and one look-up by key for each of its parts.
+    tokens = "(SELECT token FROM generations WHERE name = ?), " * names
+    return f"SELECT {tokens}value, boot, until, wall_until FROM (SELECT 1) LEFT JOIN entries ON key = ?"  # noqa: S608 - constants only
 
 
 def _range(prefix: str) -> dict[str, str]:

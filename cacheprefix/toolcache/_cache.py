@@ -147,7 +147,7 @@ class ToolResultCache:
         """
         if not self.enabled:
             return run()
-        began = self._clock()
+        began = 0.0 if self._observe is None else self._clock()
         plan = self._plan(tool, arguments, scope)
         watch = None if conversation is None else self._watch(plan, conversation)
         if watch is not None and not watch.start(plan.call, writes=bool(plan.writes)):

@@ -102,20 +102,20 @@ def keep(result: Any, seconds: float, codec: Codec) -> Kept | None:
         return None
 
 
-def seal(key: str, stamp: bytes, kept: Kept) -> bytes:
-    """Return the bytes of an entry; they open only under the same key."""
+def seal(check: int, stamp: bytes, kept: Kept) -> bytes:
+    """Return the bytes of an entry; they open only with the same ``check``, the plan's."""
     rest = stamp + (kept.payload or b"")
     head = _HEAD.pack(_MAGIC, 0, kept.seconds, len(stamp))
-    check = zlib.crc32(rest, zlib.crc32(head[_CHECKED:], zlib.crc32(key.encode())))
+    check = zlib.crc32(rest, zlib.crc32(head[_CHECKED:], check))
     return _HEAD.pack(_MAGIC, check, kept.seconds, len(stamp)) + rest
 
 
-def unseal(key: str, data: bytes, codec: Codec) -> tuple[bytes, Kept] | None:
+def unseal(check: int, data: bytes, codec: Codec) -> tuple[bytes, Kept] | None:
     """Return stamp and content of an entry, or None when the bytes are not what was written."""
     if len(data) < _HEAD.size:
         return None
-    magic, check, seconds, length = _HEAD.unpack_from(data)
-    if magic != _MAGIC or check != zlib.crc32(data[_CHECKED:], zlib.crc32(key.encode())):
+    magic, found, seconds, length = _HEAD.unpack_from(data)
+    if magic != _MAGIC or found != zlib.crc32(data[_CHECKED:], check):
         return None
     content = _HEAD.size + length
     return data[_HEAD.size : content], Kept(codec, data[content:], None, seconds)

@@ -96,7 +96,7 @@ class Engine:
             with self._lock:
                 found = self._objects.get(key)
         else:
-            found = unseal(key, data, self._codec)
+            found = unseal(plan.check, data, self._codec)
             if found is None:
                 self.store.delete(key)
         if found is None:
@@ -264,7 +264,7 @@ class Engine:
             if self._owed or self.store.generations(plan.names) != stamp:
                 return
             if kept.payload is not None:
-                self.store.set(key, seal(key, stamp, kept), plan.ttl)
+                self.store.set(key, seal(plan.check, stamp, kept), plan.ttl)
                 return
         except Exception as error:
             self.failed(error)

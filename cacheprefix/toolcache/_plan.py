@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
@@ -14,13 +15,18 @@ from cacheprefix.toolcache._spec import Rules, ToolSpec, ancestors, resources
 
 Cacheable: TypeAlias = Callable[[ToolSpec, Mapping[str, Any]], "bool | None"]
 
+# Most calls of an agent repeat recent ones; plans of large arguments are made anew.
+_RECENT = 4_096
+_RECENT_BYTES = 2_048
+
 
 class Plan(NamedTuple):
-    """What to do with one call. A tuple, because every hit makes one and they are made fastest.
+    """What to do with one call.
 
     ``key`` is where its result is kept, None when it is not cached; ``names`` are the
     generations that an answer depends on, ``writes`` those that the call bumps. ``call`` tells
-    identical calls apart from others, empty when the arguments cannot be compared.
+    identical calls apart from others, empty when the arguments cannot be compared. ``check`` is
+    a checksum of the key, which an entry must carry.
     """
 
     tool: str
@@ -29,6 +35,7 @@ class Plan(NamedTuple):
     writes: tuple[str, ...]
     ttl: float | None
     call: bytes
+    check: int = 0
 
 
 class Planner:
@@ -50,13 +57,36 @@ class Planner:
         self._cacheable = cacheable
         self._resolve = resolve
         self._one_world = one_world
+        # A hook and the file system may answer otherwise next time; all else follows from the call.
+        self._repeatable = cacheable is None and resolve is None
+        self._recent: dict[tuple[object, ...], Plan] = {}
         self.scope_prefix = lru_cache(maxsize=4_096)(self._scope_prefix)
-        self._tool_prefix = lru_cache(maxsize=4_096)(lambda s, tool: f"{self._scope_prefix(s)}{short(tool)}:")
+        self._tool_prefix = lru_cache(maxsize=4_096)(self._prefix_of)
         self._reads = lru_cache(maxsize=4_096)(self._read_names)
         self._changes = lru_cache(maxsize=4_096)(self._write_names)
 
     def plan(self, tool: ToolSpec, arguments: Mapping[str, Any], scope: str) -> Plan:
         """Return the plan of one call."""
+        environment = {**self._environment, **tool.environment} if tool.environment else self._environment
+        exact = canonical(tool, arguments, environment)
+        if not self._repeatable or not 0 < len(exact) <= _RECENT_BYTES:
+            return self._make(tool, arguments, scope, environment, exact)
+        mark = (exact, scope, tool.cacheable, tool.mutates, tool.reads)
+        plan = self._recent.get(mark)
+        if plan is None:
+            if len(self._recent) >= _RECENT:
+                self._recent.clear()
+            plan = self._recent[mark] = self._make(tool, arguments, scope, environment, exact)
+        return plan
+
+    def _make(
+        self,
+        tool: ToolSpec,
+        arguments: Mapping[str, Any],
+        scope: str,
+        environment: Mapping[str, str],
+        exact: bytes,
+    ) -> Plan:
         ruling = self._rules.ruling(tool.name, tool.origin, tool.cacheable, tool.mutates)
         cached, writes = ruling.cached, ruling.writes
         if self._cacheable is not None and not ruling.denied and not tool.mutates:
@@ -64,8 +94,7 @@ class Planner:
             if word is not None:
                 cached = word
                 writes = writes and not word
-        environment = {**self._environment, **tool.environment} if tool.environment else self._environment
-        call = digest(tool, arguments, environment)
+        call = hashlib.blake2b(exact, digest_size=16).digest() if exact else b""
         if not call or not cached:
             changed: tuple[str, ...] = ()
             if writes is True:
@@ -74,8 +103,9 @@ class Planner:
                 changed = self._changes(scope, resources(arguments, writes, environment, self._resolve))
             return Plan(tool.name, None, (), changed, ruling.ttl, call)
         touched = resources(arguments, tool.reads, environment, self._resolve) if tool.reads else None
-        key = self._tool_prefix(scope, tool.name) + call.hex()
-        return Plan(tool.name, key, self._reads(scope, touched), (), ruling.ttl, call)
+        prefix, check = self._tool_prefix(scope, tool.name)
+        reads = self._reads(scope, touched)
+        return Plan(tool.name, prefix + call.hex(), reads, (), ruling.ttl, call, zlib.crc32(call, check))
 
     def unreadable(self, tool: ToolSpec, scope: str) -> Plan:
         """Return the plan of a call that could not be planned: run it, and trust nothing kept before."""
@@ -86,6 +116,10 @@ class Planner:
         if not key.startswith(self.prefix):
             return None
         return key.rpartition(":")[0].rpartition(":")[2]
+
+    def _prefix_of(self, scope: str, tool: str) -> tuple[str, int]:
+        prefix = f"{self.scope_prefix(scope)}{short(tool)}:"
+        return prefix, zlib.crc32(prefix.encode())
 
     def _scope_prefix(self, scope: str) -> str:
         return f"{self.prefix}{{{short(scope)}}}:"
@@ -115,8 +149,8 @@ class Planner:
         return tuple(names)
 
 
-def digest(tool: ToolSpec, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> bytes:
-    """Return 16 bytes over tool, environment and arguments; nothing when JSON cannot tell them exactly.
+def canonical(tool: ToolSpec, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> bytes:
+    """Return JSON of tool, environment and arguments, or nothing when JSON cannot tell them exactly.
 
     Key order does not matter at any depth; 1, 1.0, True and "1" are four different values.
     """
@@ -125,9 +159,7 @@ def digest(tool: ToolSpec, arguments: Mapping[str, Any], environment: Mapping[st
         data = orjson.dumps((tool.name, tool.origin, environment, values), option=orjson.OPT_SORT_KEYS)
     except (TypeError, ValueError):
         return b""
-    if not is_plain(values):
-        return b""
-    return hashlib.blake2b(data, digest_size=16).digest()
+    return data if is_plain(values) else b""
 
 
 @lru_cache(maxsize=8_192)

@@ -161,7 +161,7 @@ def test_a_sound_entry_that_the_codec_cannot_read_is_a_miss(read, make) -> None:
     assert kept is not None
     for payload in (b"", b"?what", b"j{not json", b"s\xff\xfe"):
         kept.payload = payload
-        store.set(key, seal(key, store.generations(plan.names), kept))
+        store.set(key, seal(plan.check, store.generations(plan.names), kept))
         tool.runs = 0
         assert cache.call(read, {}, tool) == "content"
         assert tool.runs == 1
