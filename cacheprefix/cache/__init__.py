@@ -2,12 +2,15 @@
 
 from cacheprefix.cache._causes import CAUSES, FIXES, Cause
 from cacheprefix.cache._expect import Expectation
+from cacheprefix.cache._lint import ADVICE, LintWarning, Smell, lint
 from cacheprefix.cache._mark import mark
 from cacheprefix.cache._model import CacheModel, CacheStatus, Observation
 from cacheprefix.cache._plan import Breakpoint, plan_breakpoints
+from cacheprefix.cache._routing import RoutingAdvice, routing_advice
 from cacheprefix.cache._verdict import Verdict, VerdictKind
 
 __all__ = [
+    "ADVICE",
     "CAUSES",
     "FIXES",
     "Breakpoint",
@@ -15,9 +18,14 @@ __all__ = [
     "CacheStatus",
     "Cause",
     "Expectation",
+    "LintWarning",
     "Observation",
+    "RoutingAdvice",
+    "Smell",
     "Verdict",
     "VerdictKind",
+    "lint",
     "mark",
     "plan_breakpoints",
+    "routing_advice",
 ]

@@ -93,9 +93,7 @@ def _values(path: str, before: str, after: str) -> Divergence:
     return Divergence(0, 0, path, offset, before[start:end], after[start:end], len(after) - len(before))
 
 
-def _content(
-    own: Record, before: Record, equal: int, shared: int, common: int, *, rewritten: bool
-) -> Finding | None:
+def _content(own: Record, before: Record, equal: int, shared: int, common: int, *, rewritten: bool) -> Finding | None:
     found = change(before.sections, own.sections, equal, tails=not rewritten)
     if found is None:
         return None

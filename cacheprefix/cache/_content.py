@@ -53,9 +53,7 @@ def kept(before: Sequence[Section], after: Sequence[Section], shared: int) -> in
     return tokens
 
 
-def change(
-    before: Sequence[Section], after: Sequence[Section], shared: int, *, tails: bool = True
-) -> Change | None:
+def change(before: Sequence[Section], after: Sequence[Section], shared: int, *, tails: bool = True) -> Change | None:
     """What happened behind the ``shared`` equal sections; None when nothing earlier was touched.
 
     Nothing was touched when one prompt continues the other, also within its last text, and when only the

@@ -138,16 +138,14 @@ def _part(request: Request, *, readable: bool, index: int | None = None) -> tupl
     parent = request.path[at - 1] if at else request.root
     if parent is None or at >= len(request.sections):
         return 0, None
-    own, best, which, sides = request.sections[at], 0, None, 0
-    for node in parent.neighbours(own):
-        if node.section is None or (readable and not node.readable(request.now)):
+    own, best, which = request.sections[at], 0, None
+    for side in parent.neighbours(own):
+        node = next((one for one in side if not readable or one.readable(request.now)), None)
+        if node is None or node.section is None:
             continue
         tokens = shared_tokens(node.section, own, request.count, request.prompt.model)
         if tokens > best:
             best, which = tokens, node
-        sides += 1
-        if sides == 8:
-            break
     return best, which
 
 

@@ -64,27 +64,9 @@ def judge(
     read = expected if reported is None else reported
     reason = _reason(sight, record, profile)
     reusable = max(expected, int(reason.reusable * scale))
-    cause = reason.cause
     noise = max(profile.block_tokens, int(doubt * reusable))
     lost = max(0, reusable - read)
-    if reported is not None and (usage is not None and usage.summed) and lost <= noise:
-        lost = 0
-    if cause in ("hit", "cold_start", "below_minimum"):
-        if reported is None:
-            cause = told.cause or ("unreported" if cause == "hit" and not told.hit else cause)
-            lost = told.missed_tokens or 0 if cause == told.cause else 0
-        elif lost > noise:
-            cause = told.cause or "provider_miss"
-        else:
-            cause, lost = ("hit" if read and cause == "cold_start" else cause), 0
-    elif not lost and not reason.sure:
-        cause = "hit" if read else "cold_start"
-    elif told.hit and reported is None:
-        cause, lost = "hit", 0
-    elif lost and reported is not None and cause not in STRUCTURAL and lost <= doubt * reusable:
-        cause, lost = "hit", 0
-    if cause == "below_minimum":
-        lost = 0
+    cause, lost = _settle(reason, told, lost, noise, reported=reported, read=read)
     if sight.compacted and cause.startswith("history"):
         cause = "compacted"
     finding = sight.finding if sight.finding is not None and cause in STRUCTURAL else None
@@ -126,6 +108,29 @@ def judge(
     )
 
 
+def _settle(
+    reason: _Reason, told: Diagnosis, lost: int, noise: int, *, reported: int | None, read: int
+) -> tuple[Cause, int]:
+    """The cause and the tokens lost by it, once the provider has reported or kept silent."""
+    cause = reason.cause
+    if cause in ("hit", "cold_start", "below_minimum"):
+        if reported is None:
+            if told.cause is not None:
+                return told.cause, told.missed_tokens or 0
+            return ("unreported" if cause == "hit" and not told.hit else cause), 0
+        if lost > noise:
+            return told.cause or "provider_miss", lost
+        return ("hit" if read else cause), 0
+    if reported is None:
+        return ("hit", 0) if told.hit else (cause, lost)
+    if not lost and not reason.sure:
+        return ("hit" if read else "cold_start"), 0
+    # Only a difference that was seen is believed when the loss is within what counting may be off.
+    if cause not in STRUCTURAL and not reason.sure and lost <= noise:
+        return "hit", 0
+    return cause, lost
+
+
 def _reason(sight: Sight, record: Record, profile: Profile) -> _Reason:
     """The one cause that precedence leaves, and what could be read without it."""
     seen, finding = sight.outlook, sight.finding
@@ -153,9 +158,7 @@ def _reason(sight: Sight, record: Record, profile: Profile) -> _Reason:
     return _Reason(seen.reason, max(tokens, seen.read), sure=seen.reason == "breakpoints_over_limit")
 
 
-def _scale(
-    usage: Usage | None, total: int, path: Sequence[Node], seen: Outlook
-) -> tuple[float, float]:
+def _scale(usage: Usage | None, total: int, path: Sequence[Node], seen: Outlook) -> tuple[float, float]:
     """The provider's tokens for one of ours, and how far an expectation in them can be off."""
     if usage is None or usage.summed or not usage.input_tokens or not total:
         return 1.0, _NOISE_GUESSED
@@ -191,4 +194,3 @@ def _path(cause: Cause, record: Record, seen: Outlook, told: Diagnosis) -> str |
             place = min(place + 1, len(record.sections) - 1)
         return record.sections[place].path
     return None
-

@@ -96,9 +96,7 @@ class CacheModel:
 
     # ------------------------------------------------------------------ one request
 
-    def expect(
-        self, prompt: Prompt, profile: Profile, *, scope: str = "", at: float | None = None
-    ) -> Expectation:
+    def expect(self, prompt: Prompt, profile: Profile, *, scope: str = "", at: float | None = None) -> Expectation:
         """What a request would read if it were sent at ``at``; changes nothing."""
         with self._lock:
             lane, keys = address(prompt, profile, scope)

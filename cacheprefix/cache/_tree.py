@@ -80,19 +80,26 @@ class Node:
         life = self.life
         return life is not None and life.readable_at <= now <= life.expires
 
-    def neighbours(self, section: Section) -> Iterator[Node]:
-        """Children that may share a beginning with ``section``, the nearest text first on either side."""
+    def neighbours(self, section: Section) -> tuple[Iterator[Node], Iterator[Node]]:
+        """Children that may share a beginning with ``section``: smaller and greater texts, the nearest first.
+
+        Among sorted texts the longest common beginning is always with the next on either side.
+        """
         if self.branches is None:
-            for child in self.children.values():
-                known = child.section
-                if known is not None and known.kind == section.kind and known.head == section.head:
-                    yield child
-            return
-        row = self.branches.get((section.kind, section.head), ())
+            alike = (
+                child
+                for child in self.children.values()
+                if child.section is not None
+                and child.section.kind == section.kind
+                and child.section.head == section.head
+            )
+            return alike, iter(())
+        row = self.branches.get((section.kind, section.head), [])
         at = bisect_left(row, (section.data, b""))
-        for step in (range(at - 1, -1, -1), range(at, len(row))):
-            for index in step:
-                yield self.children[row[index][1]]
+        return (
+            (self.children[row[index][1]] for index in range(at - 1, -1, -1)),
+            (self.children[row[index][1]] for index in range(at, len(row))),
+        )
 
 
 class Forest:

@@ -31,7 +31,7 @@ KEYS = ("model_changed", "settings_changed", "scope_changed")
 TIMES = ("ttl_expired", "concurrent_cold_start", "provider_miss", "unreported", "below_minimum")
 MARKS = ("breakpoint_missing", "breakpoint_after_change", "lookback_exceeded", "breakpoints_over_limit")
 
-_WORDS = (
+_WORDS = (  # noqa: SIM905 - a row of words reads better than a list of strings
     "ledger harbour invoice lantern quarry saddle timber violet anchor basin candle drawer engine fabric glacier "
     "hammer island jacket kernel ladder magnet needle orchard pepper quiver ribbon signal tunnel uniform valley"
 ).split()
@@ -151,13 +151,19 @@ class Maker:
         ids = [f"call_{self.rng.getrandbits(40):x}" for _ in range(self.rng.randint(1, 3))]
         if self.api == "anthropic":
             said = [{"type": "text", "text": self.words(5, 30)}]
-            uses = [{"type": "tool_use", "id": one, "name": "tool_0", "input": {"query": self.words(2, 9)}} for one in ids]
+            uses = [
+                {"type": "tool_use", "id": one, "name": "tool_0", "input": {"query": self.words(2, 9)}} for one in ids
+            ]
             results = [{"type": "tool_result", "tool_use_id": one, "content": self.words(20, 200)} for one in ids]
             messages.append({"role": "assistant", "content": said + uses})
             messages.append({"role": "user", "content": results})
             return
         calls = [
-            {"id": one, "type": "function", "function": {"name": "tool_0", "arguments": json.dumps({"query": self.words(2, 9)})}}
+            {
+                "id": one,
+                "type": "function",
+                "function": {"name": "tool_0", "arguments": json.dumps({"query": self.words(2, 9)})},
+            }
             for one in ids
         ]
         messages.append({"role": "assistant", "content": self.words(5, 30), "tool_calls": calls})
@@ -455,7 +461,9 @@ class _Scene:
         self.send(agent, tamper=_unread)
 
     def _unreported(self, agent: Agent) -> None:
-        self.send(agent, tamper=lambda usage: None if self.rng.random() < 0.5 else Usage(input_tokens=usage.input_tokens))
+        self.send(
+            agent, tamper=lambda usage: None if self.rng.random() < 0.5 else Usage(input_tokens=usage.input_tokens)
+        )
 
     def _breakpoint_missing(self, agent: Agent) -> None:
         if self.rules != "anthropic":
@@ -546,7 +554,8 @@ class Played:
         """Whether cause and path are as they must be."""
         wanted, found = self.case.path, self.verdict.path
         return self.verdict.cause == self.case.cause and (
-            wanted is None or (found is not None and (found == wanted or found.startswith((f"{wanted}.", f"{wanted}["))))
+            wanted is None
+            or (found is not None and (found == wanted or found.startswith((f"{wanted}.", f"{wanted}["))))
         )
 
     @property
