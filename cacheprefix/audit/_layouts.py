@@ -54,9 +54,7 @@ class Marking:
         """The prompt without any marks."""
         if prompt.top_marker is None and all(one.marker is None for one in prompt.sections):
             return prompt
-        sections = tuple(
-            [one if one.marker is None else self._copy(one, None) for one in prompt.sections]
-        )
+        sections = tuple([one if one.marker is None else self._copy(one, None) for one in prompt.sections])
         return replace(prompt, sections=sections, top_marker=None)
 
     def marked(self, prompt: Prompt, chosen: Iterable[Breakpoint]) -> Prompt:
@@ -86,7 +84,7 @@ class VolatileText:
     def compare(self, before: Prompt, after: Prompt) -> None:
         """Learn from two requests of one agent in one session."""
         shared = shared_sections(before.sections, after.sections)
-        for left, right in zip(before.sections[shared:], after.sections[shared:]):
+        for left, right in zip(before.sections[shared:], after.sections[shared:], strict=False):
             if left.digest == right.digest:
                 continue
             if (left.tier, left.kind, left.head) != (right.tier, right.kind, right.head):
@@ -240,7 +238,7 @@ class Teams:
 
 def roles_to_tail(team: Team, laid: Laid) -> Laid:
     """What the team's systems do not share, behind the messages instead of before them."""
-    if len(team.systems) < 2:  # noqa: PLR2004 - nothing to tell apart
+    if len(team.systems) < 2:
         return laid
     prompt = laid.prompt
     kept, text = team.common()
@@ -261,7 +259,7 @@ def roles_to_tail(team: Team, laid: Laid) -> Laid:
 
 def tools_unified(team: Team, laid: Laid) -> Laid:
     """The union of the team's tools, in one order."""
-    if len(team.tools) < 2:  # noqa: PLR2004 - one list already
+    if len(team.tools) < 2:
         return laid
     prompt = laid.prompt
     rest = tuple(one for one in prompt.sections if one.tier != "tools")

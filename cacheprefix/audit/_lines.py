@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -41,21 +41,21 @@ def values(file: str, on_bytes: Callable[[int], None] | None = None) -> Iterator
     ``on_bytes`` is told how many bytes of the file (compressed, if it is) were read since the last call.
     Raises SetupError for a file that cannot be opened.
     """
+    if file == STDIN:
+        yield from _parsed(file, _lines(file, sys.stdin.buffer, on_bytes))
+        return
     try:
-        raw: IO[bytes] = sys.stdin.buffer if file == STDIN else Path(file).open("rb", buffering=_BUFFER)
+        raw = Path(file).open("rb", buffering=_BUFFER)  # noqa: SIM115 - closed below, where reading ends
     except OSError as error:
         raise SetupError(f"cannot read the log {file!r}: {error.strerror or error}") from None
-    try:
+    with raw:
         yield from _parsed(file, _lines(file, raw, on_bytes))
-    finally:
-        if raw is not sys.stdin.buffer:
-            raw.close()
 
 
 def _lines(file: str, raw: IO[bytes], on_bytes: Callable[[int], None] | None) -> Iterator[bytes | Broken]:
     peek = getattr(raw, "peek", None)
     packed = peek is not None and peek(2)[:2] == _GZIP
-    stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw
+    stream: Iterable[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw
     seekable = on_bytes is not None and raw.seekable()
     done = number = 0
     try:
@@ -111,7 +111,7 @@ def _document(file: str, first: bytes, number: int, lines: Iterator[bytes | Brok
             break
         held.append(line)
         size += len(line)
-        if (len(held) <= 3 and _is_object(line)) or size > DOCUMENT_BYTES:  # noqa: PLR2004 - the next lines
+        if (len(held) <= 3 and _is_object(line)) or size > DOCUMENT_BYTES:
             break
     else:
         try:

@@ -49,9 +49,7 @@ def from_parts(message: Mapping[str, Any], path: str) -> list[dict[str, Any]]:
             calls.append(tool_call(part.get("id"), part.get("name"), part.get("arguments"), path))
         elif kind == "tool_call_response":
             answer = part.get("response", part.get("result"))
-            results.append(
-                {"role": "tool", "tool_call_id": part.get("id"), "content": _text(answer, f"{path}.parts")}
-            )
+            results.append({"role": "tool", "tool_call_id": part.get("id"), "content": _text(answer, f"{path}.parts")})
         else:
             content.append(part)
     made: list[dict[str, Any]] = []
@@ -66,7 +64,7 @@ def from_parts(message: Mapping[str, Any], path: str) -> list[dict[str, Any]]:
 
 def from_langchain(message: Any, path: str) -> dict[str, Any]:
     """A LangChain message, serialised or dumped, or one that has the wire's form already."""
-    if isinstance(message, (list, tuple)) and len(message) == 2:  # noqa: PLR2004 - role and content
+    if isinstance(message, (list, tuple)) and len(message) == 2:
         return {"role": role_of(str(message[0])), "content": message[1]}
     if not isinstance(message, Mapping):
         raise BodyError(path, f"expected a message, found {type(message).__name__}")

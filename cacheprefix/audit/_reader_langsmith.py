@@ -86,12 +86,10 @@ def _messages(inputs: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 
 
 def _is_pair(value: list[Any]) -> bool:
-    return len(value) == 2 and all(isinstance(part, str) for part in value)  # noqa: PLR2004 - role and content
+    return len(value) == 2 and all(isinstance(part, str) for part in value)
 
 
-def _usage(
-    outputs: Mapping[str, Any], metadata: Mapping[str, Any], run: Mapping[str, Any]
-) -> Mapping[str, Any] | None:
+def _usage(outputs: Mapping[str, Any], metadata: Mapping[str, Any], run: Mapping[str, Any]) -> Mapping[str, Any] | None:
     generations = outputs.get("generations")
     message: Any = generations
     while isinstance(message, list) and message:

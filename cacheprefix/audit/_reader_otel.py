@@ -120,12 +120,11 @@ class _Span:
 
     def _messages(self) -> list[dict[str, Any]]:
         found = self.attributes
-        system = as_json(found.get("gen_ai.system_instructions") or [], "gen_ai.system_instructions")
+        system = as_json(found.get("gen_ai.system_instructions", []), "gen_ai.system_instructions")
         given = found.get("gen_ai.input.messages", found.get("gen_ai.prompt"))
-        if given is None:
+        told = as_json(given, "gen_ai.input.messages")
+        if told is None:
             told = self.messages or _numbered(found)
-        else:
-            told = as_json(given, "gen_ai.input.messages")
         if not isinstance(told, list) or not isinstance(system, list):
             raise BodyError("gen_ai.input.messages", f"expected a list, found {type(told).__name__}")
         made: list[dict[str, Any]] = []

@@ -44,7 +44,7 @@ def split(text: str) -> list[dict[str, str]]:
         made = [{"role": "user", "content": head}]
     else:
         made = []
-    for mark, following in zip(marks, [*marks[1:], None]):
+    for mark, following in zip(marks, [*marks[1:], None], strict=True):
         end = len(text) if following is None else following.start()
         made.append({"role": mark[1], "content": text[mark.end() : end]})
     return made
@@ -52,7 +52,7 @@ def split(text: str) -> list[dict[str, str]]:
 
 def recognises_counts(value: Mapping[str, Any]) -> bool:
     """Whether this is a round of a TraceLab session."""
-    return _COUNTS <= value.keys()
+    return value.keys() >= _COUNTS
 
 
 def read_counts(value: Mapping[str, Any]) -> Iterator[Record]:

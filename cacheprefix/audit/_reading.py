@@ -20,6 +20,8 @@ from cacheprefix.prompt import Api, CountTokens, Memo, Prompt, decode, default_c
 MERGED_FILES = 64
 """Files read side by side and merged by time; more than that are read one after another."""
 
+_KEPT_FORMS = 10_000
+
 _CHAT_ROLES = frozenset({"system", "developer", "tool", "function"})
 _PLAIN_HEADERS = frozenset({"anthropic-beta", "openai-beta"})
 
@@ -45,15 +47,14 @@ class Reading:
         self._memo = Memo()
         self._profiles: dict[tuple[str, str | None, Api | None], Profile] = {}
         self._counters: dict[str, CountTokens] = {}
+        self._forms: dict[tuple[str | None, ...], Api] = {}
         self._index = 0
         self._last = 0.0
         self.timed = 0
         self.unknown_models: set[str] = set()
         self.counters: set[str] = set()
 
-    def requests(
-        self, files: Sequence[str], on_bytes: Callable[[int], None] | None = None
-    ) -> Iterator[Ready | Broken]:
+    def requests(self, files: Sequence[str], on_bytes: Callable[[int], None] | None = None) -> Iterator[Ready | Broken]:
         """Every request of the files, oldest first, and whatever could not be read.
 
         Raises SetupError for a file that cannot be opened.
@@ -81,7 +82,7 @@ class Reading:
         body = record.body
         provider = self._overrides.provider or record.provider
         model = self._overrides.model or _model(record)
-        api = None if body is None else record.api or self._api(body, model, provider)
+        api = None if body is None else record.api or self._form(record.session, body, model, provider)
         prompt: Prompt | None = None
         profile = self._profile(model, provider, api if record.wire else None)
         if body is not None and api is not None:
@@ -98,9 +99,7 @@ class Reading:
         bare = replace(record, body=None, model=model, provider=provider)
         return Ready(index, where, at, bare, prompt, profile, item.size)
 
-    def _prompt(
-        self, body: Mapping[str, Any], api: Api, model: str, record: Record, profile: Profile
-    ) -> Prompt:
+    def _prompt(self, body: Mapping[str, Any], api: Api, model: str, record: Record, profile: Profile) -> Prompt:
         named = body.get("modelId" if api == "bedrock" else "model")
         if not named or self._overrides.model:
             body = {**body, "model": model}
@@ -130,6 +129,16 @@ class Reading:
             self._profiles[key] = found
             if not found.known:
                 self.unknown_models.add(model)
+        return found
+
+    def _form(self, session: str, body: Mapping[str, Any], model: str, provider: str | None) -> Api:
+        """The form of a body, found once for each session and set of fields: looking means reading all of it."""
+        key = (session, model, provider, *body)
+        found = self._forms.get(key)
+        if found is None:
+            if len(self._forms) >= _KEPT_FORMS:
+                self._forms.clear()
+            found = self._forms[key] = self._api(body, model, provider)
         return found
 
     def _api(self, body: Mapping[str, Any], model: str, provider: str | None) -> Api:

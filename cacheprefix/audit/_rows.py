@@ -80,7 +80,7 @@ def view(
         "sections": len(prompt.sections),
         "shared": shared,
         "broke": broke,
-        "break_at": break_at(prompt, verdict, shared) if broke else None,
+        "break_at": break_at(prompt, verdict, usage) if broke else None,
         "offset": verdict.offset if verdict.before or verdict.after else None,
         "size": verdict.size,
         "fix": verdict.fix,
@@ -112,17 +112,19 @@ def view_counts(ready: Ready, usage: Usage) -> dict[str, Any]:
     }
 
 
-def break_at(prompt: Prompt, verdict: Verdict, shared: int) -> int:
-    """Tokens before the place the verdict names; where it names none, what was shared at all."""
-    if not verdict.path:
-        return shared
+def break_at(prompt: Prompt, verdict: Verdict, usage: Usage) -> int:
+    """Tokens before the place the verdict names; where it names none, those before reading stopped."""
     before = 0
     best: tuple[int, int] | None = None
-    for one in prompt.sections:
-        if verdict.path.startswith(one.path) and (best is None or len(one.path) > best[0]):
+    for one in prompt.sections if verdict.path else ():
+        if (verdict.path or "").startswith(one.path) and (best is None or len(one.path) > best[0]):
             best = (len(one.path), before)
         before += one.tokens
-    return best[1] if best is not None else min(shared, before)
+    if best is not None:
+        return best[1]
+    if verdict.path or not usage.input_tokens:
+        return 0  # A setting: nothing behind it could be read.
+    return prompt.tokens * min(usage.cache_read_tokens or 0, usage.input_tokens) // usage.input_tokens
 
 
 def wide_diff(before: Prompt, after: Prompt) -> dict[str, str] | None:
@@ -133,12 +135,23 @@ def wide_diff(before: Prompt, after: Prompt) -> dict[str, str] | None:
     a, b = before.sections[found.sections], after.sections[found.sections]
     left, right = _readable(a.kind, a.text), _readable(b.kind, b.text)
     at = shared_characters(left, right)
+    # What is equal again at the end is no difference.
+    alike = shared_characters(left[at:][::-1], right[at:][::-1])
     return {
         "path": b.path,
-        "lead": left[max(0, at - _CONTEXT) : at],
-        "before": left[at : at + _CONTEXT],
-        "after": right[at : at + _CONTEXT],
+        "lead": _last(left[:at]),
+        "before": _first(left[at : len(left) - alike]),
+        "after": _first(right[at : len(right) - alike]),
+        "tail": _first(right[len(right) - alike :]),
     }
+
+
+def _first(text: str) -> str:
+    return text if len(text) <= _CONTEXT else text[:_CONTEXT] + " …"
+
+
+def _last(text: str) -> str:
+    return text if len(text) <= _CONTEXT else "… " + text[-_CONTEXT:]
 
 
 def _readable(kind: str, text: str) -> str:

@@ -9,19 +9,21 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
+from typing_extensions import Self
+
 from cacheprefix.audit._calls import CallRow, Rows
 from cacheprefix.audit._counts import CountsOnly
+from cacheprefix.audit._layouts import Marking
 from cacheprefix.audit._order import Answers, Ready
 from cacheprefix.audit._previous import PreviousRequestRule
 from cacheprefix.audit._prices import Prices
-from cacheprefix.audit._reading import Overrides, Reading
 from cacheprefix.audit._readers import BUILTIN, Reader
+from cacheprefix.audit._reading import Overrides, Reading
 from cacheprefix.audit._records import Broken
 from cacheprefix.audit._rows import public, public_counts, view, view_counts, wide_diff
-from cacheprefix.audit._simulated import Simulation
+from cacheprefix.audit._simulated import StandIn, Timed
 from cacheprefix.audit._totals import BreakGroup, Sum, Totals
 from cacheprefix.audit._warnings import Warnings
-from cacheprefix.audit._layouts import Marking
 from cacheprefix.audit._whatif import SECTIONS, Saving, WhatIf
 from cacheprefix.cache import CacheModel, Observation, Verdict, plan_breakpoints
 from cacheprefix.errors import SetupError
@@ -48,7 +50,7 @@ class Audit:
     files: tuple[str, ...] = ()
     include_text: bool = False
 
-    def __enter__(self) -> Audit:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -116,7 +118,8 @@ class _Open:
     observation: Observation
     usage: Usage | None
     """As reported."""
-    simulated: Usage
+    simulated: Usage | None
+    """What stands in where no cached tokens are reported."""
     alarm_of_rule: bool
 
 
@@ -126,7 +129,7 @@ class _Run:
     def __init__(self, count: CountTokens, *, include_text: bool, what_if: bool) -> None:
         self.totals = Totals()
         self._model = CacheModel(count=count)
-        self._simulation = Simulation(count)
+        self._stand_in = StandIn(count)
         self._answers = Answers()
         self._rows = Rows()
         self._prices = Prices()
@@ -170,28 +173,22 @@ class _Run:
                 self._recent.popitem(last=False)
         started = max(now, _first_given(record.response_started_ts, record.response_ended_ts, now))
         ended = max(started, _first_given(record.response_ended_ts, started))
-        served = self._simulation.begin(prompt, ready.profile, now, record.scope)
+        timed = Timed(prompt, ready.profile, record.scope, now, started, ended)
         if self._what_if is not None:
-            self._what_if.add(ready, prompt, now, started, ended, served.units(ready.profile))
+            self._what_if.add(timed, record.session, record.agent)
+        needed = usage is None or usage.cache_read_tokens is None
+        simulated = self._stand_in.call(timed, needed=needed)
         self._warnings.look(prompt, ready.place)
         rule = self._rule.looks(prompt, record.session)
-        call = _Open(ready, prompt, observation, usage, served.usage, rule)
+        call = _Open(ready, prompt, observation, usage, simulated if needed else None, rule)
 
-        def first_token(at: float) -> None:
-            served.begun(at)
-            self._model.first_token(observation, at)
-
-        def finish(at: float) -> None:
-            served.ended(at)
-            self._finished(call, at)
-
-        self._answers.at(started, first_token)
-        self._answers.at(ended, finish)
+        self._answers.at(started, lambda at: self._model.first_token(observation, at))
+        self._answers.at(ended, lambda at: self._finished(call, at))
 
     def result(self, reading: Reading, files: tuple[str, ...]) -> Audit:
         """Everything, once the log has ended."""
         self._answers.until(float("inf"))
-        self.totals.refused = self._simulation.refused
+        self.totals.refused = self._stand_in.refused
         savings = self._what_if.savings() if self._what_if is not None else ()
         played = self._what_if.calls if self._what_if is not None else 0
         return Audit(
@@ -211,12 +208,11 @@ class _Run:
         ready = call.ready
         usage = call.simulated if call.usage is None else call.usage
         verdict = self._model.finish(call.observation, usage, at, diagnostics=ready.record.diagnostics)
-        source = "simulated"
-        counted = call.simulated
-        if usage.cache_read_tokens is not None and call.usage is not None:
-            source, counted = "reported", usage
-            if usage.input_tokens is None:
-                counted = replace(usage, input_tokens=call.prompt.tokens)
+        source, counted = "reported", usage
+        if call.simulated is not None:
+            source, counted = "simulated", call.simulated
+        if counted is None or counted.input_tokens is None:
+            counted = replace(counted or Usage(), input_tokens=call.prompt.tokens)
         self.totals.reported += source == "reported"
         self.totals.simulated += source == "simulated"
         ancestor = self._index_of(verdict.ancestor_index)
@@ -244,9 +240,7 @@ class _Run:
         more = verdict.lost_tokens > max(ready.profile.block_tokens, _LOST_SHARE * total)
         return verdict.alarm or (verdict.broken and more and verdict.cause == before)
 
-    def _summed(
-        self, ready: Ready, verdict: Verdict, usage: Usage, row: dict[str, Any], seen: dict[str, Any]
-    ) -> None:
+    def _summed(self, ready: Ready, verdict: Verdict, usage: Usage, row: dict[str, Any], seen: dict[str, Any]) -> None:
         totals, record = self.totals, ready.record
         units = cost_units(usage, ready.profile)
         usd = self._prices.usd(usage, record.model, ready.profile)

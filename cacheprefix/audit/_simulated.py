@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
+from cacheprefix.audit._order import Answers
 from cacheprefix.profiles import Profile, Usage, cost_units
 from cacheprefix.prompt import CountTokens, Prompt
 from cacheprefix.server import ProviderCache, RefusedError, Serving
 
 CAPACITY_TOKENS = 20_000_000
 """Tokens a simulated cache keeps, so that a log of any length fits into memory (about 80 MB of text)."""
+
+KEPT_SECTIONS = 100_000
+"""Sections of the latest calls that are kept while none of them needs an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,64 @@ class Served:
     def units(self, profile: Profile) -> float:
         """What it cost, in cost units."""
         return cost_units(self.usage, profile)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One call as the provider saw it. Seconds."""
+
+    prompt: Prompt
+    profile: Profile
+    scope: str
+    at: float
+    started: float
+    ended: float
+
+
+class StandIn:
+    """Answers for the calls of a log that report no cached tokens.
+
+    Nothing is simulated while every call reports its own; the latest calls are kept, so that the first call
+    which needs an answer finds the cache as they left it.
+    """
+
+    def __init__(self, count: CountTokens) -> None:
+        self._simulation = Simulation(count)
+        self._answers = Answers()
+        self._kept: deque[Timed] | None = deque()
+        self._sections = 0
+
+    @property
+    def refused(self) -> int:
+        """Requests that the rules would have answered with an error."""
+        return self._simulation.refused
+
+    def call(self, call: Timed, *, needed: bool) -> Usage | None:
+        """Take a call in, and say what its usage would be where that is ``needed``."""
+        if self._kept is not None:
+            if not needed:
+                self._keep(call)
+                return None
+            kept, self._kept = self._kept, None
+            for earlier in kept:
+                self._play(earlier)
+        return self._play(call)
+
+    def _keep(self, call: Timed) -> None:
+        kept = self._kept
+        if kept is None:
+            return
+        kept.append(call)
+        self._sections += len(call.prompt.sections)
+        while self._sections > KEPT_SECTIONS and len(kept) > 1:
+            self._sections -= len(kept.popleft().prompt.sections)
+
+    def _play(self, call: Timed) -> Usage:
+        self._answers.until(call.at)
+        served = self._simulation.begin(call.prompt, call.profile, call.at, call.scope)
+        self._answers.at(call.started, served.begun)
+        self._answers.at(call.ended, served.ended)
+        return served.usage
 
 
 class Simulation:

@@ -16,6 +16,8 @@ _BREAKS = 12
 _AGENTS = 12
 _LINT = 8
 _BROKEN = 10
+_PLACE = 32
+_WIDTH = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +53,13 @@ def _parts(audit: Audit, *, previous: bool) -> Iterator[_Table | _Lines]:
     totals = audit.totals
     all_ = totals.all
     logs = f"{len(audit.files)} logs" if len(audit.files) != 1 else audit.files[0]
+    breaks = sum(group.count for group in totals.breaks) + totals.ungrouped
+    written = _share(all_.cache_write_tokens, all_.input_tokens)
+    paid = f"cost {_number(all_.cost_units)} units{_usd(all_.usd if all_.priced else None)}"
     head = (
         f"{logs}: {_number(all_.calls)} calls, {_number(len(totals.agents))} agents",
-        f"input {_number(all_.input_tokens)} tokens: {all_.hit_rate:.1%} read from the cache, "
-        f"{_share(all_.cache_write_tokens, all_.input_tokens)} written, cost {_number(all_.cost_units)} units"
-        f"{_usd(all_.usd if all_.priced else None)}",
-        f"lost to breaks: {_number(all_.lost_tokens)} tokens{_usd(totals.lost_usd)} in "
-        f"{_number(sum(group.count for group in totals.breaks) + totals.ungrouped)} breaks",
+        f"input {_number(all_.input_tokens)} tokens: {all_.hit_rate:.1%} read from the cache, {written} written, {paid}",
+        f"lost to breaks: {_number(all_.lost_tokens)} tokens{_usd(totals.lost_usd)} in {_number(breaks)} breaks",
     )
     yield _Lines("What you pay", head)
     if audit.what_if:
@@ -73,13 +75,9 @@ def _parts(audit: Audit, *, previous: bool) -> Iterator[_Table | _Lines]:
         yield _Table("Agents", ("agent", ">calls", ">input", ">read", ">cost units", ">tokens lost"), _agents(audit))
     if previous:
         rule = audit.previous
-        yield _Lines(
-            "Against the previous-request rule (5 % and 2,000 tokens)",
-            (
-                f"it would have raised {_number(rule.alarms)} alarms, {_number(rule.false)} of them false, and "
-                f"missed {_number(rule.missed)} breaks",
-            ),
-        )
+        told = f"{_number(rule.alarms)} alarms, {_number(rule.false)} of them false"
+        line = f"it would have raised {told}, and missed {_number(rule.missed)} breaks"
+        yield _Lines("Against the previous-request rule (5 % and 2,000 tokens)", (line,))
     if audit.lint:
         more = len(audit.lint) - _LINT
         shown = tuple(f"{entry['path']}: {entry['message']} ({entry['place']})" for entry in audit.lint[:_LINT])
@@ -99,10 +97,8 @@ def _savings(audit: Audit) -> tuple[tuple[str, ...], ...]:
     for saving in audit.what_if:
         then = saving.cost_units_then
         share = 1 - then / now if now else 0.0
-        shown = "none" if abs(share) < 0.0005 else f"{share:.1%}" if share > 0 else f"{-share:.1%} dearer"  # noqa: PLR2004 - rounds to 0.0 %
-        rows.append(
-            (CHANGES[saving.change], _number(then), shown, _money(None if price is None else then * price))
-        )
+        shown = "none" if abs(share) < 0.0005 else f"{share:.1%}" if share > 0 else f"{-share:.1%} dearer"
+        rows.append((CHANGES[saving.change], _number(then), shown, _money(None if price is None else then * price)))
     return tuple(rows)
 
 
@@ -115,7 +111,7 @@ def _breaks(audit: Audit) -> Iterator[tuple[str, ...]]:
             _number(group.count),
             _number(group.lost_tokens),
             _money(group.lost_usd),
-            group.place,
+            _near(group.place),
         )
     rest = groups[_BREAKS:]
     if rest:
@@ -171,7 +167,7 @@ def _plain(parts: Sequence[_Table | _Lines]) -> Iterator[str]:
             for row in rows:
                 cells = (
                     cell.rjust(width) if title.startswith(">") else cell.ljust(width)
-                    for cell, width, title in zip(row, widths, part.columns)
+                    for cell, width, title in zip(row, widths, part.columns, strict=True)
                 )
                 yield "  " + "  ".join(cells).rstrip()
         yield ""
@@ -183,7 +179,8 @@ def _rich(parts: Sequence[_Table | _Lines], stream: IO[str]) -> None:
     from rich.table import Table  # noqa: PLC0415 - the same
     from rich.text import Text  # noqa: PLC0415 - the same
 
-    console = Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
+    terminal = stream.isatty()
+    console = Console(file=stream, highlight=False, soft_wrap=not terminal, width=None if terminal else _WIDTH)
     for part in parts:
         console.print(Text(part.title, style="bold cyan"))
         if isinstance(part, _Lines):
@@ -194,12 +191,15 @@ def _rich(parts: Sequence[_Table | _Lines], stream: IO[str]) -> None:
         table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim", padding=(0, 1))
         for title in part.columns:
             number = title.startswith(">")
-            table.add_column(
-                title.lstrip(">"), justify="right" if number else "left", no_wrap=number, overflow="fold"
-            )
+            table.add_column(title.lstrip(">"), justify="right" if number else "left", no_wrap=number, overflow="fold")
         for row in part.rows:
             table.add_row(*(Text(cell) for cell in row))
         console.print(table)
+
+
+def _near(place: str) -> str:
+    """A place without the folders it is in, where it is long."""
+    return place if len(place) <= _PLACE else "…/" + place.replace("\\", "/").rpartition("/")[2]
 
 
 def _number(value: float) -> str:

@@ -15,13 +15,13 @@ from cacheprefix.audit._layouts import (
     roles_to_tail,
     tools_unified,
 )
-from cacheprefix.audit._order import Answers, Ready
-from cacheprefix.audit._simulated import Simulation
+from cacheprefix.audit._order import Answers
+from cacheprefix.audit._simulated import Simulation, Timed
 from cacheprefix.cache import plan_breakpoints
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import CountTokens, Prompt
 
-SECTIONS = 100_000
+SECTIONS = 40_000
 """Sections of the calls that are played again; beyond that the answer is for the first part of the log."""
 
 CHANGES = {
@@ -53,18 +53,21 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class _Played:
-    prompt: Prompt
-    profile: Profile
-    scope: str
+    timed: Timed
     session: str
     agent: str
-    at: float
-    started: float
-    ended: float
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.timed.prompt
+
+    @property
+    def profile(self) -> Profile:
+        return self.timed.profile
 
     @property
     def lane(self) -> tuple[int, str, str]:
-        return (id(self.profile), self.prompt.model, self.scope)
+        return (id(self.profile), self.prompt.model, self.timed.scope)
 
 
 class WhatIf:
@@ -74,7 +77,6 @@ class WhatIf:
         self._count = count
         self._calls: list[_Played] = []
         self._sections = 0
-        self._units: list[float] = []
         self._marking = Marking()
 
     @property
@@ -82,16 +84,11 @@ class WhatIf:
         """Calls that are played again."""
         return len(self._calls)
 
-    def add(self, ready: Ready, prompt: Prompt, at: float, started: float, ended: float, units: float) -> None:
-        """One call as it was; ``units`` is what the simulated cache asked for it."""
-        if self._sections >= SECTIONS:
-            return
-        record = ready.record
-        self._sections += len(prompt.sections)
-        self._units.append(units)
-        self._calls.append(
-            _Played(prompt, ready.profile, record.scope, record.session, record.agent, at, started, ended)
-        )
+    def add(self, call: Timed, session: str, agent: str) -> None:
+        """One call as it was."""
+        if self._sections < SECTIONS:
+            self._sections += len(call.prompt.sections)
+            self._calls.append(_Played(call, session, agent))
 
     def savings(self) -> tuple[Saving, ...]:
         """The cost under every change, made for those teams of agents that it helps.
@@ -101,12 +98,13 @@ class WhatIf:
         if not self._calls:
             return ()
         calls = self._calls
+        as_is = self._cost([Laid(call.prompt) for call in calls], mark=False)
         same = [Laid(self._marking.plain(call.prompt) if call.profile.markers else call.prompt) for call in calls]
-        ideal = self._cost(same) if any(call.profile.markers for call in calls) else self._units
+        ideal = self._cost(same) if any(call.profile.markers for call in calls) else as_is
         volatile = self._volatile()
         moved = [volatile.lay(one.prompt) for one in same] if volatile else same
         teams = self._teams(same)
-        base = _at_most(self._units, ideal, self._keys(teams))
+        base = _at_most(as_is, ideal, self._keys(teams))
 
         def cost(changed: bool, laid: Callable[[], list[Laid]]) -> list[float]:  # noqa: FBT001 - local
             return _at_most(base, self._cost(laid()), self._keys(teams)) if changed else base
@@ -126,7 +124,7 @@ class WhatIf:
         for single in costs.values():
             together = _at_most(together, single, self._keys(teams))
         costs["all"] = together
-        now = sum(self._units)
+        now = sum(as_is)
         return tuple(Saving(change, now, sum(costs[change])) for change in CHANGES)
 
     def _keys(self, teams: Teams) -> list[object]:
@@ -145,35 +143,36 @@ class WhatIf:
 
     def _teams(self, laid: Sequence[Laid]) -> Teams:
         teams = Teams()
-        for call, one in zip(self._calls, laid):
+        for call, one in zip(self._calls, laid, strict=True):
             teams.learn(one.prompt, call.lane, call.session)
         return teams
 
     def _laid(self, base: Sequence[Laid], teams: Teams, change: Callable[[Team, Laid], Laid]) -> list[Laid]:
-        return [change(teams.of(call.lane, call.session), one) for call, one in zip(self._calls, base)]
+        return [change(teams.of(call.lane, call.session), one) for call, one in zip(self._calls, base, strict=True)]
 
-    def _cost(self, laid: Sequence[Laid]) -> list[float]:
-        """Cost units of each of these prompts, at the times of the calls, ideally marked."""
+    def _cost(self, laid: Sequence[Laid], *, mark: bool = True) -> list[float]:
+        """Cost units of each of these prompts, at the times of the calls, ideally marked or as they are."""
         simulation, answers = Simulation(self._count), Answers()
-        boundary = fork_points([one.prompt for one in laid])
+        boundary = fork_points([one.prompt for one in laid]) if mark else None
         costs: list[float] = []
-        for call, one in zip(self._calls, laid):
-            answers.until(call.at)
+        for call, one in zip(self._calls, laid, strict=True):
+            timed = call.timed
+            answers.until(timed.at)
             prompt = one.prompt
-            if call.profile.markers is not None:
-                limit = len(prompt.sections) - one.tail if one.tail else boundary(prompt)
+            if mark and call.profile.markers is not None:
+                limit = len(prompt.sections) - one.tail if one.tail or boundary is None else boundary(prompt)
                 points = plan_breakpoints(prompt, call.profile, boundary=limit)
                 prompt = self._marking.marked(prompt, points)
-            served = simulation.begin(prompt, call.profile, call.at, call.scope)
+            served = simulation.begin(prompt, call.profile, timed.at, timed.scope)
             costs.append(served.units(call.profile))
-            answers.at(call.started, served.begun)
-            answers.at(call.ended, served.ended)
+            answers.at(timed.started, served.begun)
+            answers.at(timed.ended, served.ended)
         return costs
 
 
 def _at_most(before: Sequence[float], after: Sequence[float], keys: Sequence[object]) -> list[float]:
     """Costs call by call, for each team those of the cheaper of two layouts."""
     gain: dict[object, float] = {}
-    for key, old, new in zip(keys, before, after):
+    for key, old, new in zip(keys, before, after, strict=True):
         gain[key] = gain.get(key, 0.0) + old - new
-    return [new if gain[key] > 0 else old for key, old, new in zip(keys, before, after)]
+    return [new if gain[key] > 0 else old for key, old, new in zip(keys, before, after, strict=True)]

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 if TYPE_CHECKING:
     import typer
@@ -25,17 +25,25 @@ def register(app: "typer.Typer") -> None:
 
     @app.command("audit")
     def audit(
-        logs: Annotated[list[str], typer.Argument(metavar="LOG...", help="Request logs, plain or gzip; - reads standard input.")],
+        logs: Annotated[
+            list[str],
+            typer.Argument(metavar="LOG...", help="Request logs, plain or gzip; - reads standard input."),
+        ],
         as_json: Annotated[
-            Path | None, typer.Option("--json", help="Write the audit as JSON to this file; - is standard output.")
+            Path | None,
+            typer.Option("--json", help="Write the audit as JSON to this file; - is standard output."),
         ] = None,
-        html: Annotated[Path | None, typer.Option("--html", help="Write a self-contained HTML report to this file.")] = None,
+        html: Annotated[
+            Path | None, typer.Option("--html", help="Write a self-contained HTML report to this file.")
+        ] = None,
         include_text: Annotated[
-            bool, typer.Option("--include-text", help="Keep a few characters of prompt text around each difference.")
+            bool,
+            typer.Option("--include-text", help="Keep a few characters of prompt text around each difference."),
         ] = False,
         provider: Annotated[str | None, typer.Option(help="Who served the calls, where the log does not say.")] = None,
         rules: Annotated[
-            str | None, typer.Option(help="Judge by this row of cache rules, such as exact (see: cacheprefix profiles).")
+            str | None,
+            typer.Option(help="Judge by this row of cache rules, such as exact (see: cacheprefix profiles)."),
         ] = None,
         model: Annotated[str | None, typer.Option(help="The model of all calls, where the log does not say.")] = None,
         profiles: Annotated[
@@ -45,7 +53,8 @@ def register(app: "typer.Typer") -> None:
             bool, typer.Option("--what-if/--no-what-if", help="Play the calls again under other layouts.")
         ] = True,
         previous_rule: Annotated[
-            bool, typer.Option("--previous-rule", help="Compare with a detector that looks at the previous call only.")
+            bool,
+            typer.Option("--previous-rule", help="Compare with a detector that looks at the previous call only."),
         ] = False,
         plain: Annotated[bool, typer.Option("--plain", help="No colours and no tables.")] = False,
         quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary, only files and the exit code.")] = False,
@@ -154,7 +163,7 @@ def save_page(result: "Audit", path: Path) -> None:
 
 
 @contextmanager
-def _writable(path: Path, mode: str) -> "Iterator":
+def _writable(path: Path, mode: str) -> "Iterator[Any]":
     from cacheprefix.errors import SetupError
 
     try:
@@ -174,7 +183,14 @@ def _progress(logs: list[str]) -> "Iterator[Callable[[int], None] | None]":
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
     bar = Progress(
         TextColumn("reading"),

@@ -24,16 +24,22 @@ def register(app: "typer.Typer") -> None:
     @app.command("check")
     def check(
         logs: Annotated[list[str], typer.Argument(metavar="LOG...", help="Request logs, as for audit.")],
-        max_lost_usd: Annotated[float | None, typer.Option(min=0, help="Most money that breaks may cost, in USD.")] = None,
+        max_lost_usd: Annotated[
+            float | None, typer.Option(min=0, help="Most money that breaks may cost, in USD.")
+        ] = None,
         max_lost_tokens: Annotated[int | None, typer.Option(min=0, help="Most tokens that breaks may lose.")] = None,
         max_breaks: Annotated[int | None, typer.Option(min=0, help="Most breaks there may be.")] = None,
         min_hit: Annotated[
-            float | None, typer.Option(min=0, max=1, help="Least share of the input read from the cache, 0 to 1.")
+            float | None,
+            typer.Option(min=0, max=1, help="Least share of the input read from the cache, 0 to 1."),
         ] = None,
         forbid: Annotated[
-            list[str] | None, typer.Option(metavar="CAUSE", help="A cause that may not occur; repeat it, or part by commas.")
+            list[str] | None,
+            typer.Option(metavar="CAUSE", help="A cause that may not occur; repeat it, or part by commas."),
         ] = None,
-        as_json: Annotated[Path | None, typer.Option("--json", help="Write the audit as JSON to this file as well.")] = None,
+        as_json: Annotated[
+            Path | None, typer.Option("--json", help="Write the audit as JSON to this file as well.")
+        ] = None,
         html: Annotated[Path | None, typer.Option("--html", help="Write the HTML report to this file as well.")] = None,
         provider: Annotated[str | None, typer.Option(help="Who served the calls, where the log does not say.")] = None,
         rules: Annotated[str | None, typer.Option(help="Judge by this row of cache rules, such as exact.")] = None,
@@ -49,7 +55,12 @@ def register(app: "typer.Typer") -> None:
         """
         causes = _causes(forbid or ())
         with _audit.run(
-            logs, provider=provider, rules=rules, model=model, profiles=profiles or [], what_if=html is not None
+            logs,
+            provider=provider,
+            rules=rules,
+            model=model,
+            profiles=profiles or [],
+            what_if=html is not None,
         ) as result:
             if as_json is not None:
                 _audit.save_json(result, as_json)
@@ -107,7 +118,7 @@ def _problems(
         if lost > max_lost_usd:
             yield f"breaks cost ${lost:.4f}, more than ${max_lost_usd:.4f}"
         elif unpriced:
-            yield f"no price is known for {unpriced} of the breaks; name the model with --model, or limit tokens instead"
+            yield f"no price is known for {unpriced} of the breaks; name the model (--model), or limit tokens"
     if max_lost_tokens is not None and totals.all.lost_tokens > max_lost_tokens:
         yield f"breaks lost {totals.all.lost_tokens:,} tokens, more than {max_lost_tokens:,}"
     if max_breaks is not None and breaks > max_breaks:

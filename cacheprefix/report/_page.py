@@ -75,9 +75,7 @@ def page_data(audit: Audit, calls: int = SHOWN_CALLS) -> dict[str, Any]:
         "include_text": audit.include_text,
         "what_if": [saving.as_dict() for saving in audit.what_if],
         "changes": CHANGES,
-        "breaks": [
-            {**group.as_dict(), "calls": group.calls[:1]} for group in audit.totals.breaks[:SHOWN_BREAKS]
-        ],
+        "breaks": [{**group.as_dict(), "calls": group.calls[:1]} for group in audit.totals.breaks[:SHOWN_BREAKS]],
     }
 
 

@@ -1,0 +1,226 @@
+"""How fast ``cacheprefix audit`` reads long conversations, and how much memory it needs.
+
+``python -m benchmarks.bench_audit`` prints a table and writes ``benchmarks/results/audit.json``. ``--megabytes``
+sets the size of each log (default 100), ``--rows`` chooses logs. Each log is audited in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "audit.json"
+WORDS = [
+    "order",
+    "refund",
+    "ticket",
+    "flight",
+    "seat",
+    "price",
+    "ledger",
+    "agent",
+    "cache",
+    "prefix",
+    "token",
+    "prompt",
+    "window",
+    "answer",
+    "result",
+    "search",
+    "please",
+    "could",
+    "would",
+    "because",
+    "therefore",
+    "first",
+    "second",
+    "third",
+    "customer",
+    "account",
+    "policy",
+    "change",
+    "booking",
+    "number",
+]
+
+WORKLOADS = {
+    "anthropic, 1 kB messages": ("anthropic", 160, 1, 1),
+    "openai, 1 kB messages": ("openai", 160, 1, 1),
+    "openai, 250 B messages": ("openai", 40, 1, 1),
+    "anthropic team of 5, 1 kB messages": ("anthropic", 160, 5, 1),
+    "openai without usage": ("openai", 160, 1, 0),
+}
+"""Name: wire, words a message, agents a session, 1 where the log has usage."""
+
+_CHILD = """
+import json, resource, sys, time
+from cacheprefix.audit import audit, write_json
+from cacheprefix.report import write_page
+path, out = sys.argv[1:3]
+start = time.process_time()
+with audit([path]) as result:
+    audited = time.process_time() - start
+    with open(out + "/a.json", "wb") as stream:
+        write_json(result, stream)
+    with open(out + "/a.html", "w", encoding="utf-8") as stream:
+        write_page(result, stream)
+    told = {"calls": result.calls, "seconds": audited, "all_seconds": time.process_time() - start,
+            "breaks": sum(group.count for group in result.totals.breaks),
+            "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+print(json.dumps(told))
+"""
+
+
+def text(words: int, draw: random.Random) -> str:
+    """Words that look like prose to a counter."""
+    return " ".join(draw.choices(WORDS, k=words))
+
+
+def lines(wire: str, words: int, agents: int, reported: int, seed: int = 0) -> Iterator[str]:
+    """Append-only conversations of 60 turns, one after another without end, as native JSONL."""
+    draw = random.Random(seed)
+    now = 1_760_000_000.0
+    tools = [
+        {
+            "name": f"tool_{n}",
+            "description": text(30, draw),
+            "input_schema": {"type": "object", "properties": {}},
+        }
+        for n in range(12)
+    ]
+    if wire == "openai":
+        tools = [
+            {"name": one["name"], "type": "function", "function": {"name": one["name"], "parameters": {}}}
+            for one in tools
+        ]
+    system = text(1_500, draw)
+    session = 0
+    while True:
+        session += 1
+        histories = [[{"role": "user", "content": text(words, draw)}] for _ in range(agents)]
+        before = [0] * agents
+        # Nothing is shared between sessions or agents, so every reported count below is what a cache would say.
+        own = [[{**tools[0], "name": f"tool_{session}_{agent}"}, *tools[1:]] for agent in range(agents)]
+        for turn in range(60):
+            agent = turn % agents
+            history = histories[agent]
+            if turn >= agents:
+                history.append({"role": "assistant", "content": text(words, draw)})
+                history.append({"role": "user", "content": text(words, draw)})
+            body = _body(wire, system, own[agent], history)
+            record: dict[str, Any] = {
+                "ts": now,
+                "provider": wire,
+                "session": f"s{session}",
+                "agent": f"a{agent}",
+                "request": body,
+                "response_started_ts": now + 1,
+                "response_ended_ts": now + 4,
+            }
+            if reported:
+                total = len(json.dumps(body)) // 4
+                read, before[agent] = before[agent], total
+                record["usage"] = _usage(wire, total, read)
+            now += 9
+            yield json.dumps(record) + "\n"
+
+
+def _body(wire: str, system: str, tools: list[Any], history: list[dict[str, Any]]) -> dict[str, Any]:
+    if wire == "openai":
+        return {
+            "model": "gpt-4.1",
+            "tools": tools,
+            "messages": [{"role": "system", "content": system}, *history],
+        }
+    mark = {"type": "ephemeral"}
+    last = {
+        "role": "user",
+        "content": [{"type": "text", "text": history[-1]["content"], "cache_control": mark}],
+    }
+    return {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 4096,
+        "tools": tools,
+        "system": [{"type": "text", "text": system, "cache_control": mark}],
+        "messages": [*history[:-1], last],
+    }
+
+
+def _usage(wire: str, total: int, read: int) -> dict[str, Any]:
+    if wire == "openai":
+        details = {"cached_tokens": read // 128 * 128}
+        return {"prompt_tokens": total, "completion_tokens": 200, "prompt_tokens_details": details}
+    return {
+        "input_tokens": 0,
+        "cache_read_input_tokens": read,
+        "cache_creation_input_tokens": total - read,
+        "output_tokens": 200,
+    }
+
+
+def write_log(path: Path, size: int, wire: str, words: int, agents: int, reported: int) -> int:
+    """Write about ``size`` bytes; returns how many."""
+    written = 0
+    with path.open("w", encoding="utf-8") as stream:
+        for line in lines(wire, words, agents, reported):
+            written += stream.write(line)
+            if written >= size:
+                return written
+    return written
+
+
+def measure(name: str, megabytes: int) -> list[dict[str, Any]]:
+    """The rows of one workload."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.jsonl"
+        size = write_log(path, megabytes * 1_000_000, *WORKLOADS[name])
+        done = subprocess.run(
+            [sys.executable, "-c", _CHILD, str(path), folder], check=True, capture_output=True, text=True
+        )
+    told = json.loads(done.stdout.splitlines()[-1])
+    speed = size / 1e6 / told["seconds"]
+    memory = told["peak_bytes"] / 1e6
+    print(f"{name:<36} {size / 1e6:>7.0f} MB {told['calls']:>7} calls {speed:>7.1f} MB/s {memory:>6.0f} MB peak")
+    base = {"workload": name, "calls": told["calls"], "megabytes": round(size / 1e6), "peers": {}}
+    return [
+        {**base, "name": "audit speed", "value": round(speed, 2), "unit": "MB/s of CPU time, one core"},
+        {**base, "name": "peak memory", "value": round(memory), "unit": "MB"},
+        {
+            **base,
+            "name": "audit, JSON and HTML",
+            "value": round(size / 1e6 / told["all_seconds"], 2),
+            "unit": "MB/s of CPU time, one core",
+        },
+        {**base, "name": "breaks found in an undisturbed log", "value": told["breaks"], "unit": "breaks"},
+    ]
+
+
+def main() -> None:
+    """Measure and write down."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=100)
+    parser.add_argument("--rows", nargs="*", default=list(WORKLOADS), choices=list(WORKLOADS))
+    chosen = parser.parse_args()
+    rows = [row for name in chosen.rows for row in measure(name, chosen.megabytes)]
+    result = {
+        "version": 1,
+        "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
+        "versions": {"python": platform.python_version(), "orjson": version("orjson")},
+        "rows": rows,
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
