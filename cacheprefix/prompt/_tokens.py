@@ -26,9 +26,19 @@ _WIDE = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020
 _CHARACTERS_A_TOKEN = 4
 
 _VOCABULARY = {
-    "o200k_base": "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken",
-    "cl100k_base": "https://openaipublic.blob.core.windows.net/encodings/cl100k_base.tiktoken",
+    "o200k_base": (
+        "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken",
+        "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+    ),
+    "cl100k_base": (
+        "https://openaipublic.blob.core.windows.net/encodings/cl100k_base.tiktoken",
+        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+    ),
 }
+"""Where tiktoken would fetch each encoding from, which names the file in its folder, and the file's SHA-256.
+
+Checked beforehand, because tiktoken deletes a file that does not match and fetches it again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +129,10 @@ def _encoding_name(model: str) -> str | None:
 
 @functools.lru_cache(maxsize=8)
 def _tiktoken(encoding: str) -> Counter | None:
-    url = _VOCABULARY.get(encoding)
-    if url is None or find_spec("tiktoken") is None:
+    if encoding not in _VOCABULARY or find_spec("tiktoken") is None:
         return None
-    folder = _folder_with(hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest())
+    url, checksum = _VOCABULARY[encoding]
+    folder = _folder_with(hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest(), checksum)
     if folder is None:
         return None
     import tiktoken  # noqa: PLC0415 - an extra, loaded when first needed
@@ -143,13 +153,14 @@ def _tiktoken(encoding: str) -> Counter | None:
     return Counter(f"tiktoken {encoding}", exact=True, count=count)
 
 
-def _folder_with(name: str) -> Path | None:
+def _folder_with(name: str, checksum: str) -> Path | None:
     folders = [os.environ.get("TIKTOKEN_CACHE_DIR"), os.environ.get("DATA_GYM_CACHE_DIR")]
     folders.append(str(Path(tempfile.gettempdir()) / "data-gym-cache"))
     litellm = find_spec("litellm")
     if litellm is not None and litellm.origin:
         folders.append(str(Path(litellm.origin).parent / "litellm_core_utils" / "tokenizers"))
     for folder in folders:
-        if folder and (Path(folder) / name).is_file():
-            return Path(folder)
+        file = Path(folder, name) if folder else None
+        if file and file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() == checksum:
+            return file.parent
     return None

@@ -132,7 +132,7 @@ claude = st.tuples(
 gemini_part = st.one_of(
     made(text=text),
     made(text=text, thoughtSignature=text),
-    made(text=text, thought=st.just(True)),
+    made(text=text, thought=st.sampled_from([True])),
     made(functionCall=made(id=text, name=text, args=objects)),
     made(functionResponse=made(id=text, name=text, response=objects)),
     made(inlineData=made(mimeType=text, data=text)),
