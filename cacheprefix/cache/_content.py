@@ -57,12 +57,16 @@ def change(before: Sequence[Section], after: Sequence[Section], shared: int, *, 
     """What happened behind the ``shared`` equal sections; None when nothing earlier was touched.
 
     Nothing was touched when one prompt continues the other, also within its last text, and when only the
-    tail moved on: messages at the very end, without an answer behind them, that now stand at the end again
-    (a role's instruction, volatile context). Without ``tails`` the latter counts as a change too.
+    tail moved on: messages that stood at the end of a request and now stand at the end of this one (a role's
+    instruction, volatile context). Without ``tails`` the latter counts as a change too.
     """
     old, new = before[shared:], after[shared:]
-    if not old or not new or _continues(old, new) or (tails and _tail_moved(old, new)):
+    if not old or not new or _continues(old, new):
         return None
+    tail = _moved_tail(old, new) if tails else 0
+    if tail:
+        rest, comes = old[tail:], new[: len(new) - tail]
+        return change(rest, comes, equal_sections(rest, comes), tails=False) if rest else None
     tier = min(TIERS.index(old[0].tier), TIERS.index(new[0].tier))
     if tier < TIERS.index("messages"):
         return _in_front(old, new, tier)
@@ -75,26 +79,24 @@ def _continues(old: Sequence[Section], new: Sequence[Section]) -> bool:
     return len(old) == 1 and same and first.kind == "text" and then.data.startswith(first.data)
 
 
-def _tail_moved(old: Sequence[Section], new: Sequence[Section]) -> bool:
-    if len(old) > len(new) or any(_answers(section) for section in old):
-        return False
+def _moved_tail(old: Sequence[Section], new: Sequence[Section]) -> int:
+    """How many sections at the front of ``old`` are a tail that now ends ``new``; 0 for none.
+
+    Volatile text is another each time; what stays is its envelope and most of its wording.
+    """
     if old[0].tier != "messages" or new[0].tier != "messages":
-        return False
-    end = new[len(new) - len(old) :]
-    moved = len(new) > len(old)
-    equal = [left.digest == right.digest for left, right in zip(old, end, strict=True)]
-    if all(equal):
-        return moved
-    # Volatile text is another each time; what stays is its envelope and most of its wording.
-    return (
-        moved
-        and len({section.head for section in old if section.head != "+"}) == 1
-        and all(
-            same or (left.kind == right.kind and left.head == right.head and alike(left, right))
-            for same, left, right in zip(equal, end, old, strict=True)
-        )
-        and not (new[0].head == old[0].head and alike(new[0], old[0]))
-    )
+        return 0
+    length = next((index for index, section in enumerate(old) if _answers(section)), len(old))
+    if not 0 < length < len(new):
+        return 0
+    tail, end = old[:length], new[len(new) - length :]
+    if any(left.kind != right.kind or left.head != right.head for left, right in zip(tail, end, strict=True)):
+        return 0
+    equal = all(left.digest == right.digest for left, right in zip(tail, end, strict=True))
+    if equal:
+        return length
+    stays = new[0].head == tail[0].head and alike(new[0], tail[0])
+    return 0 if stays or not all(map(alike, tail, end)) else length
 
 
 def _answers(section: Section) -> bool:

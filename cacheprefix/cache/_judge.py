@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from cacheprefix.cache._tree import Node
 
 _NOISE_KNOWN = 0.02
-_NOISE_SCALED = 0.1
-_NOISE_GUESSED = 0.25
+_NOISE_SCALED = 0.25
+"""How far a count in our tokens can be off for one part of a prompt, once the whole is known to agree."""
+_NOISE_GUESSED = 0.35
+_NEAR = 0.15
+"""A last breakpoint that leaves less than this share of what is common uncovered stands well enough."""
 _FIRST_CALLS: frozenset[Cause] = frozenset({"breakpoint_after_change", "breakpoint_missing"})
+"""Causes that an agent's first call may have without an alarm: it never had more to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +62,13 @@ def judge(
     """The verdict on one finished call."""
     seen = sight.outlook
     total = record.totals[-1] if record.totals else 0
-    scale, doubt = _scale(usage, total, path, seen)
-    expected = _scaled(seen, path, scale, profile)
+    scale = _scale(usage, total)
+    expected, doubt = _in_their_tokens(record, seen, path, scale, profile, known=_counted(usage))
     reported = None if usage is None else usage.cache_read_tokens
     read = expected if reported is None else reported
     reason = _reason(sight, record, profile)
-    reusable = max(expected, int(reason.reusable * scale))
-    noise = max(profile.block_tokens, int(doubt * reusable))
+    reusable = expected + int(max(0, reason.reusable - seen.read) * scale)
+    noise = max(profile.block_tokens, doubt)
     lost = max(0, reusable - read)
     cause, lost = _settle(reason, told, lost, noise, reported=reported, read=read)
     if sight.compacted and cause.startswith("history"):
@@ -153,27 +157,40 @@ def _reason(sight: Sight, record: Record, profile: Profile) -> _Reason:
     if profile.match == "block":
         known = sight.shared_tokens
         tokens = known - known % profile.block_tokens
+    if seen.reason in _FIRST_CALLS and tokens - seen.read < _NEAR * tokens:
+        return _Reason("hit", seen.read)
     if tokens < profile.min_tokens:
         return _Reason("cold_start" if sight.first else "below_minimum", seen.read)
     return _Reason(seen.reason, max(tokens, seen.read), sure=seen.reason == "breakpoints_over_limit")
 
 
-def _scale(usage: Usage | None, total: int, path: Sequence[Node], seen: Outlook) -> tuple[float, float]:
-    """The provider's tokens for one of ours, and how far an expectation in them can be off."""
+def _counted(usage: Usage | None) -> bool:
+    """Whether the provider counted this prompt; a sum over several passes counts none."""
+    return usage is not None and not usage.summed and bool(usage.input_tokens)
+
+
+def _scale(usage: Usage | None, total: int) -> float:
+    """The provider's tokens for one of ours."""
     if usage is None or usage.summed or not usage.input_tokens or not total:
-        return 1.0, _NOISE_GUESSED
-    scale = usage.input_tokens / total
-    at = seen.sections - 1
-    exact = scale == 1 or (0 <= at < len(path) and path[at].known > 0)
-    return scale, _NOISE_KNOWN if exact else _NOISE_SCALED
+        return 1.0
+    return usage.input_tokens / total
 
 
-def _scaled(seen: Outlook, path: Sequence[Node], scale: float, profile: Profile) -> int:
-    at = seen.sections - 1
-    if scale != 1 and 0 <= at < len(path) and path[at].known:
-        known = path[at].known
-        return known - known % profile.block_tokens
-    return int(seen.read * scale)
+def _in_their_tokens(
+    record: Record, seen: Outlook, path: Sequence[Node], scale: float, profile: Profile, *, known: bool
+) -> tuple[int, int]:
+    """The expectation as the provider counts, and by how many tokens it may be off.
+
+    Up to the last place at which the provider's own count is known that count holds; the rest is ours, scaled.
+    """
+    if scale == 1:
+        return seen.read, int(seen.read * (_NOISE_KNOWN if known else _NOISE_GUESSED))
+    last = min(seen.sections, len(path)) - 1
+    at = next((index for index in range(last, -1, -1) if path[index].known), -1)
+    sure = path[at].known if at >= 0 else 0
+    rest = max(0, seen.read - (record.totals[at] if at >= 0 else 0)) * scale
+    expected = int(sure + rest)
+    return expected - expected % profile.block_tokens, int(sure * _NOISE_KNOWN + rest * _NOISE_SCALED)
 
 
 def _kind(reported: int | None, read: int, lost: int) -> VerdictKind:

@@ -11,6 +11,7 @@ import copy
 import gzip
 import json
 import random
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 from cacheprefix.cache import CacheModel, Verdict, mark, plan_breakpoints
 from cacheprefix.profiles import Profile, Usage, default_registry
-from cacheprefix.prompt import Memo, decode
+from cacheprefix.prompt import CountTokens, Memo, Prompt, decode, encode, estimate_tokens
 from cacheprefix.server import ProviderCache, RefusedError
 
 RULES = ("exact", "openai", "openai-5.6", "openai-5.6-prefix", "anthropic")
@@ -70,6 +71,8 @@ class Step:
     headers: Mapping[str, str] | None = None
     placed: bool = True
     """Whether breakpoints are planned for it, as a careful application would."""
+    boundary: int | None = None
+    """Messages shared with siblings; None when all are."""
 
 
 @dataclass(slots=True)
@@ -142,12 +145,13 @@ class Maker:
         messages: list[Body] = agent.body["messages"]
         agent.turns += 1
         if self.rng.random() < 0.5:
-            self._tool_round(messages)
+            self.tool_round(messages)
         else:
             messages.append({"role": "assistant", "content": self.words(10, 120)})
             messages.append({"role": "user", "content": self.words(5, 120)})
 
-    def _tool_round(self, messages: list[Body]) -> None:
+    def tool_round(self, messages: list[Body]) -> None:
+        """An answer that calls tools, and their results."""
         ids = [f"call_{self.rng.getrandbits(40):x}" for _ in range(self.rng.randint(1, 3))]
         if self.api == "anthropic":
             said = [{"type": "text", "text": self.words(5, 30)}]
@@ -225,8 +229,9 @@ def model_of(rules: str) -> str:
 
 
 def undisturbed(seed: int, rules: str, material: Sequence[Sequence[Body]] = ()) -> Case:
-    """Agents of one team, each appending to its own conversation."""
-    return _Scene(seed, rules, material).play()
+    """Agents of one team: each appends to its own conversation, or all are forks of a common one."""
+    scene = _Scene(seed, rules, material)
+    return scene.forks() if seed % 3 == 0 else scene.play()
 
 
 def injected(seed: int, rules: str, cause: str, material: Sequence[Sequence[Body]] = ()) -> Case:
@@ -289,6 +294,39 @@ class _Scene:
             self.case.broken = len(self.case.steps) - 1
         for _ in range(self.rng.randint(0, 2)):
             self._turn(team)
+        return self.case
+
+    def forks(self) -> Case:
+        """One transcript; each request of a role is the transcript so far and the role's own tail behind it.
+
+        Some roles name the time in their tail, and one of them may run a loop of tools before it is heard: its
+        tail then stays where it is, or moves on to the end with each round.
+        """
+        agent = self.agent(0)
+        roles = [self.make.words(20, 90) for _ in range(self.rng.randint(2, 4))]
+        clock = self.rng.random() < 0.5
+        pinned = self.named and self.rng.random() < 0.5
+        for turn in range(self.rng.randint(3, 9)):
+            number = self.rng.randrange(len(roles))
+            text = f"You speak as role {number}. {roles[number]}"
+            tail = {"role": "user", "content": f"{text} It is {1200 + turn} o'clock." if clock else text}
+            boundary = len(agent.body["messages"])
+            fork = Agent(f"role{number}", copy.deepcopy(agent.body))
+            fork.body["messages"].append(tail)
+            self.send(fork, boundary=boundary)
+            at = boundary
+            for _ in range(self.rng.randint(0, 2)):
+                if not pinned:
+                    del fork.body["messages"][at]
+                self.make.tool_round(fork.body["messages"])
+                if not pinned:
+                    at = len(fork.body["messages"])
+                    fork.body["messages"].append(tail)
+                self.send(fork, boundary=at)
+            del fork.body["messages"][at]
+            agent.body["messages"][boundary:] = fork.body["messages"][boundary:]
+            agent.body["messages"].append({"role": "assistant", "content": self.make.words(10, 120)})
+            agent.body["messages"].append({"role": "user", "content": self.make.words(5, 40)})
         return self.case
 
     def _turn(self, team: Sequence[Agent]) -> None:
@@ -578,8 +616,17 @@ class Played:
         return tuple(index for index, verdict in enumerate(self.verdicts) if verdict.alarm)
 
 
-def play(case: Case, *, profile: Profile | None = None, model: CacheModel | None = None) -> Played:
-    """Send a case through the simulated provider and past the cache model, in the order of time."""
+def play(
+    case: Case,
+    *,
+    profile: Profile | None = None,
+    model: CacheModel | None = None,
+    count: CountTokens | None = None,
+) -> Played:
+    """Send a case through the simulated provider and past the cache model, in the order of time.
+
+    With ``count`` the provider counts tokens its own way, as real ones do.
+    """
     base = profile or default_registry().get(case.rules)
     providers: dict[str, tuple[Profile, ProviderCache]] = {}
     watch = model or CacheModel()
@@ -598,10 +645,12 @@ def play(case: Case, *, profile: Profile | None = None, model: CacheModel | None
     order = 0
     for number, step in enumerate(case.steps):
         settle(step.at)
-        rules, cache = providers.setdefault(step.body["model"], (base, ProviderCache(base)))
+        rules, cache = providers.setdefault(
+            step.body["model"], (base, ProviderCache(base, **({"count": count} if count else {})))
+        )
         prompt = decode(step.body, case.api, headers=step.headers, memo=memo)  # type: ignore[arg-type]
         if step.placed:
-            planned = plan_breakpoints(prompt, rules)
+            planned = plan_breakpoints(prompt, rules, boundary=_sections_before(prompt, step.boundary))
             if planned:
                 body = mark(step.body, case.api, prompt, planned)  # type: ignore[arg-type]
                 prompt = decode(body, case.api, headers=step.headers, memo=memo)  # type: ignore[arg-type]
@@ -610,7 +659,8 @@ def play(case: Case, *, profile: Profile | None = None, model: CacheModel | None
         )
         expected[number] = seen.expectation.tokens
         try:
-            serving = cache.begin(prompt, step.at, scope=step.scope)
+            theirs = decode(encode(prompt), case.api, headers=step.headers, count=count) if count else prompt  # type: ignore[arg-type]
+            serving = cache.begin(theirs, step.at, scope=step.scope)
         except RefusedError:
             read[number] = None
             verdicts[number] = watch.finish(seen, None, step.end)
@@ -642,6 +692,26 @@ def play(case: Case, *, profile: Profile | None = None, model: CacheModel | None
     return Played(
         case, tuple(verdicts[i] for i in rows), tuple(expected[i] for i in rows), tuple(read[i] for i in rows)
     )
+
+
+def _sections_before(prompt: Prompt, messages: int | None) -> int | None:
+    """Sections up to a number of messages of the body."""
+    if messages is None:
+        return None
+    if prompt.api != "anthropic":
+        messages -= sum(1 for section in prompt.sections if section.tier == "system")
+        first = sum(1 for section in prompt.sections if section.tier == "system")
+    else:
+        first = 0
+    ahead = sum(1 for section in prompt.sections if section.tier != "messages")
+    rows = [section for section in prompt.sections if section.tier == "messages"]
+    number = [int(section.path[9 : section.path.index("]")]) - first for section in rows]
+    return ahead + sum(1 for index in number if index < messages)
+
+
+def skewed_count(text: str, model: str = "") -> int:
+    """Another tokenizer than ours: some texts are 10 % shorter in it and some 40 % longer."""
+    return int(estimate_tokens(text, model) * (0.9 + zlib.crc32(text[:8].encode("utf-8", "replace")) % 6 / 10))
 
 
 def all_cases(count: int, seed: int = 0, material: Sequence[Sequence[Body]] = ()) -> Iterator[Case]:
