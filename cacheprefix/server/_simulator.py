@@ -139,6 +139,8 @@ class Simulator:
                 record.status, record.error = error.status, str(error)
             except BodyError as error:
                 record.status, record.error = 400, str(error)
+            except Exception as error:
+                record.status, record.error = 500, f"the script failed: {type(error).__name__}: {error}"
             if exchange.fault.status >= 400:
                 record.status, record.error = exchange.fault.status, exchange.fault.message
             if record.status >= 400 and exchange.serving is not None:

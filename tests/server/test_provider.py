@@ -240,6 +240,14 @@ def test_the_body_can_be_garbage(serve):
     assert answer.content == b"<html>"
 
 
+def test_a_script_that_raises_says_so_in_its_answer(serve, openai_client):
+    """A bug in a test's script is found in the test's output and not in a log nobody sees."""
+    provider = serve("exact", lambda asked: asked.no_such_field)
+    with pytest.raises(openai.InternalServerError, match="the script failed: AttributeError"):
+        say(openai_client(provider))
+    assert provider.requests[0].status == 500
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"7", b'"x"', b"\xff\xfe"])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/model/m/converse"])
 def test_what_is_no_request_is_a_400(serve, path, body):
