@@ -6,26 +6,44 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
-from cacheprefix._calls import Call, Report, tally, units_of
+from cacheprefix._calls import Call, Report, tally
 from cacheprefix._conversation import Conversation
 from cacheprefix._notices import CacheprefixWarning, Notices
 from cacheprefix._original import unmodified
+from cacheprefix._requests import Asked, Boundary, Original, Shared, begin, gate_key
 from cacheprefix._side import ForkResult, ToolExecutor, arun, plan_fork, run
 from cacheprefix._totals import Totals
-from cacheprefix._turn import Seen, Turn
-from cacheprefix.cache import Breakpoint, CacheModel, CacheStatus, Verdict, mark, plan_breakpoints
+from cacheprefix._turn import Turn
+from cacheprefix.cache import CacheModel, CacheStatus, Verdict
 from cacheprefix.context import MessageView, ReplaceResult, Results, ResultView, ToolResultBudget
 from cacheprefix.errors import SetupError
 from cacheprefix.plugins import Plugins
-from cacheprefix.prefix import AbortHandle, Fork, ForkPolicy, SharedPrefix, TailPlacement, Tool, tail_text
-from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, Usage, default_registry, money, normalise_usage
+from cacheprefix.prefix import (
+    FOLLOW,
+    AbortHandle,
+    Fork,
+    ForkPolicy,
+    Gate,
+    Pass,
+    SharedPrefix,
+    TailPlacement,
+    Tool,
+    tail_text,
+)
+from cacheprefix.profiles import (
+    CacheprefixProfileWarning,
+    Profile,
+    Registry,
+    default_registry,
+)
 from cacheprefix.prompt import Api, Counter, Memo, Prompt, decode, default_counter
 from cacheprefix.stores import MemoryStore, ResultStore
 
 __all__ = [
+    "Boundary",
     "CacheprefixWarning",
     "Call",
     "Conversation",
@@ -39,32 +57,17 @@ __all__ = [
 ]
 
 Mode = Literal["observe", "fork"]
-Boundary = Callable[[Prompt], int | None] | int | None
-Original = Callable[[Prompt], Prompt | None] | None
 T = TypeVar("T")
 
 _KEEP_CONVERSATIONS = 10_000
-
-
-@dataclass(slots=True)
-class _Shared:
-    """What a session and its children have in common."""
-
-    model: CacheModel
-    unmodified: CacheModel
-    totals: Totals
-    notices: Notices
-    memo: Memo
-    conversations: OrderedDict[tuple[str, str, str], Conversation]
-    sharing: set[tuple[str, str, str]]
-    lock: threading.RLock
 
 
 class Session:
     """A team's shared prefix, policies, prompt trees and totals. Make one and bind it to the front doors.
 
     Safe to share between threads, tasks and conversations. ``mode="observe"`` changes nothing that is sent.
-    ``budget`` shortens large tool results once; ``results`` keeps their full texts. ``provider`` names a
+    ``budget`` shortens large tool results once; ``results`` keeps their full texts. ``gate`` is how many seconds
+    siblings wait at most for the one that writes their cold prefix; None sends them all at once. ``provider`` names a
     profile where the model's name does not tell. ``clock`` gives seconds. ``on_break`` is called with every
     verdict that is an alarm, beside the log. Raises ``SetupError`` for options that do not exist.
     """
@@ -76,6 +79,7 @@ class Session:
         mode: Mode = "fork",
         budget: ToolResultBudget | None = None,
         tail: TailPlacement = "tail",
+        gate: float | None = 30.0,
         provider: str | None = None,
         scope: str = "",
         profiles: Registry | None = None,
@@ -91,6 +95,7 @@ class Session:
         self.mode = mode
         self.budget = budget
         self.tail = tail
+        self._gate = Gate(gate) if gate else None
         self.provider = provider
         self.scope = scope
         self.name = name
@@ -100,9 +105,9 @@ class Session:
         self.plugins = Plugins.with_builtins(plugins)
         self._counter = counter
         self._counts_by_plugin = counter is None and self.plugins.overrides("count_tokens")
-        self._shared = _Shared(
-            CacheModel(clock=clock),
-            CacheModel(clock=clock),
+        self.shared = Shared(
+            CacheModel(clock=clock, count=self.count),
+            CacheModel(clock=clock, count=self.count),
             Totals(),
             Notices(),
             Memo(),
@@ -134,7 +139,7 @@ class Session:
 
     def related(self, other: Session | None) -> bool:
         """Whether ``other`` is this session, its parent or a child: both count into the same totals."""
-        return other is not None and other._shared is self._shared  # noqa: SLF001 - another of our own kind
+        return other is not None and other.shared is self.shared
 
     def adopt_tools(self, tools: Iterable[Any], render: Callable[[Any], Mapping[str, Any]]) -> tuple[Tool, ...]:
         """The union of the prefix's tools and ``tools``, frozen; for adapters, before the first request.
@@ -142,11 +147,11 @@ class Session:
         Raises ``ToolClashError`` when one name has two schemas. A tool that arrives after the first request
         stays outside the union and is noted, since it would change every prompt from its beginning.
         """
-        with self._shared.lock:
+        with self.shared.lock:
             union = self._prefix.with_tools(tools, render)
             added = [tool.name for tool in union.tools if tool.name not in self._prefix.tool_names]
             unfrozen = any(not isinstance(tool, Tool) for tool in self._prefix.tools)
-            if added and not unfrozen and self._shared.totals.last is not None:
+            if added and not unfrozen and self.shared.totals.last is not None:
                 self.note(f"tools {', '.join(added)} came after the first request and stay outside the shared union")
             elif added or unfrozen:
                 self._prefix = union
@@ -157,7 +162,7 @@ class Session:
 
         Does nothing where the prefix has a text of its own.
         """
-        with self._shared.lock:
+        with self.shared.lock:
             if not self._prefix.text:
                 self._prefix = self._freeze(replace(self._prefix, system=text))
 
@@ -189,7 +194,7 @@ class Session:
         it goes on, because its layout must not change. What is left alone is noted once.
         """
         key = (conversation, model, self._prefix.key)
-        shared = self._shared
+        shared = self.shared
         if key in shared.sharing:
             return True
         profile = self.profile(model)
@@ -216,8 +221,8 @@ class Session:
         The most recent 10,000 are kept; what must last longer belongs into the framework's own state.
         """
         key = (self.name, self.scope if scope is None else scope, id)
-        known = self._shared.conversations
-        with self._shared.lock:
+        known = self.shared.conversations
+        with self.shared.lock:
             found = known.get(key)
             if found is None:
                 found = known[key] = Conversation(id, scope=key[1], prefix_key=self._prefix.key)
@@ -266,164 +271,68 @@ class Session:
         rewrite: bool = True,
         policy: ForkPolicy | None = None,
         scope: str | None = None,
+        leave: Pass | None = None,
     ) -> Turn:
         """Observe a request that is about to be sent, and in ``fork`` mode mark it for the cache.
 
         ``boundary`` is the number of leading sections shared with siblings, or a function that finds it in the
         decoded prompt. ``original`` gives, from the prompt as sent, the prompt as the application made it, for the
-        estimate of what it would have cost. ``rewrite=False`` only observes. Never raises: whatever fails,
-        ``turn.body`` is ``body``.
+        estimate of what it would have cost. ``rewrite=False`` only observes. ``leave`` comes from ``queue`` or
+        ``aqueue``; the turn releases the siblings that wait behind it. Never raises: whatever fails, ``turn.body``
+        is ``body``.
         """
-        try:
-            now = self.clock()
-            prompt = self.decode(body, api, headers=headers)
-            profile = self.profile(prompt.model, api, provider)
-            sent = body
-            if rewrite and self.mode == "fork":
-                limit = boundary(prompt) if callable(boundary) else boundary
-                sent, prompt = self._marked(body, prompt, profile, limit, policy)
-            self.plugins.call_all("before_call", prompt=prompt)
-            name = f"{self.name}/{agent}" if self.name else agent
-            where = self.scope if scope is None else scope
-            model = self._shared.model
-            observation = model.begin(prompt, profile, scope=where, agent=name, session=conversation, at=now)
-            expected = self._estimate(prompt, original, profile, where, name, conversation, now)
-            purpose = policy.purpose if policy else ""
-            seen = Seen(prompt, profile, observation, name, conversation, purpose, now, expected)
-        except Exception as error:
-            self._shared.notices.failed("begin", error)
-            return Turn(body)
-        return Turn(sent, seen, self._finished, self._failed, self._begun)
+        asked = Asked(
+            body, api, agent, conversation, boundary, original, headers, provider, policy,
+            self.scope if scope is None else scope, rewrite and self.mode == "fork",
+        )  # fmt: skip
+        return begin(self, asked, leave or FOLLOW)
+
+    def queue(self, body: Mapping[str, Any], api: Api, *, boundary: Boundary, scope: str | None = None) -> Pass:
+        """Wait in this thread until a sibling that is writing the same cold prefix has begun to answer.
+
+        Returns at once where nothing is gained: the prefix is warm or short, nobody writes it, or the provider lets
+        parallel requests share. A leader should stream, so that its first token lets the others go.
+        """
+        key = self.attempt("gate", lambda: gate_key(self, body, api, boundary, scope), None)
+        return FOLLOW if key is None or self._gate is None else self._gate.enter(key)
+
+    async def aqueue(self, body: Mapping[str, Any], api: Api, *, boundary: Boundary, scope: str | None = None) -> Pass:
+        """``queue`` without blocking the event loop."""
+        key = self.attempt("gate", lambda: gate_key(self, body, api, boundary, scope), None)
+        return FOLLOW if key is None or self._gate is None else await self._gate.aenter(key)
 
     def decode(self, body: Mapping[str, Any], api: Api, *, headers: Mapping[str, str] | None = None) -> Prompt:
         """A body as a prompt, counted by this session's counter; history seen before costs next to nothing."""
-        return decode(body, api, headers=headers, count=self.count, memo=self._shared.memo)
-
-    def _marked(
-        self,
-        body: Mapping[str, Any],
-        prompt: Prompt,
-        profile: Profile,
-        boundary: int | None,
-        policy: ForkPolicy | None,
-    ) -> tuple[Mapping[str, Any], Prompt]:
-        chosen: Sequence[Breakpoint] | None = self.plugins.call_first(
-            "place_breakpoints", prompt=prompt, profile=profile
-        )
-        if chosen is None:
-            skip = policy is not None and policy.skip_cache_write
-            chosen = plan_breakpoints(prompt, profile, boundary=boundary, skip_tail=skip)
-        marked: Mapping[str, Any] = mark(body, prompt.api, prompt, chosen) if chosen else body
-        key = profile.routing_key
-        if key and not key.startswith("header:") and prompt.api.startswith("openai") and key not in body:
-            marked = {**marked, key: self._prefix.key}
-        return (body, prompt) if marked is body else (marked, self.decode(marked, prompt.api))
-
-    def _estimate(
-        self,
-        sent: Prompt,
-        original: Original,
-        profile: Profile,
-        scope: str,
-        agent: str,
-        conversation: str,
-        now: float,
-    ) -> Usage | None:
-        if original is None:
-            return None
-        prompt = self.attempt("estimate", lambda: original(sent), None)
-        if prompt is None:
-            return None
-        model = self._shared.unmodified
-        observation = model.begin(prompt, profile, scope=scope, agent=agent, session=conversation, at=now)
-        model.finish(observation, None, now)
-        expected: Usage = observation.expectation.usage
-        return expected
-
-    def _begun(self, turn: Turn, at: float | None) -> None:
-        seen = turn.seen
-        turn.first_token_at = when = self.clock() if at is None else at
-        if seen is not None:
-            self.attempt("first token", lambda: self._shared.model.first_token(seen.observation, when), None)
-
-    def _failed(self, turn: Turn) -> None:
-        seen = turn.seen
-        if seen is not None:
-            self.attempt("fail", lambda: self._shared.model.fail(seen.observation), None)
-
-    def _finished(self, turn: Turn, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None) -> Call | None:
-        seen = turn.seen
-        if seen is None:
-            return None
-        ended = self.clock() if at is None else at
-        call = self.attempt("finish", lambda: self._record(seen, turn.first_token_at, raw, ended, diagnostics), None)
-        if call is None:
-            return None
-        self._shared.totals.remember(call)
-        self.plugins.call_all("after_call", call=call, verdict=call.verdict)
-        if call.verdict.alarm:
-            self.plugins.call_all("cache_break", verdict=call.verdict)
-            alarm = self.on_break
-            if alarm is not None:
-                self.attempt("on_break", lambda: alarm(call.verdict), None)
-        return call
-
-    def _record(
-        self, seen: Seen, first_token_at: float | None, raw: Any, ended: float, diagnostics: Mapping[str, Any] | None
-    ) -> Call:
-        usage = raw if isinstance(raw, Usage) else normalise_usage(raw, seen.prompt.api, profile=seen.profile)
-        verdict = self._shared.model.finish(seen.observation, usage, ended, diagnostics=diagnostics)
-        expectation = seen.observation.expectation
-        units = units_of(usage, expectation.usage, seen.profile)
-        plain = seen.unmodified
-        return Call(
-            index=verdict.index,
-            agent=seen.agent,
-            conversation=seen.conversation,
-            model=seen.prompt.model,
-            profile=seen.profile,
-            input_tokens=seen.prompt.tokens,
-            shared_tokens=expectation.shared_tokens,
-            first_of_agent=self._shared.totals.first_of(seen.agent),
-            usage=usage,
-            verdict=verdict,
-            unmodified_units=units if plain is None else units_of(plain, plain, seen.profile),
-            units=units,
-            money=money(usage, seen.prompt.model, seen.profile),
-            started_at=seen.started_at,
-            first_token_at=first_token_at,
-            ended_at=ended,
-            purpose=seen.purpose,
-        )
+        return decode(body, api, headers=headers, count=self.count, memo=self.shared.memo)
 
     # ------------------------------------------------------------------ what came of it
 
     @property
     def calls(self) -> tuple[Call, ...]:
         """The recent calls (the newest 10,000 at least)."""
-        return self._shared.totals.calls
+        return self.shared.totals.calls
 
     @property
     def last_verdict(self) -> Verdict | None:
         """What the cache did on the last finished call."""
-        last = self._shared.totals.last
+        last = self.shared.totals.last
         return None if last is None else last.verdict
 
     def cache_status(self) -> CacheStatus:
         """Recent hit rate, last read and write, last break."""
-        return self._shared.model.status()
+        return self.shared.model.status()
 
     def report(self) -> Report:
         """Tokens, cost units and money by agent, against the unmodified layout; breaks with their causes."""
-        notices = self._shared.notices
-        return self._shared.totals.report(self.counter_name, notices.notes, notices.failures)
+        notices = self.shared.notices
+        return self.shared.totals.report(self.counter_name, notices.notes, notices.failures)
 
     @property
     def counter_name(self) -> str:
         """Which token counter is in force; shown in every report."""
         if self._counter is not None:
             return self._counter.name
-        last = self._shared.totals.last
+        last = self.shared.totals.last
         return "plugin" if self._counts_by_plugin else default_counter(last.model if last else "").name
 
     # ------------------------------------------------------------------ failing open
@@ -431,19 +340,19 @@ class Session:
     @property
     def failures(self) -> Mapping[str, int]:
         """Steps at which cacheprefix failed and the application's own request went out, with counts."""
-        return dict(self._shared.notices.failures)
+        return dict(self.shared.notices.failures)
 
     def attempt(self, step: str, work: Callable[[], T], otherwise: T) -> T:
         """Do our own work; whatever it raises is counted and named once, and ``otherwise`` is the answer."""
-        return self._shared.notices.attempt(step, work, otherwise)
+        return self.shared.notices.attempt(step, work, otherwise)
 
     def note(self, text: str) -> None:
         """Remember something the user should know, once; it stands in the report and the log."""
-        self._shared.notices.note(text)
+        self.shared.notices.note(text)
 
     def warn_once(self, key: str, text: str) -> None:
         """Warn about something the application did, once."""
-        self._shared.notices.warn_once(key, text)
+        self.shared.notices.warn_once(key, text)
 
     # ------------------------------------------------------------------ hooks
 

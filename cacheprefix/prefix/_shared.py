@@ -44,9 +44,7 @@ class SharedPrefix:
     context: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.system, str):
-            message = f"SharedPrefix(system=...) takes a string, found {type(self.system).__name__}"
-            raise SetupError(message)
+        _checked(self.system)
         frozen = tuple(tool if isinstance(tool, Tool) else _kept(tool) for tool in _listed(self.tools))
         object.__setattr__(self, "tools", frozen)
         object.__setattr__(self, "roles", MappingProxyType(dict(self.roles)))
@@ -132,6 +130,12 @@ def tool_of(item: Any, render: Callable[[Any], Mapping[str, Any]] | None = None)
         "parameters": plain.get("parameters", plain.get("input_schema")) or {},
     }
     return Tool(name, dumps(schema, f"tool {name}"), item)
+
+
+def _checked(system: object) -> None:
+    if not isinstance(system, str):
+        message = f"SharedPrefix(system=...) takes a string, found {type(system).__name__}"
+        raise SetupError(message)
 
 
 def _kept(tool: Any) -> Any:

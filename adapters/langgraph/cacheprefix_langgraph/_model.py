@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models.chat_models import agenerate_from_stream, generate_from_stream
 from langchain_core.messages import BaseMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.runnables.config import ensure_config
 
 from cacheprefix import Session
 from cacheprefix.errors import SetupError
+from cacheprefix.prefix import FOLLOW, Pass
 from cacheprefix.prompt import Api, Prompt, loads
-from cacheprefix.session import unmodified
+from cacheprefix.session import Boundary, unmodified
 from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten, thread_of
 from cacheprefix_langgraph._rewrite import boundary, rewrite
 from cacheprefix_langgraph._tools import allowed_choice, name_of, render
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from cacheprefix.session import Turn
 
 M = TypeVar("M", bound=BaseChatModel)
+
+_TRANSPORT = ("stream", "stream_options")
+"""Body fields that say how the answer comes; they belong to no prompt."""
 
 SESSION = "__cacheprefix_session__"
 VIEWS = "__cacheprefix_views__"
@@ -49,6 +54,8 @@ class Sending:
     """The tools as the application had bound them."""
     conversation: str
     turn: Turn | None = None
+    payload: dict[str, Any] | None = None
+    """The finished body, where it was made before the class asks for it."""
 
 
 _SENDING: ContextVar[Sending | None] = ContextVar("cacheprefix_langgraph_sending", default=None)
@@ -138,6 +145,9 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
             sending, token = _sending()
             try:
+                if _prepared(self, base, sending, messages, stop, kwargs):
+                    # Others wait for this one's first token, so it is streamed and put together again.
+                    return generate_from_stream(self._stream(messages, stop, run_manager, **kwargs))
                 result = base._generate(self, messages, stop, run_manager, **kwargs)
             except BaseException:
                 _fail(sending)
@@ -152,6 +162,8 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         ) -> ChatResult:
             sending, token = _sending()
             try:
+                if await _aprepared(self, base, sending, messages, stop, kwargs):
+                    return await agenerate_from_stream(self._astream(messages, stop, run_manager, **kwargs))
                 result = await base._agenerate(self, messages, stop, run_manager, **kwargs)
             except BaseException:
                 _fail(sending)
@@ -161,22 +173,37 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             _finish(sending, result)
             return result
 
-        def _stream(self, *args: Any, **kwargs: Any) -> Iterator[ChatGenerationChunk]:
+        def _stream(
+            self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
+        ) -> Iterator[ChatGenerationChunk]:
             sending, token = _sending()
-            _reset(token)
-            return _watch(sending, base._stream(self, *args, **kwargs))
+            try:
+                _prepared(self, base, sending, messages, stop, kwargs)
+            finally:
+                _reset(token)
+            return _watch(sending, base._stream(self, messages, stop, run_manager, **kwargs))
 
-        def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
+        async def _astream(
+            self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
+        ) -> AsyncIterator[ChatGenerationChunk]:
             sending, token = _sending()
             _reset(token)
-            return _awatch(sending, base._astream(self, *args, **kwargs))
+            await _aprepared(self, base, sending, messages, stop, kwargs)
+            async for chunk in _awatch(sending, base._astream(self, messages, stop, run_manager, **kwargs)):
+                yield chunk
 
         def _get_request_payload(self, input_: Any, *, stop: Any = None, **kwargs: Any) -> dict[str, Any]:
             payload: dict[str, Any] = base._get_request_payload(self, input_, stop=stop, **kwargs)  # type: ignore[attr-defined]
             sending = _SENDING.get()
-            if sending is None or sending.turn is not None:
+            if sending is None:
                 return payload
-            return _begin(self, base, payload, sending)
+            if sending.payload is not None:
+                # Made before, when siblings may have had to wait; how the answer comes is the class's own business.
+                made, sending.payload = sending.payload, None
+                return {**made, **{name: payload[name] for name in _TRANSPORT if name in payload}}
+            if sending.turn is not None:
+                return payload
+            return _begin(self, base, payload, sending, FOLLOW)
 
     for name in ("_stream", "_astream", "_generate", "_agenerate", "_get_request_payload"):
         if not _defines(base, name):
@@ -279,14 +306,70 @@ def _worth(model: Any, done: Rewritten, frame: Frame) -> bool:
     return session.shares(frame.conversation, name, tokens)
 
 
-def _begin(model: Any, base: type[BaseChatModel], payload: dict[str, Any], sending: Sending) -> dict[str, Any]:
-    session: Session = model.__dict__[SESSION]
-    frame, done = sending.frame, sending.rewritten
-    api = api_of(payload, model)
+def _prepared(
+    model: Any, base: type[BaseChatModel], sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]
+) -> bool:
+    """Make the body of a fork, after waiting for a sibling that writes its prefix; whether others now wait for it."""
+    waiting = _waiting(model, base, sending, messages, stop, kwargs)
+    if waiting is None:
+        return False
+    payload, api, limit = waiting
+    leave = _session(model, sending).queue(payload, api, boundary=limit)
+    leads = leave.leader
+    sending.payload = _begin(model, base, payload, sending, leave)
+    return leads
+
+
+async def _aprepared(
+    model: Any, base: type[BaseChatModel], sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]
+) -> bool:
+    """``_prepared`` without blocking the event loop."""
+    waiting = _waiting(model, base, sending, messages, stop, kwargs)
+    if waiting is None:
+        return False
+    payload, api, limit = waiting
+    leave = await _session(model, sending).aqueue(payload, api, boundary=limit)
+    leads = leave.leader
+    sending.payload = _begin(model, base, payload, sending, leave)
+    return leads
+
+
+def _waiting(
+    model: Any, base: type[BaseChatModel], sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]
+) -> tuple[dict[str, Any], Api, Boundary] | None:
+    """Body, API and boundary of a fork that has not begun yet."""
+    done = sending.rewritten
+    if done is None or sending.turn is not None or not hasattr(base, "_get_request_payload"):
+        return None
+    payload: dict[str, Any] = base._get_request_payload(model, messages, stop=stop, **kwargs)
+    return payload, api_of(payload, model), _boundary(model, base, payload, sending)
+
+
+def _session(model: Any, sending: Sending) -> Session:
+    frame = sending.frame
+    session: Session = frame.session if frame is not None else model.__dict__[SESSION]
+    return session
+
+
+def _boundary(model: Any, base: type[BaseChatModel], payload: dict[str, Any], sending: Sending) -> Boundary:
+    done = sending.rewritten
+    if done is None:
+        return None
+    session, api = _session(model, sending), api_of(payload, model)
 
     def own_sections(messages: list[BaseMessage]) -> int:
         body = base._get_request_payload(model, messages)  # type: ignore[attr-defined]  # noqa: SLF001
         return len(session.decode({"messages": [], **body, "tools": []}, api).tier("messages"))
+
+    return boundary(done, own_sections)
+
+
+def _begin(
+    model: Any, base: type[BaseChatModel], payload: dict[str, Any], sending: Sending, leave: Pass
+) -> dict[str, Any]:
+    session = _session(model, sending)
+    frame, done = sending.frame, sending.rewritten
+    api = api_of(payload, model)
 
     def original(prompt: Prompt) -> Prompt | None:
         if done is None:
@@ -300,15 +383,16 @@ def _begin(model: Any, base: type[BaseChatModel], payload: dict[str, Any], sendi
             restored=done.restored,
         )
 
-    sending.turn = (frame.session if frame else session).begin(
+    sending.turn = session.begin(
         payload,
         api,
         agent=frame.role if frame else "",
         conversation=sending.conversation,
-        boundary=boundary(done, own_sections) if done is not None else None,
+        boundary=_boundary(model, base, payload, sending),
         original=original if done is not None else None,
         rewrite=done is not None,
         policy=frame.policy if frame else None,
+        leave=leave,
     )
     body = sending.turn.body
     return body if isinstance(body, dict) else dict(body)
@@ -317,7 +401,7 @@ def _begin(model: Any, base: type[BaseChatModel], payload: dict[str, Any], sendi
 def _sending() -> tuple[Sending, Any]:
     """The request under way; a fresh one where the class was called without ``invoke`` (its own batch, an agent)."""
     sending = _SENDING.get()
-    if sending is None or sending.turn is not None:
+    if sending is None or (sending.turn is not None and sending.payload is None):
         frame = FRAME.get()
         sending = Sending(frame, None, None, frame.conversation if frame else "")
     return sending, _SENDING.set(sending)

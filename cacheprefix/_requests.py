@@ -1,0 +1,216 @@
+"""One request through a session: decode, mark, expect, and afterwards the verdict."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix._calls import Call, units_of
+from cacheprefix._turn import Seen, Turn
+from cacheprefix.cache import Breakpoint, CacheModel, mark, plan_breakpoints
+from cacheprefix.profiles import Profile, Usage, money, normalise_usage
+from cacheprefix.prompt import Api, Memo, Prompt, chain, lane_key
+
+if TYPE_CHECKING:
+    from cacheprefix._conversation import Conversation
+    from cacheprefix._notices import Notices
+    from cacheprefix._totals import Totals
+    from cacheprefix.prefix import ForkPolicy, Pass
+    from cacheprefix.session import Session
+
+Boundary = Callable[[Prompt], int | None] | int | None
+Original = Callable[[Prompt], Prompt | None] | None
+
+_WORTH_WAITING = 1024
+"""Cold shared tokens below which siblings do not wait for one another: the wait costs more than it saves."""
+
+
+@dataclass(slots=True)
+class Shared:
+    """What a session and its children have in common."""
+
+    model: CacheModel
+    unmodified: CacheModel
+    totals: Totals
+    notices: Notices
+    memo: Memo
+    conversations: OrderedDict[tuple[str, str, str], Conversation]
+    sharing: set[tuple[str, str, str]]
+    lock: threading.RLock
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as the adapter hands it in; the fields are those of ``Session.begin``."""
+
+    body: Mapping[str, Any]
+    api: Api
+    agent: str
+    conversation: str
+    boundary: Boundary
+    original: Original
+    headers: Mapping[str, str] | None
+    provider: str | None
+    policy: ForkPolicy | None
+    scope: str
+    rewrite: bool
+
+
+def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
+    """Observe and, in ``fork`` mode, mark; on any failure of ours the body goes out as it came."""
+    try:
+        now = session.clock()
+        sent = asked.body
+        prompt = session.decode(sent, asked.api, headers=asked.headers)
+        profile = session.profile(prompt.model, asked.api, asked.provider)
+        if asked.rewrite:
+            sent, prompt = _marked(session, asked, prompt, profile)
+        session.plugins.call_all("before_call", prompt=prompt)
+        agent = f"{session.name}/{asked.agent}" if session.name else asked.agent
+        observation = session.shared.model.begin(
+            prompt, profile, scope=asked.scope, agent=agent, session=asked.conversation, at=now
+        )
+        expected = _estimate(session, asked, prompt, profile, agent, now)
+        purpose = asked.policy.purpose if asked.policy else ""
+        seen = Seen(prompt, profile, observation, agent, asked.conversation, purpose, now, expected)
+    except Exception as error:
+        session.shared.notices.failed("begin", error)
+        return Turn(asked.body, None, *_reports(session, leave))
+    return Turn(sent, seen, *_reports(session, leave))
+
+
+def gate_key(
+    session: Session, body: Mapping[str, Any], api: Api, boundary: Boundary, scope: str | None
+) -> bytes | None:
+    """What siblings of a request wait for together; None where waiting gains nothing."""
+    if session.mode != "fork":
+        return None
+    prompt = session.decode(body, api)
+    profile = session.profile(prompt.model, api)
+    limit = boundary(prompt) if callable(boundary) else boundary
+    if not limit or profile.cold_parallel_shares or profile.readable == "start" or profile.control in ("none", "named"):
+        return None
+    where = session.scope if scope is None else scope
+    shared = sum(section.tokens for section in prompt.sections[:limit])
+    if shared < profile.min_tokens:
+        return None
+    chosen = plan_breakpoints(prompt, profile, boundary=limit)
+    marked = session.decode(mark(body, api, prompt, chosen), api) if chosen else prompt
+    cold = shared - session.shared.model.expect(marked, profile, scope=where, at=session.clock()).tokens
+    if cold < max(_WORTH_WAITING, profile.min_tokens):
+        return None
+    lane = lane_key(prompt, profile.settings, provider=profile.provider, scope=where)
+    return lane + chain(prompt, profile.settings)[limit - 1]
+
+
+def _marked(session: Session, asked: Asked, prompt: Prompt, profile: Profile) -> tuple[Mapping[str, Any], Prompt]:
+    limit = asked.boundary(prompt) if callable(asked.boundary) else asked.boundary
+    chosen: Sequence[Breakpoint] | None = session.plugins.call_first(
+        "place_breakpoints", prompt=prompt, profile=profile
+    )
+    if chosen is None:
+        skip = asked.policy is not None and asked.policy.skip_cache_write
+        chosen = plan_breakpoints(prompt, profile, boundary=limit, skip_tail=skip)
+    body = asked.body
+    marked: Mapping[str, Any] = mark(body, prompt.api, prompt, chosen) if chosen else body
+    key = profile.routing_key
+    if key and not key.startswith("header:") and prompt.api.startswith("openai") and key not in body:
+        marked = {**marked, key: session.prefix.key}
+    return (body, prompt) if marked is body else (marked, session.decode(marked, prompt.api, headers=asked.headers))
+
+
+def _estimate(session: Session, asked: Asked, sent: Prompt, profile: Profile, agent: str, now: float) -> Usage | None:
+    """What the request would have used as the application made it; None when that is the request itself."""
+    original = asked.original
+    if original is None:
+        return None
+    prompt = session.attempt("estimate", lambda: original(sent), None)
+    if prompt is None:
+        return None
+    model = session.shared.unmodified
+    observation = model.begin(prompt, profile, scope=asked.scope, agent=agent, session=asked.conversation, at=now)
+    model.finish(observation, None, now)
+    expected: Usage = observation.expectation.usage
+    return expected
+
+
+def _reports(session: Session, leave: Pass) -> tuple[Any, Any, Any]:
+    """What a turn calls when its answer ends, fails, and begins; each lets waiting siblings go."""
+
+    def finished(turn: Turn, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None) -> Call | None:
+        call = _finished(session, turn, raw, at, diagnostics)
+        leave.release(ok=True)
+        return call
+
+    def failed(turn: Turn) -> None:
+        seen = turn.seen
+        if seen is not None:
+            session.attempt("fail", lambda: session.shared.model.fail(seen.observation), None)
+        leave.release(ok=False)
+
+    def begun(turn: Turn, at: float | None) -> None:
+        seen = turn.seen
+        turn.first_token_at = when = session.clock() if at is None else at
+        if seen is not None:
+            session.attempt("first token", lambda: session.shared.model.first_token(seen.observation, when), None)
+            if seen.profile.readable == "first_token":
+                leave.release(ok=True)
+
+    return finished, failed, begun
+
+
+def _finished(
+    session: Session, turn: Turn, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None
+) -> Call | None:
+    seen = turn.seen
+    if seen is None:
+        return None
+    ended = session.clock() if at is None else at
+    call = session.attempt("finish", lambda: _record(session, seen, turn.first_token_at, raw, ended, diagnostics), None)
+    if call is None:
+        return None
+    session.shared.totals.remember(call)
+    session.plugins.call_all("after_call", call=call, verdict=call.verdict)
+    if call.verdict.alarm:
+        session.plugins.call_all("cache_break", verdict=call.verdict)
+        alarm = session.on_break
+        if alarm is not None:
+            session.attempt("on_break", lambda: alarm(call.verdict), None)
+    return call
+
+
+def _record(
+    session: Session,
+    seen: Seen,
+    first_token_at: float | None,
+    raw: Any,
+    ended: float,
+    diagnostics: Mapping[str, Any] | None,
+) -> Call:
+    usage = raw if isinstance(raw, Usage) else normalise_usage(raw, seen.prompt.api, profile=seen.profile)
+    verdict = session.shared.model.finish(seen.observation, usage, ended, diagnostics=diagnostics)
+    expectation = seen.observation.expectation
+    units = units_of(usage, expectation.usage, seen.profile)
+    plain = seen.unmodified
+    return Call(
+        index=verdict.index,
+        agent=seen.agent,
+        conversation=seen.conversation,
+        model=seen.prompt.model,
+        profile=seen.profile,
+        input_tokens=seen.prompt.tokens,
+        shared_tokens=expectation.shared_tokens,
+        first_of_agent=session.shared.totals.first_of(seen.agent),
+        usage=usage,
+        verdict=verdict,
+        unmodified_units=units if plain is None else units_of(plain, plain, seen.profile),
+        units=units,
+        money=money(usage, seen.prompt.model, seen.profile),
+        started_at=seen.started_at,
+        first_token_at=first_token_at,
+        ended_at=ended,
+        purpose=seen.purpose,
+    )
