@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
+from autogen_agentchat.messages import BaseChatMessage, HandoffMessage, ToolCallSummaryMessage
 from autogen_core import FunctionCall
 from autogen_core.models import (
     AssistantMessage,
@@ -41,7 +41,11 @@ def public(message: BaseChatMessage, shorten: Shorten = kept) -> tuple[UserMessa
     """A team's message as every agent sees it; what a hand-off carries with it stands before it."""
     context = message.context if isinstance(message, HandoffMessage) else []
     before = [form for item in context for form in _carried(item, shorten)]
-    return (*before, spoken(message.source, message.to_model_message().content))
+    content = message.to_model_message().content
+    if isinstance(message, ToolCallSummaryMessage) and isinstance(content, str):
+        for result in message.results:
+            content = content.replace(result.content, shorten(result.name, result.content))
+    return (*before, spoken(message.source, content))
 
 
 def _carried(item: LLMMessage, shorten: Shorten) -> list[UserMessage]:

@@ -162,15 +162,16 @@ class Member:
         texts, rest = lead(given.messages)
         messages = [*given.messages[: len(texts)], *shortened(session, self._decisions(), rest, model)]
         messages = self._shared_first(texts, messages) or messages
-        tools, choice, permitted = given.tools, given.tool_choice, None
+        tools, choice, permitted, shared = given.tools, given.tool_choice, None, None
         if self.tools and not given.tools and choice == "none":
             keep = session.profile(model).tool_choice_safe == "keep"
             tools, choice, permitted = self.tools, "auto" if keep else "none", ()
             if keep:
+                shared = len(lead(messages)[1])
                 messages = [*messages, UserMessage(content=ANSWER, source=SENDER)]
         if tools is given.tools and all(a is b for a, b in zip(messages, given.messages)):
             return None
-        return Layout(messages, tools, choice, None, permitted=permitted)
+        return Layout(messages, tools, choice, shared, permitted=permitted)
 
     def _shared_first(self, texts: Sequence[str], messages: Sequence[LLMMessage]) -> list[LLMMessage] | None:
         """For agents that share no conversation: the common text as the system's, the role's own behind it."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from cacheprefix.session import Turn
 
 _PATHS: Mapping[str, Api] = {"/chat/completions": "openai-chat", "/v1/messages": "anthropic"}
+_SDKS_OWN = "x-stainless-"
+"""Headers in which the SDKs report on themselves; no provider's cache knows them."""
 _TAPPED = "_cacheprefix_tapped"
 
 
@@ -42,23 +44,29 @@ class Sending:
     usage: Usage | None = None
     reports: list[Any] = field(default_factory=list)
 
-    def open(self, api: Api, body: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Begin the turn; the body and options to send, the very same objects when nothing changes."""
+    async def open(self, api: Api, body: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Begin the turn, behind a sibling that is writing the same cold prefix.
+
+        Gives the body and options to send, the very same objects when nothing changes.
+        """
         extra = options.get("extra_json")
         full = {**body, **extra} if extra else body
         headers = options.get("headers") or {}
         self.api = api
         changed = self._settled(api, full) if self.rewrite else full
+        forked = self.shared_messages is not None
+        leave = await self.session.aqueue(changed, api, boundary=self._boundary) if forked else None
         self.turn = self.session.begin(
             changed,
             api,
             agent=self.agent,
             conversation=self.conversation,
-            boundary=self._boundary if self.shared_messages is not None else None,
+            boundary=self._boundary if forked else None,
             original=self.original,
-            headers={name: value for name, value in headers.items() if isinstance(value, str)},
+            headers={n: v for n, v in headers.items() if isinstance(v, str) and not n.lower().startswith(_SDKS_OWN)},
             rewrite=self.rewrite,
             policy=self.policy,
+            leave=leave,
         )
         if self.turn.body is full:
             return body, options
@@ -127,7 +135,7 @@ def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
             api = "openai-chat"  # Azure puts the deployment before the path
         if sending is None or sending.turn is not None or api is None or not isinstance(body, Mapping):
             return await post(path, body=body, options=options, **rest)
-        body, options = sending.open(api, body, options)
+        body, options = await sending.open(api, body, options)
         try:
             result = await post(path, body=body, options=options, **rest)
         except BaseException:

@@ -1,0 +1,169 @@
+"""Teams within teams, agents as tools, filters, and what goes on while a team runs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from autogen_agentchat.agents import MessageFilterAgent, MessageFilterConfig, PerSourceFilter, SocietyOfMindAgent
+from autogen_agentchat.conditions import ExternalTermination
+from autogen_agentchat.messages import ModelClientStreamingChunkEvent
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_agentchat.tools import AgentTool, TeamTool
+from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
+from cacheprefix.server import ToolCall
+from cacheprefix_autogen import session_of, wrap
+
+
+async def test_a_society_of_mind_shares_the_outer_prefix_and_keeps_the_task(provide, new_client):
+    """The inner team is reset every turn; the outer agents still read all that was said."""
+    provider = provide("openai", Says())
+    inner = RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES[:2]], max_turns=2)
+    society = SocietyOfMindAgent("society", team=inner, model_client=new_client(provider))
+    team = wrap(RoundRobinGroupChat([society, role("writer", new_client(provider))], max_turns=4))
+    await team.run(task=TASK)
+    sent = prompts(provider.requests)
+    planner, critic, _, writer, planner_again, *_ = sent
+    assert common(planner, critic) == tail_index(planner)
+    assert [s.text.split("\n")[0] for s in writer.tier("messages")[:2]] == ["[user]", "[society]"]
+    assert common(planner, planner_again) == tail_index(planner)
+    assert any("[writer]" in section.text for section in planner_again.sections)
+    agents = {call.agent for call in session_of(team).calls}
+    assert agents == {"society/planner", "society/critic", "society", "writer"}
+
+
+async def test_a_team_as_participant_shares_the_outer_transcript(provide, new_client):
+    """What the inner team is given begins with the bytes that the outer agents were sent."""
+    provider = provide("openai", Says())
+    inner = RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES[:2]], max_turns=2, name="inner")
+    team = wrap(RoundRobinGroupChat([role("writer", new_client(provider)), inner], max_turns=3))
+    await team.run(task=TASK)
+    sent = prompts(provider.requests)
+    assert len(sent) == 4
+    assert all(common(a, b) == tail_index(a) for a, b in zip(sent, sent[1:]))
+
+
+async def test_agents_as_tools_start_from_their_own_task(provide, new_client):
+    """A sub-agent reads the common handbook and its task, not the lead's conversation."""
+    steps = {
+        "lead": (ToolCall("reader", {"task": "Read it."}), ToolCall("checker", {"task": "Check it."}), "done"),
+    }
+    provider = provide("openai", Says(steps))
+    subs = [role(n, new_client(provider)) for n in ("reader", "checker")]
+    lead = role("lead", new_client(provider), tools=[AgentTool(sub) for sub in subs], max_tool_iterations=3)
+    wrap(lead)
+    await lead.run(task=TASK)
+    sent = prompts(provider.requests)
+    reader, checker = sent[1], sent[3]
+    assert not any(TASK[:40] in section.text for prompt in (reader, checker) for section in prompt.sections)
+    assert common(reader, checker) == 1
+    assert reader.sections[0].text == HANDBOOK.strip()
+    assert {call.agent for call in session_of(lead).calls} == {"lead", "reader/reader", "checker/checker"}
+
+
+async def test_a_team_as_a_tool_is_wrapped_with_its_caller(provide, new_client):
+    """TeamTool's team shares among its own agents."""
+    steps = {"lead": (ToolCall("crew", {"task": TASK}), "done")}
+    provider = provide("openai", Says(steps))
+    inner = RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=3)
+    tool = TeamTool(inner, name="crew", description="A crew.")
+    lead = role("lead", new_client(provider), tools=[tool], max_tool_iterations=2)
+    wrap(lead)
+    await lead.run(task=TASK)
+    crew = prompts(provider.requests)[1:4]
+    assert all(common(a, b) == tail_index(a) for a, b in zip(crew, crew[1:]))
+
+
+async def test_a_filtered_agent_sees_what_its_filter_lets_through(provide, new_client):
+    """Sharing does not undo the application's message filter."""
+    provider = provide("openai", Says())
+    writer = MessageFilterAgent(
+        name="writer",
+        wrapped_agent=role("writer", new_client(provider)),
+        filter=MessageFilterConfig(per_source=[PerSourceFilter(source="user"), PerSourceFilter(source="critic")]),
+    )
+    team = wrap(RoundRobinGroupChat([*(role(n, new_client(provider)) for n in ROLES[:2]), writer], max_turns=3))
+    await team.run(task=TASK)
+    heads = [s.text.split("\n")[0] for s in provider.requests[-1].prompt.tier("messages")]
+    assert heads[:-1] == ["[user]", "[critic]"]
+
+
+async def test_streaming_gives_the_same_chunks_and_layout(provide, new_client):
+    """Chunks arrive as they do without us, and the stream's requests are the same forks."""
+    chunks = []
+    for wrapped in (False, True):
+        provider = provide("openai", Says())
+        agents = [role(n, new_client(provider), model_client_stream=True) for n in ROLES]
+        team = RoundRobinGroupChat(agents, max_turns=3)
+        if wrapped:
+            wrap(team)
+        seen = [
+            event.content
+            async for event in team.run_stream(task=TASK)
+            if isinstance(event, ModelClientStreamingChunkEvent)
+        ]
+        chunks.append(seen)
+    assert chunks[0] == chunks[1] != []
+    sent = prompts(provider.requests)
+    assert all(common(a, b) == tail_index(a) for a, b in zip(sent, sent[1:]))
+    assert provider.requests[0].json["stream_options"] == {"include_usage": True}
+
+
+async def test_a_cancelled_turn_leaves_nothing_half_said(provide, new_client):
+    """After a cancellation in the middle of a tool call the next turn begins from the public transcript."""
+    started = asyncio.Event()
+
+    async def slow(query: str) -> str:
+        """Waits for ever."""
+        started.set()
+        await asyncio.sleep(60)
+        return query
+
+    steps = {"planner": (ToolCall("slow", {"query": "q"}), "planned")}
+    provider = provide("openai", Says(steps))
+    agents = [role("planner", new_client(provider), tools=[slow]), role("critic", new_client(provider))]
+    wrap(RoundRobinGroupChat(agents, max_turns=2))
+    # The task is cancelled and not the token: AutoGen waits for ever on a tool that its token cancelled.
+    running = asyncio.ensure_future(agents[0].run(task=TASK))
+    await started.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await agents[0].run(task="Go on.")
+    heads = [s.text.split("\n")[0] for s in provider.requests[-1].prompt.tier("messages")]
+    assert heads[:2] == ["[user]", "[user]"]
+    assert len(heads) == 3
+
+
+async def test_a_team_is_stopped_paused_and_resumed_as_before(provide, new_client):
+    """External termination ends the run, pause and resume reach the agents, and the next run goes on."""
+    provider = provide("openai", Says())
+    stop = ExternalTermination()
+    agents = [role(n, new_client(provider)) for n in ROLES]
+    team = wrap(RoundRobinGroupChat(agents, termination_condition=stop))
+    paused = False
+    async for message in team.run_stream(task=TASK):
+        if getattr(message, "source", "") == "planner" and not paused:
+            paused = True
+            await team.pause()
+            await team.resume()
+            stop.set()
+    turns = len(provider.requests)
+    assert 1 <= turns < 6
+    async for message in team.run_stream(task="Go on."):
+        if getattr(message, "source", "") in ROLES:
+            stop.set()
+    assert len(provider.requests) > turns
+    assert any("Go on." in section.text for section in provider.requests[turns].prompt.sections)
+
+
+async def test_a_foreign_tool_call_is_refused_and_asked_again_once(provide, new_client):
+    """On Anthropic the restriction is said in the text; a call against it is answered with an error and repeated."""
+    steps = {"planner": (ToolCall("z_critic", {"query": "q"}), "planner does without")}
+    provider = provide("anthropic", Says(steps))
+    agents = [role(n, new_client(provider, api="anthropic"), tools=[search(f"z_{n}")]) for n in ROLES[:2]]
+    team = wrap(RoundRobinGroupChat(agents, max_turns=1))
+    result = await team.run(task=TASK)
+    first, second = provider.requests
+    assert "Tools you may use in this role: z_planner." in first.prompt.sections[-1].text
+    assert first.json["tool_choice"] == second.json["tool_choice"] == {"type": "auto"}
+    assert "was not run" in second.prompt.sections[-1].text
+    assert result.messages[-1].content == "planner does without"

@@ -1,0 +1,149 @@
+"""Selectors, swarms and Magentic-One."""
+
+from __future__ import annotations
+
+import pytest
+from autogen_agentchat.messages import HandoffMessage, TextMessage
+from autogen_agentchat.teams import MagenticOneGroupChat, SelectorGroupChat, Swarm
+from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
+from cacheprefix.server import Queue, Reply, ToolCall
+from cacheprefix_autogen import session_of, wrap
+from cacheprefix_autogen._selector import ABOVE, pattern_of
+
+
+class Selecting(Says):
+    """Chooses the roles in turn."""
+
+    def __init__(self, *answers, **options):
+        super().__init__(**options)
+        self._answers = list(answers)
+        self._turn = 0
+
+    def __call__(self, request):
+        if "Only return the role" in request.tail or "Please select" in request.tail:
+            self._turn += 1
+            return Reply(self._answers[(self._turn - 1) % len(self._answers)])
+        return super().__call__(request)
+
+
+async def test_the_selectors_question_stands_behind_the_shared_transcript(provide, new_client):
+    """Selection calls extend the agents' prefix; roles and candidates come last."""
+    provider = provide("openai", Selecting(*ROLES))
+    team = SelectorGroupChat([role(n, new_client(provider)) for n in ROLES], new_client(provider), max_turns=3)
+    await wrap(team).run(task=TASK)
+    sent = prompts(provider.requests)
+    assert len(sent) == 6
+    for selecting, speaking in zip(sent[::2], sent[1::2]):
+        assert "planner: The planner." in selecting.sections[-1].text
+        assert ABOVE in selecting.sections[-1].text
+        assert common(selecting, speaking) == len(selecting.sections) - 1 == tail_index(speaking)
+
+
+async def test_a_wrong_choice_is_answered_as_autogen_does(provide, new_client):
+    """The selector's own retries go on behind its question."""
+    provider = provide("openai", Selecting("nobody", "planner"))
+    team = SelectorGroupChat([role(n, new_client(provider)) for n in ROLES], new_client(provider), max_turns=1)
+    result = await wrap(team).run(task=TASK)
+    first, second, _ = prompts(provider.requests)
+    assert result.messages[-1].source == "planner"
+    assert common(first, second) == len(first.sections)
+    assert "No valid name was mentioned" in second.sections[-1].text
+
+
+async def test_the_applications_selector_and_candidate_functions_keep_their_say(provide, new_client):
+    """A selector function that answers is obeyed, and one that does not leaves the choice to the model."""
+    provider = provide("openai", Selecting("writer"))
+    asked = []
+
+    def choose(thread):
+        asked.append(len(thread))
+        return "critic" if len(thread) == 1 else None
+
+    team = SelectorGroupChat(
+        [role(n, new_client(provider)) for n in ROLES],
+        new_client(provider),
+        max_turns=2,
+        selector_func=choose,
+        candidate_func=lambda thread: ["writer", "planner"],
+    )
+    result = await wrap(team).run(task=TASK)
+    assert [message.source for message in result.messages] == ["user", "critic", "writer"]
+    assert asked == [1, 2]
+    assert "['writer', 'planner']" in provider.requests[1].prompt.sections[-1].text
+
+
+@pytest.mark.parametrize("template", ["{history}|{roles}|{participants}", "Roles {roles}\n{history}\nOne of {participants}!"])
+def test_the_fields_of_a_selector_prompt_are_read_back(template):
+    """Whatever template is in use, its roles and candidates are found again."""
+    made = template.format(history="a | b\nRoles c", roles="x: y\nz: w", participants="['x', 'z']")
+    found = pattern_of(template).fullmatch(made)
+    assert found["participants"] == "['x', 'z']"
+
+
+async def test_a_selector_on_another_model_does_not_carry_the_agents_system_text(provide, new_client):
+    """It cannot read the agents' cache, so only the transcript stands before its question."""
+    provider = provide("openai", Selecting(*ROLES))
+    other = new_client(provider, fresh=True)
+    other._create_args["model"] = other._resolved_model = "gpt-4o-mini-2024-07-18"
+    team = SelectorGroupChat([role(n, new_client(provider)) for n in ROLES], other, max_turns=2)
+    await wrap(team).run(task=TASK)
+    sent = [record.prompt for record in provider.requests if record.model.startswith("gpt-4o-mini")]
+    assert len(sent) == 2
+    assert not any(HANDBOOK[:60] in section.text for prompt in sent for section in prompt.sections)
+    assert common(*sent) == len(sent[0].sections) - 1
+
+
+async def test_a_swarm_hands_over_within_one_prefix(provide, new_client):
+    """Hand-off tools of all agents are in the union, and what was found travels as public text."""
+    steps = {
+        "planner": (ToolCall("search", {"query": "q"}), "planned", ToolCall("transfer_to_critic")),
+        "critic": ("criticised",),
+    }
+    provider = provide("openai", Says(steps))
+    team = Swarm(
+        [
+            role("planner", new_client(provider), tools=[search()], handoffs=["critic"], reflect_on_tool_use=True),
+            role("critic", new_client(provider), handoffs=["planner"]),
+        ],
+        max_turns=3,
+    )
+    result = await wrap(team).run(task=TASK)
+    assert [message.source for message in result.messages if isinstance(message, HandoffMessage)] == ["planner"]
+    sent = prompts(provider.requests)
+    names = [[tool["function"]["name"] for tool in record.json["tools"]] for record in provider.requests]
+    assert names == [["search", "transfer_to_critic", "transfer_to_planner"]] * 4
+    assert common(sent[2], sent[3]) == tail_index(sent[2])
+
+
+async def test_what_a_handoff_carries_stands_in_the_transcript(provide, new_client):
+    """Results of tools called together with a hand-off reach the next agent, as they do without us."""
+    provider = provide("openai")
+    calls = Reply(tool_calls=(ToolCall("search", {"query": "q"}), ToolCall("transfer_to_critic")))
+    provider.simulator.script = Queue([calls, "criticised"])
+    team = Swarm(
+        [
+            role("planner", new_client(provider), tools=[search()], handoffs=["critic"]),
+            role("critic", new_client(provider), handoffs=["planner"]),
+        ],
+        max_turns=2,
+    )
+    await wrap(team).run(task=TASK)
+    texts = [section.text for section in provider.requests[1].prompt.tier("messages")]
+    assert [text.split("\n")[0] for text in texts[:-1]] == ["[user]", "[tool search]", "[planner]"]
+    assert "search for q" in texts[1]
+
+
+# AutoGen dumps the SDK's parsed answer, which the SDK's own types do not foresee.
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+async def test_magentic_ones_agents_share_and_its_ledger_keeps_its_own_lane(provide, new_client):
+    """The orchestrator's requests are its own; the agents' begin alike."""
+    from benchmarks.autogen_workloads import Model
+
+    provider = provide("openai", Model(order=("planner", "critic", "planner")))
+    team = MagenticOneGroupChat([role(n, new_client(provider)) for n in ("planner", "critic")], new_client(provider))
+    result = await wrap(team).run(task=TASK)
+    agents = [p for p in prompts(provider.requests) if p.sections[-1].text.startswith("<role")]
+    assert len(agents) == 3
+    assert all(common(a, b) == tail_index(a) for a, b in zip(agents, agents[1:]))
+    assert isinstance(result.messages[-1], TextMessage)
+    assert session_of(team).failures == {}

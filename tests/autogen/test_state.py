@@ -1,0 +1,246 @@
+"""Saving, loading, resetting: the next request is byte-identical to that of a run that was never interrupted."""
+
+from __future__ import annotations
+
+import json
+
+from autogen_agentchat.agents import MessageFilterAgent, MessageFilterConfig, PerSourceFilter, SocietyOfMindAgent
+from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
+from autogen_teams import ROLES, TASK, Says, role, search
+from cacheprefix import Session, SharedPrefix, ToolResultBudget
+from cacheprefix.server import ToolCall
+from cacheprefix_autogen import session_of, wrap
+
+STEPS = {name: (ToolCall("search", {"query": name}), f"{name} is done") for name in ROLES}
+
+
+def _bodies(records):
+    return [_without_ids(record.json) for record in records]
+
+
+def _without_ids(value):
+    """Call ids follow from the whole prompt at the simulated provider; here only what was said counts."""
+    if isinstance(value, dict):
+        return {key: _without_ids(item) for key, item in value.items() if key not in ("id", "tool_call_id")}
+    return [_without_ids(item) for item in value] if isinstance(value, list) else value
+
+
+def _tool_team(client, **options):
+    return RoundRobinGroupChat(
+        [role(n, client, tools=[search()], reflect_on_tool_use=True, **options) for n in ROLES], max_turns=2
+    )
+
+
+async def test_a_resumed_team_sends_the_same_bytes(provide, new_client):
+    """State saved as JSON and loaded into a new team continues as the old one does."""
+    provider = provide("openai", Says(STEPS))
+    team = wrap(_tool_team(new_client(provider)))
+    await team.run(task=TASK)
+    state = json.loads(json.dumps(await team.save_state()))
+    provider.simulator.script = Says(STEPS)
+    provider.requests.clear()
+    await team.run(task="Go on.")
+    uninterrupted = _bodies(provider.requests)
+
+    provider.simulator.script = Says(STEPS)
+    provider.requests.clear()
+    other = wrap(_tool_team(new_client(provider)))
+    await other.load_state(state)
+    await other.run(task="Go on.")
+    assert _bodies(provider.requests) == uninterrupted
+    assert session_of(other).failures == {}
+
+
+async def test_a_resumed_team_replays_decisions_under_another_budget(provide, new_client):
+    """What was shortened once stays shortened the same way, whatever budget the new session has."""
+
+    def wrapped(tokens):
+        session = Session(budget=None if tokens is None else ToolResultBudget(max_tokens=tokens))
+        team = RoundRobinGroupChat([role(n, new_client(provider), tools=[search()]) for n in ROLES], max_turns=2)
+        return wrap(team, session)
+
+    provider = provide("openai", Says({n: (ToolCall("search", {"query": "q"}),) for n in ROLES}))
+    team = wrapped(100)
+    await team.run(task=TASK)
+    state = json.loads(json.dumps(await team.save_state()))
+    provider.requests.clear()
+    await team.run(task="Go on.")
+    uninterrupted = _bodies(provider.requests)
+    for tokens in (400, None):
+        provider.requests.clear()
+        other = wrapped(tokens)
+        await other.load_state(state)
+        await other.run(task="Go on.")
+        first = uninterrupted[0]["messages"]
+        assert _bodies(provider.requests)[0]["messages"] == first
+    assert len(first[2]["content"]) < 1000 < len(search()("q"))
+
+
+async def test_the_states_messages_are_stored_once(provide, new_client):
+    """The transcript stands in the team's state and not in every agent's."""
+    provider = provide("openai", Says())
+    team = wrap(RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=4))
+    await team.run(task=TASK)
+    state = await team.save_state()
+    assert [entry["forms"][0]["content"].split("\n")[0] for entry in state["cacheprefix"]["entries"]] == [
+        "[user]",
+        "[planner]",
+        "[critic]",
+        "[writer]",
+        "[planner]",
+    ]
+    for name in ROLES:
+        assert "entries" not in state["agent_states"][name]["agent_state"]["cacheprefix"]
+
+
+async def test_an_unwrapped_team_loads_the_state_of_a_wrapped_one(provide, new_client):
+    """AutoGen's own state in it is complete, so nothing is lost without cacheprefix."""
+    provider = provide("openai", Says())
+    team = wrap(RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=2))
+    await team.run(task=TASK)
+    plain = RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=1)
+    await plain.load_state(await team.save_state())
+    await plain.run(task="Go on.")
+    contents = [message["content"] for message in provider.requests[-1].json["messages"]]
+    assert contents[1] == TASK
+    assert contents[-1] == "Go on."
+    assert any(text.startswith("planner speaks") for text in contents)
+
+
+async def test_a_state_saved_without_us_is_continued_in_the_applications_own_layout(provide, new_client):
+    """Nothing that an agent was told before is missing from its requests."""
+    provider = provide("openai", Says())
+    plain = RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=2)
+    await plain.run(task=TASK)
+    team = wrap(RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=1))
+    await team.load_state(await plain.save_state())
+    await team.run(task="Go on.")
+    contents = [message["content"] for message in provider.requests[-1].json["messages"]]
+    assert contents[1] == TASK
+    assert any("saved without cacheprefix" in note for note in session_of(team).report().notes)
+
+
+async def test_a_message_filters_agent_keeps_its_context_across_a_resume(provide, new_client):
+    """AutoGen loses the wrapped agent's context; our part of the state has it."""
+
+    def build():
+        agents = [
+            MessageFilterAgent(
+                name=f"only_{n}",
+                wrapped_agent=role(n, new_client(provider)),
+                filter=MessageFilterConfig(per_source=[PerSourceFilter(source="user")]),
+            )
+            for n in ROLES
+        ]
+        return wrap(RoundRobinGroupChat(agents, max_turns=3))
+
+    provider = provide("openai", Says())
+    team = build()
+    await team.run(task=TASK)
+    state = json.loads(json.dumps(await team.save_state()))
+    provider.simulator.script = Says()
+    provider.requests.clear()
+    await team.run(task="Go on.")
+    uninterrupted = _bodies(provider.requests)
+    provider.simulator.script = Says()
+    provider.requests.clear()
+    other = build()
+    await other.load_state(state)
+    await other.run(task="Go on.")
+    assert _bodies(provider.requests) == uninterrupted
+    assert not any("[only_critic]" in str(m["content"]) for m in uninterrupted[0]["messages"])
+
+
+async def test_a_society_of_mind_keeps_its_context_across_a_resume(provide, new_client):
+    """AutoGen saves the inner team only; the outer context is in our part of the state."""
+
+    def build():
+        inner = RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES[:2]], max_turns=2)
+        society = SocietyOfMindAgent("society", team=inner, model_client=new_client(provider))
+        return wrap(RoundRobinGroupChat([society, role("writer", new_client(provider))], max_turns=2))
+
+    provider = provide("openai", Says())
+    team = build()
+    await team.run(task=TASK)
+    state = json.loads(json.dumps(await team.save_state()))
+    provider.simulator.script = Says()
+    provider.requests.clear()
+    await team.run(task="Go on.")
+    uninterrupted = _bodies(provider.requests)
+    provider.simulator.script = Says()
+    provider.requests.clear()
+    other = build()
+    await other.load_state(state)
+    await other.run(task="Go on.")
+    assert _bodies(provider.requests) == uninterrupted
+
+
+async def test_reset_forgets_the_conversation_and_keeps_the_prefix(provide, new_client):
+    """After a reset the team's first request is that of a new team."""
+    provider = provide("openai", Says())
+    team = wrap(RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=3))
+    await team.run(task=TASK)
+    await team.reset()
+    await team.run(task=TASK)
+    bodies = _bodies(provider.requests)
+    assert bodies[0] == bodies[3]
+
+
+async def test_resetting_one_agent_leaves_the_others_views(provide, new_client):
+    """What the others have read does not vanish with one agent's memory."""
+    from autogen_core import CancellationToken
+
+    provider = provide("openai", Says())
+    agents = [role(n, new_client(provider)) for n in ROLES]
+    team = wrap(RoundRobinGroupChat(agents, max_turns=3))
+    await team.run(task=TASK)
+    await agents[0].on_reset(CancellationToken())
+    provider.requests.clear()
+    await team.run(task="Go on.")
+    planner, critic, _ = provider.requests
+    assert not any(TASK[:30] in section.text for section in planner.prompt.sections)
+    assert any(TASK[:30] in section.text for section in critic.prompt.sections)
+
+
+async def test_an_agent_by_itself_carries_its_transcript_in_its_own_state(provide, new_client):
+    """A wrapped agent outside a team resumes byte-identical too."""
+
+    def build():
+        return wrap(role("planner", new_client(provider)), Session(SharedPrefix(system="Rules. " * 1500)))
+
+    provider = provide("openai", Says())
+    agent = build()
+    await agent.run(task=TASK)
+    state = json.loads(json.dumps(await agent.save_state()))
+    await agent.run(task="Go on.")
+    other = build()
+    await other.load_state(state)
+    await other.run(task="Go on.")
+    assert provider.requests[1].json == provider.requests[2].json
+
+
+async def test_a_selector_team_resumes_with_one_copy_of_the_task(provide, new_client):
+    """AutoGen appends the thread again when it loads into a used team; the fork shows it once."""
+    from test_selector import Selecting
+
+    provider = provide("openai", Selecting(*ROLES))
+    team = wrap(SelectorGroupChat([role(n, new_client(provider)) for n in ROLES], new_client(provider), max_turns=2))
+    await team.run(task=TASK)
+    state = await team.save_state()
+    provider.requests.clear()
+    await team.load_state(state)
+    await team.run(task="Go on.")
+    selecting = provider.requests[0].prompt
+    assert sum(section.text.count(TASK[:40]) for section in selecting.sections) == 1
+
+
+async def test_wrapping_a_team_that_has_run_continues_with_what_was_said(provide, new_client):
+    """A team in the middle of its work is taken over with its agents' views."""
+    provider = provide("openai", Says())
+    team = RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=2)
+    await team.run(task=TASK)
+    wrap(team)
+    await team.run(task="Go on.")
+    heads = [s.text.split("\n")[0] for s in provider.requests[-1].prompt.tier("messages")]
+    assert heads[:5] == ["[user]", "[planner]", "[critic]", "[user]", "[writer]"]
+    assert session_of(team).failures == {}
