@@ -61,18 +61,19 @@ def plan_breakpoints(
     if lifetime is None:
         return ()
     own = {index for index, section in enumerate(prompt.sections) if section.marker is not None}
-    automatic = profile.automatic_breakpoint and prompt.top_marker is not None
     shared = len(prompt.sections) if boundary is None else max(0, min(boundary, len(prompt.sections)))
     loop = not skip_tail and _goes_on(prompt.sections, shared, boundary)
     silent = _silences(prompt, profile, own, shared, loop=loop)
-    tacit = implicit(prompt, profile) and not silent
-    room = profile.max_breakpoints - len(own) - automatic - tacit
+    if implicit(prompt, profile) and not silent:
+        own.add(len(prompt.sections) - 1)
+    if profile.automatic_breakpoint and prompt.top_marker is not None:
+        own |= set(_last_markable(prompt.sections))
     wanted: list[int] = []
-    for index in _wishes(prompt, profile, shared, tail=loop, marked=automatic or tacit):
+    for index in _wishes(prompt, profile, shared, tail=loop):
         at = _settle(prompt, index, totals, profile)
         if at is not None and at not in own and at not in wanted:
             wanted.append(at)
-    chosen = sorted(wanted[: max(0, room)])
+    chosen = sorted(wanted[: max(0, profile.max_breakpoints - len(own))])
     if silent and not chosen and not own:
         return ()
     return _with_lifetimes(prompt, profile, chosen, lifetime, shared, alone=silent)
@@ -99,26 +100,31 @@ def _silences(prompt: Prompt, profile: Profile, own: set[int], shared: int, *, l
     )
 
 
-def _wishes(prompt: Prompt, profile: Profile, shared: int, *, tail: bool, marked: bool) -> list[int]:
+def _wishes(prompt: Prompt, profile: Profile, shared: int, *, tail: bool) -> list[int]:
     """Sections to mark, the most important first."""
     sections = prompt.sections
     last = len(sections) - 1
+    system = _end_of(sections, "system")
     wishes = [shared - 1] if shared else []
-    if tail and not marked:
+    if tail:
         wishes.append(last)
-    end = last if tail else shared - 1
     if profile.lookback is not None:
         # Behind the tail the provider looks back a limited way: an anchor keeps the older entries in reach.
-        floor = shared - 1 if shared <= last and tail else _end_of(sections, "system")
-        anchor = end
+        floor = shared - 1 if shared <= last and tail else system
+        anchor = last if tail else shared - 1
         while anchor > floor:
             step = back(sections, anchor, ANCHOR_EVERY + 1, collapse=profile.collapse_runs)
             if step <= floor or step == anchor:
                 break
             anchor = step
             wishes.append(anchor)
-    wishes += [_end_of(sections, "system"), _end_of(sections, "tools")]
+    wishes += [system, _end_of(sections, "tools")]
     return [index for index in wishes if index >= 0]
+
+
+def _last_markable(sections: Sequence[Section]) -> list[int]:
+    """Where the automatic breakpoint stands, as a list of one or none."""
+    return [index for index, section in enumerate(sections) if markable(section)][-1:]
 
 
 def _end_of(sections: Sequence[Section], tier: str) -> int:

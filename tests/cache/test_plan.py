@@ -1,0 +1,284 @@
+"""Where breakpoints go, how many, with which lifetime, and how they look on the wire."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cacheprefix.cache import Breakpoint, mark, plan_breakpoints, routing_advice
+from cacheprefix.profiles import Profile, default_registry
+from cacheprefix.prompt import Api, Prompt, decode
+from cacheprefix.server import ProviderCache
+
+LONG = "handbook " * 700
+
+
+def rules(name: str) -> Profile:
+    return default_registry().get(name)
+
+
+def claude(turns: int = 0, *, system: Any = LONG, task: str = "task", tools: int = 2, **fields: Any) -> dict[str, Any]:
+    """An Anthropic body: tools, system, a task, and as many tool rounds."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": task}]
+    for i in range(turns):
+        messages.append(
+            {"role": "assistant", "content": [{"type": "tool_use", "id": f"t{i}", "name": "n", "input": {}}]}
+        )
+        messages.append(
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"t{i}", "content": "r" * 40}]}
+        )
+    schemas = [{"name": f"n{i}", "description": LONG, "input_schema": {"type": "object"}} for i in range(tools)]
+    return {"model": "claude-sonnet-4-5", "system": system, "tools": schemas, "messages": messages, **fields}
+
+
+def planned(
+    body: dict[str, Any], api: Api = "anthropic", profile: str = "", **options: Any
+) -> tuple[Prompt, dict[str, Any]]:
+    """The prompt as marked, and the marked body."""
+    prompt = decode(body, api)
+    marked = mark(body, api, prompt, plan_breakpoints(prompt, rules(profile or api), **options))
+    return decode(marked, api), marked
+
+
+def places(prompt: Prompt) -> list[str]:
+    return [section.path for section in prompt.sections if section.marker is not None]
+
+
+def test_system_tools_and_tail_are_marked_in_a_loop() -> None:
+    """Without siblings the end of the tools, of the system prompt and of the conversation carry one each."""
+    prompt, _ = planned(claude(2))
+    assert places(prompt) == ["tools[1]", "system[0]", "messages[4].content[0]"]
+
+
+def test_the_end_of_the_shared_part_is_marked_and_an_unread_tail_is_not() -> None:
+    """A role's tail behind the boundary is never read again, so nothing is written for it."""
+    body = claude(1)
+    body["messages"].append({"role": "user", "content": "you are the critic"})
+    boundary = len(decode(body, "anthropic").sections) - 1
+    prompt, _ = planned(body, boundary=boundary)
+    assert places(prompt)[-1] == "messages[2].content[0]"
+
+
+def test_a_loop_behind_the_boundary_is_marked_at_its_end() -> None:
+    """Once an answer stands behind the shared part, the last message will be read again."""
+    body = claude(2)
+    prompt, _ = planned(body, boundary=3)
+    assert places(prompt)[-1] == "messages[4].content[0]"
+    assert "system[0]" in places(prompt)
+
+
+@pytest.mark.parametrize("options", [{"one_shot": True}, {"calls": 0}, {"gap": 90_000.0, "calls": 3}])
+def test_nothing_is_marked_that_nobody_reads_again(options: dict[str, Any]) -> None:
+    """One-shot calls, no further calls, or gaps beyond every lifetime: a write would only cost."""
+    assert plan_breakpoints(decode(claude(1), "anthropic"), rules("anthropic"), **options) == ()
+
+
+def test_nothing_is_marked_below_the_minimum() -> None:
+    """A prompt too short to be cached gets no breakpoints."""
+    assert plan_breakpoints(decode(claude(1, system="short", tools=0), "anthropic"), rules("anthropic")) == ()
+
+
+def test_an_hour_is_chosen_only_where_it_pays() -> None:
+    """Ten minutes between calls: five-minute entries are gone each time, an hour's write is paid once."""
+    prompt = decode(claude(1), "anthropic")
+    slow = plan_breakpoints(prompt, rules("anthropic"), gap=600.0, calls=5)
+    fast = plan_breakpoints(prompt, rules("anthropic"), gap=20.0, calls=5)
+    once = plan_breakpoints(prompt, rules("anthropic"), gap=600.0, calls=1)
+    assert {one.ttl for one in slow} == {"1h"}
+    assert {one.ttl for one in fast} == {None}
+    assert once == ()
+
+
+def test_own_marks_are_kept_and_counted() -> None:
+    """With three marks of the user's own only one more is set, where it matters most."""
+    marker = {"cache_control": {"type": "ephemeral"}}
+    body = claude(2, system=[{"type": "text", "text": LONG, **marker}])
+    body["tools"][0] |= marker
+    body["tools"][1] |= marker
+    prompt, marked = planned(body)
+    assert len(places(prompt)) == 4
+    assert places(prompt)[-1] == "messages[4].content[0]"
+    assert marked["system"] is body["system"]
+
+
+def test_the_automatic_breakpoint_counts_and_takes_the_tail() -> None:
+    """A top-level cache_control is one of the four and stands on the last block, so none is added there."""
+    prompt, _ = planned(claude(2, cache_control={"type": "ephemeral"}))
+    assert len(places(prompt)) <= 3
+    assert places(prompt) == ["tools[1]", "system[0]"]
+
+
+def test_lifetimes_never_rise() -> None:
+    """Before a user's one-hour mark ours is an hour as well; behind a five-minute one it is five minutes."""
+    body = claude(2)
+    body["messages"][0]["content"] = [
+        {"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    ]
+    prompt, _ = planned(body)
+    ttls = [section.marker.ttl for section in prompt.sections if section.marker is not None]
+    assert ttls == ["1h", "1h", "1h", None]
+
+
+def test_anchors_keep_a_long_turn_in_reach() -> None:
+    """Forty blocks added at once: anchors at most 15 positions apart lead back to what was cached before."""
+    body = claude(0)
+    body["messages"][0]["content"] = [{"type": "text", "text": f"part {i}"} for i in range(40)]
+    prompt, _ = planned(body)
+    numbers = [int(path.rsplit("[", 1)[1][:-1]) for path in places(prompt) if path.startswith("messages")]
+    assert numbers[-1] == 39
+    assert all(b - a <= 15 for a, b in zip(numbers, numbers[1:], strict=False))
+
+
+def test_thinking_and_empty_text_are_never_marked() -> None:
+    """Providers refuse marks there; the block before takes it."""
+    body = claude(1)
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    body["messages"].append(
+        {"role": "assistant", "content": [{"type": "text", "text": "so"}, thinking, {"type": "text", "text": ""}]}
+    )
+    prompt, _ = planned(body)
+    assert places(prompt)[-1] == "messages[3].content[0]"
+
+
+def test_a_tool_result_keeps_the_shape_of_its_content() -> None:
+    """The mark stands on the tool_result block itself: a string stays a string, so cached bytes stay the same."""
+    _, marked = planned(claude(1))
+    block = marked["messages"][-1]["content"][0]
+    assert block["content"] == "r" * 40
+    assert block["cache_control"] == {"type": "ephemeral"}
+
+
+def test_bedrock_gets_cache_points_behind_blocks() -> None:
+    """Converse marks with blocks of their own, in the tool list, the system list and the messages."""
+    body: dict[str, Any] = {
+        "modelId": "anthropic.claude-sonnet-4-5-20250929-v1:0",
+        "toolConfig": {"tools": [{"toolSpec": {"name": "a", "inputSchema": {"json": {}}}}]},
+        "system": [{"text": LONG}],
+        "messages": [{"role": "user", "content": [{"text": "go"}, {"text": "on"}]}],
+    }
+    prompt, marked = planned(body, "bedrock")
+    point = {"cachePoint": {"type": "default"}}
+    assert marked["system"] == [{"text": LONG}, point]
+    assert marked["messages"][0]["content"] == [{"text": "go"}, {"text": "on"}, point]
+    assert places(prompt) == ["system[0]", "messages[0].content[1]"]
+
+
+def test_openai_marks_content_blocks_and_silences_a_useless_implicit_one() -> None:
+    """At a fork point the explicit mark stands on the shared part, and the role's tail is not written."""
+    body = {"model": "gpt-5.6", "messages": [{"role": "system", "content": LONG}, {"role": "user", "content": "role"}]}
+    prompt, marked = planned(body, "openai-chat", "openai-5.6", boundary=1)
+    assert places(prompt) == ["system[0].content[0]"]
+    assert marked["messages"][0]["content"][0]["prompt_cache_breakpoint"] == {"mode": "explicit"}
+    assert marked["prompt_cache_options"] == {"mode": "explicit"}
+    assert marked["messages"][1] is body["messages"][1]
+
+
+def test_openai_keeps_the_implicit_mark_where_the_conversation_goes_on() -> None:
+    """In a loop the newest message will be read again: the implicit breakpoint stays, and counts."""
+    rows = [
+        {"role": "system", "content": LONG},
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": "a"},
+    ]
+    prompt, marked = planned({"model": "gpt-5.6", "messages": [*rows, rows[1]]}, "openai-chat", "openai-5.6")
+    assert "prompt_cache_options" not in marked
+    assert len(places(prompt)) <= 3
+
+
+def test_responses_are_marked_in_their_input() -> None:
+    """The responses API takes marks on content blocks of input items, not on instructions."""
+    body = {
+        "model": "gpt-5.6",
+        "instructions": LONG,
+        "input": [{"role": "developer", "content": LONG}, {"role": "user", "content": "role"}],
+    }
+    prompt, marked = planned(body, "openai-responses", "openai-5.6", boundary=2)
+    assert places(prompt) == ["system[1].content[0]"]
+    assert marked["input"][0]["content"][0]["type"] == "input_text"
+    assert marked["instructions"] == LONG
+
+
+def test_providers_without_marks_get_none() -> None:
+    """Automatic caches and models nobody knows are left alone."""
+    prompt = decode({"model": "gpt-5.1", "messages": [{"role": "user", "content": LONG}]}, "openai-chat")
+    assert plan_breakpoints(prompt, rules("openai")) == ()
+    assert plan_breakpoints(prompt, rules("unknown")) == ()
+
+
+def test_one_key_serves_fifteen_calls_a_minute() -> None:
+    """Above the provider's rate the prefix gets several keys, and a conversation always the same one."""
+    assert routing_advice(rules("openai"), "team", 12).keys == ("team",)
+    advice = routing_advice(rules("openai"), "team", 40)
+    assert advice.keys == ("team-0", "team-1", "team-2")
+    assert advice.key_for("thread 7") == advice.key_for("thread 7")
+    assert len({advice.key_for(f"thread {i}") for i in range(60)}) == 3
+    assert routing_advice(rules("anthropic"), "team", 40).key_for("x") is None
+
+
+BLOCKS = st.sampled_from(
+    [
+        {"type": "text", "text": "word " * 300},
+        {"type": "text", "text": ""},
+        {"type": "text", "text": "own", "cache_control": {"type": "ephemeral"}},
+        {"type": "text", "text": "hour", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+        {"type": "thinking", "thinking": "t", "signature": "s"},
+        {"type": "tool_use", "id": "a", "name": "n", "input": {"b": 1}},
+        {"type": "tool_result", "tool_use_id": "a", "content": "text"},
+        {"type": "image", "source": {"type": "base64", "data": "xx"}},
+    ]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rows=st.lists(st.lists(BLOCKS, min_size=1, max_size=9), min_size=1, max_size=6),
+    boundary=st.none() | st.integers(0, 40),
+    top=st.booleans(),
+    gap=st.sampled_from([None, 10.0, 600.0]),
+)
+def test_marking_never_changes_content_nor_earns_a_refusal(
+    rows: list[list[dict[str, Any]]], boundary: int | None, top: bool, gap: float | None
+) -> None:
+    """Whatever was there: the prompt stays equal, the given body stays as it was, the provider accepts the marks."""
+    messages = [{"role": ("user", "assistant")[i % 2], "content": blocks} for i, blocks in enumerate(rows)]
+    body: dict[str, Any] = {"model": "claude-sonnet-4-5", "system": LONG, "messages": messages}
+    if top:
+        body["cache_control"] = {"type": "ephemeral"}
+    profile = rules("anthropic")
+    before = copy.deepcopy(body)
+    prompt = decode(body, "anthropic")
+    already = _accepted(prompt, profile)
+    chosen = plan_breakpoints(prompt, profile, boundary=boundary, gap=gap, calls=None if gap is None else 9)
+    marked = mark(body, "anthropic", prompt, chosen)
+    after = decode(marked, "anthropic")
+    assert body == before
+    assert after == prompt
+    assert len(set(places(after))) == len(places(prompt)) + len(chosen)
+    if already:
+        assert _accepted(after, profile)
+
+
+def _accepted(prompt: Prompt, profile: Profile) -> bool:
+    """Whether the simulated provider answers it at all."""
+    try:
+        ProviderCache(profile).serve(prompt, 0.0)
+    except Exception as error:
+        return type(error).__name__ != "RefusedError"
+    return True
+
+
+def test_only_what_is_marked_is_copied() -> None:
+    """Everything else in the marked body is the very object that was given."""
+    body = claude(3)
+    text = json.dumps(body)
+    prompt = decode(body, "anthropic")
+    marked = mark(body, "anthropic", prompt, (Breakpoint(2),))
+    assert json.dumps(body) == text
+    assert marked["messages"] is body["messages"]
+    assert marked["tools"] is body["tools"]
+    assert marked["system"][0]["cache_control"] == {"type": "ephemeral"}

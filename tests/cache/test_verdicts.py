@@ -1,0 +1,314 @@
+"""What a verdict says, one behaviour at a time; faults.py covers the causes at random places."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from cacheprefix.cache import CAUSES, FIXES, CacheModel, Verdict
+from cacheprefix.profiles import Profile, Usage, default_registry
+from cacheprefix.prompt import Memo, Prompt, decode
+from cacheprefix.server import ProviderCache
+
+RULES = default_registry().get("exact")
+SYSTEM = "You keep the ledger. " * 60
+
+
+class Desk:
+    """A cache model with a simulated provider behind it, and a clock that one moves by hand."""
+
+    def __init__(self, profile: Profile = RULES, **options: Any) -> None:
+        self.model = CacheModel(**options)
+        self.profile = profile
+        self.provider = ProviderCache(profile)
+        self.now = 0.0
+
+    def call(
+        self, prompt: Prompt, *, usage: Usage | None | str = "", diagnostics: Any = None, **options: Any
+    ) -> Verdict:
+        """One request and its answer, a second later than the last."""
+        self.now += 1
+        observation = self.model.begin(prompt, self.profile, at=self.now, **options)
+        outcome = self.provider.serve(prompt, self.now, scope=options.get("scope", ""))
+        if isinstance(usage, str):
+            usage = Usage(
+                input_tokens=outcome.input_tokens,
+                cache_read_tokens=outcome.read_tokens,
+                cache_write=dict(outcome.write_tokens),
+            )
+        return self.model.finish(observation, usage, self.now, diagnostics=diagnostics)
+
+
+def chat(
+    *texts: str, system: str = SYSTEM, tools: tuple[str, ...] = ("a", "b"), model: str = "m", **fields: Any
+) -> Prompt:
+    rows: list[dict[str, Any]] = [{"role": "system", "content": system}]
+    rows += [{"role": ("user", "assistant")[i % 2], "content": f"{text} " * 30} for i, text in enumerate(texts)]
+    functions = [{"type": "function", "function": {"name": name, "description": "does " * 9 + name}} for name in tools]
+    return decode({"model": model, "messages": rows, "tools": functions, **fields}, "openai-chat")
+
+
+def test_every_cause_has_a_fix() -> None:
+    """The closed list and the fixes name the same causes, one line each."""
+    assert set(CAUSES) == set(FIXES)
+    assert all(fix and "\n" not in fix and len(fix) < 120 for fix in FIXES.values())
+
+
+def test_a_verdict_names_place_character_and_size() -> None:
+    """An edited message: its path, the first differing character, some text around it, and the signed size."""
+    desk = Desk()
+    desk.call(chat("one", "two", "three"), agent="a")
+    verdict = desk.call(chat("one", "two, too", "three", "four", "five"), agent="a")
+    assert (verdict.cause, verdict.path, verdict.offset) == ("history_edited", "messages[2].content", 3)
+    assert verdict.before.startswith("two two")
+    assert verdict.after.startswith("two, too")
+    assert verdict.size == 30 * len(", too")
+    assert verdict.alarm
+    assert verdict.kind == "partial"
+
+
+def test_lost_tokens_are_what_stood_there_before_and_was_not_read() -> None:
+    """Reordered tools lose all that the earlier prompt had; the price is what was paid less what reading costs."""
+    desk = Desk()
+    first = chat("one", "two", "three")
+    desk.call(first, agent="a")
+    verdict = desk.call(chat("one", "two", "three", "four", "five", tools=("b", "a")), agent="a")
+    assert verdict.cause == "tools_reordered"
+    assert first.tokens - 60 < verdict.lost_tokens + (verdict.reported_tokens or 0) <= first.tokens
+    assert verdict.lost_units == pytest.approx(verdict.lost_tokens * 0.9)
+    assert verdict.previous_read == 0
+
+
+def test_money_lost_is_stated_where_the_price_is_known() -> None:
+    """A known model's loss is in dollars, an unknown one's is None."""
+    profile = default_registry().profile_for("gpt-5.1")
+    desk = Desk(profile)
+    texts = [f"text {i}" for i in range(9)]
+    desk.call(chat(*texts, system=SYSTEM * 9, model="gpt-5.1"), agent="a")
+    verdict = desk.call(chat(*texts, system="Now: " + SYSTEM * 9, model="gpt-5.1"), agent="a")
+    assert verdict.cause == "system_changed"
+    assert verdict.lost_usd is not None
+    assert verdict.lost_usd > 0
+
+
+def test_excerpts_can_be_taken_out_and_never_stand_in_a_log() -> None:
+    """redacted() and repr hold no prompt text."""
+    desk = Desk()
+    desk.call(chat("one", "secret", "three"), agent="a")
+    verdict = desk.call(chat("one", "public", "three", "four", "five"), agent="a")
+    assert "secret" in verdict.before
+    assert "secret" not in repr(verdict)
+    assert verdict.redacted().before == verdict.redacted().after == ""
+    assert verdict.redacted().path == verdict.path
+
+
+def test_another_agents_prompt_is_no_break() -> None:
+    """Roles with system prompts of their own start cold; nobody changed anything."""
+    desk = Desk()
+    for turn in range(3):
+        texts = [f"text {i}" for i in range(2 * turn + 1)]
+        verdicts = [desk.call(chat(*texts, system=f"{name} " + SYSTEM), agent=name) for name in ("anna", "bert")]
+        assert [verdict.alarm for verdict in verdicts] == [False, False]
+        assert {verdict.cause for verdict in verdicts} == {"hit"} if turn else {"cold_start"}
+
+
+def test_a_fork_that_parts_at_its_tail_is_a_hit() -> None:
+    """Siblings that share all but the last message read what they share, and nothing was lost."""
+    desk = Desk()
+    desk.call(chat("task", "plan", "you are the critic"), agent="critic")
+    verdict = desk.call(chat("task", "plan", "you are the coder"), agent="coder")
+    assert (verdict.kind, verdict.cause, verdict.lost_tokens) == ("hit", "hit", 0)
+    assert verdict.ancestor_index == 0
+
+
+def test_a_break_that_goes_on_alarms_once_until_it_is_stable() -> None:
+    """A clock in the system prompt: one alarm, every further call is broken without one; later it counts anew."""
+    desk = Desk()
+    texts: list[str] = []
+    verdicts = []
+    for system in ("12:00", "12:01", "12:02", "12:03", "12:03", "12:03", "12:09"):
+        texts += [f"u{len(texts)}", f"a{len(texts)}"]
+        verdicts.append(desk.call(chat(*texts, "go", system=system + SYSTEM), agent="a"))
+    assert [verdict.alarm for verdict in verdicts] == [False, True, False, False, False, False, True]
+    assert [verdict.broken for verdict in verdicts] == [False, True, True, True, False, False, True]
+
+
+def test_a_recorded_compaction_is_not_an_alarm() -> None:
+    """The same rewrite is compacted with the event and history_edited without."""
+    texts = [f"text {i}" for i in range(9)]
+    for events, cause, alarm in (((), "history_edited", True), (({"type": "compaction"},), "compacted", False)):
+        desk = Desk()
+        desk.call(chat(*texts), agent="a")
+        verdict = desk.call(chat("a summary", *texts[5:], "ok", "go"), agent="a", events=events)
+        assert (verdict.cause, verdict.alarm) == (cause, alarm)
+
+
+@pytest.mark.parametrize(
+    ("diagnostics", "cause", "reason"),
+    [
+        (
+            {"cache_miss_reason": {"type": "tools_changed", "cache_missed_input_tokens": 500}},
+            "tools_changed",
+            "tools_changed",
+        ),
+        (
+            {"type": "cache_miss", "reason": "system_changed", "cache_missed_tokens": 9},
+            "system_changed",
+            "system_changed",
+        ),
+        ({"diagnostics": {"cache_miss_reason": {"type": "unavailable"}}}, "provider_miss", "unavailable"),
+        ({"type": "comparison_response_not_found"}, "provider_miss", "comparison_response_not_found"),
+        ("nonsense", "provider_miss", None),
+    ],
+)
+def test_what_the_provider_says_itself_is_taken_in(diagnostics: Any, cause: str, reason: str | None) -> None:
+    """Nothing differs on our side, nothing was read: the provider's own reason counts where it gives one."""
+    desk = Desk()
+    desk.call(chat("one"), agent="a")
+    nothing = Usage(input_tokens=500, cache_read_tokens=0)
+    verdict = desk.call(chat("one", "two", "three"), agent="a", usage=nothing, diagnostics=diagnostics)
+    assert (verdict.cause, verdict.provider_reason) == (cause, reason)
+    assert verdict.lost_tokens > 0
+
+
+def test_our_place_stands_beside_the_providers_reason() -> None:
+    """The provider says messages_changed; where and how comes from us."""
+    desk = Desk()
+    desk.call(chat("one", "two", "three"), agent="a")
+    told = {"cache_miss_reason": {"type": "messages_changed", "cache_missed_input_tokens": 50}}
+    verdict = desk.call(chat("one", "other", "three", "four", "five"), agent="a", diagnostics=told)
+    assert (verdict.cause, verdict.path, verdict.provider_reason) == (
+        "history_edited",
+        "messages[2].content",
+        "messages_changed",
+    )
+
+
+def test_usage_summed_over_server_tools_raises_no_expectation() -> None:
+    """A turn that ran the model three times reports three prompts' tokens; the next normal one is no loss."""
+    desk = Desk()
+    desk.call(chat("one"), agent="a")
+    summed = Usage(input_tokens=90_000, cache_read_tokens=60_000, summed=True)
+    assert not desk.call(chat("one", "two", "three"), agent="a", usage=summed).alarm
+    after = desk.call(chat("one", "two", "three", "four", "five"), agent="a")
+    assert (after.cause, after.lost_tokens) == ("hit", 0)
+    assert after.expected_tokens < 1000
+
+
+def test_a_failed_call_leaves_no_trace() -> None:
+    """What a failed request would have cached is not expected, and it is nobody's earlier prompt."""
+    desk = Desk()
+    desk.call(chat("one"), agent="a")
+    failed = desk.model.begin(chat("one", "other", "path"), RULES, agent="a", at=desk.now)
+    before = desk.model.status()
+    desk.model.fail(failed)
+    desk.model.fail(failed)
+    verdict = desk.call(chat("one", "two", "three"), agent="a")
+    assert (verdict.cause, verdict.ancestor_index) == ("hit", 0)
+    assert desk.model.status().calls == before.calls + 1
+
+
+def test_silence_is_unreported_and_not_a_miss() -> None:
+    """No usage, or usage without cached tokens: unknown, expected tokens given, no alarm."""
+    desk = Desk()
+    desk.call(chat("one"), agent="a")
+    for usage in (None, Usage(input_tokens=700)):
+        verdict = desk.call(chat("one", "two", "three"), agent="a", usage=usage)
+        assert (verdict.kind, verdict.cause, verdict.alarm) == ("unknown", "unreported", False)
+        assert verdict.expected_tokens > 0
+
+
+def test_a_known_break_is_named_even_when_nothing_is_reported() -> None:
+    """The bytes differ: that needs no usage to be told."""
+    desk = Desk()
+    desk.call(chat("one", "two", "three"), agent="a")
+    verdict = desk.call(chat("one", "two", "three", "four", "five", tools=("b", "a")), agent="a", usage=None)
+    assert (verdict.kind, verdict.cause) == ("unknown", "tools_reordered")
+
+
+def test_settings_that_do_not_matter_are_no_cause() -> None:
+    """Another temperature shares the cache; another service tier does not, and is named."""
+    profile = default_registry().get("openai")
+    texts = [f"text {i}" for i in range(9)]
+    for fields, cause in (({"temperature": 0.3}, "hit"), ({"service_tier": "flex"}, "settings_changed")):
+        desk = Desk(profile)
+        desk.call(chat(*texts, system=SYSTEM * 9), agent="a")
+        verdict = desk.call(chat(*texts, "ok", "go", system=SYSTEM * 9, **fields), agent="a")
+        assert verdict.cause == cause
+        assert verdict.path == (next(iter(fields)) if cause == "settings_changed" else None)
+
+
+def test_memory_stays_within_its_bound() -> None:
+    """A long process forgets the oldest requests; what is recent is still compared."""
+    desk = Desk(max_bytes=300_000)
+    for number in range(400):
+        desk.call(chat(f"task {number}", "x" * 400, f"y{number}"), agent=f"agent {number}")
+    status = desk.model.status()
+    assert status.remembered_bytes < 400_000
+    assert status.remembered < 300
+    verdict = desk.call(chat("task 399", "x" * 400, "y399", "a", "b", tools=("b", "a")), agent="agent 399")
+    assert verdict.cause == "tools_reordered"
+
+
+def test_nothing_of_a_forgotten_request_is_held() -> None:
+    """When every request is forgotten the trees are empty again."""
+    model = CacheModel()
+    for number in range(50):
+        seen = model.begin(chat("shared", f"own {number}", f"{number}"), RULES, agent=str(number), at=float(number))
+        model.finish(seen, None, float(number))
+    forest = model._forest
+    for record in list(forest._records.values()):
+        forest.forget(record)
+    assert (forest.held_bytes, len(forest), forest._roots) == (0, 0, {})
+
+
+def test_status_sums_up_the_recent_calls() -> None:
+    """Hit rate, last read and last break of what was reported."""
+    desk = Desk()
+    desk.call(chat("one", "two", "three"), agent="a")
+    desk.call(chat("one", "two", "three", "four", "five"), agent="a")
+    broken = desk.call(chat("one", "2", "three", "four", "five", "six", "seven"), agent="a")
+    status = desk.model.status()
+    assert (status.calls, status.alarms, status.last_break) == (3, 1, broken)
+    assert status.last_read == broken.reported_tokens
+    assert status.recent_hit_rate is not None
+    assert 0 < status.recent_hit_rate < 1
+
+
+def test_threads_share_one_model() -> None:
+    """Eight threads with conversations of their own: every call gets its verdict, none is an alarm."""
+    model, verdicts, memo = CacheModel(), [], Memo()
+
+    def work(name: str) -> None:
+        for turn in range(20):
+            texts = [f"{name} {i}" for i in range(2 * turn + 1)]
+            prompt = chat(*texts)
+            seen = model.begin(prompt, RULES, agent=name, at=float(turn))
+            usage = Usage(input_tokens=prompt.tokens, cache_read_tokens=seen.expectation.tokens)
+            verdicts.append(model.finish(seen, usage, float(turn)))
+
+    threads = [threading.Thread(target=work, args=(f"agent {i}",)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(verdicts) == 160
+    assert not [verdict for verdict in verdicts if verdict.alarm and verdict.cause != "concurrent_cold_start"]
+    assert sorted(verdict.index for verdict in verdicts) == list(range(160))
+    assert len(memo) == 0
+
+
+def test_small_noise_of_a_provider_is_no_alarm() -> None:
+    """One block less than expected is what providers do; half of it missing is a provider_miss."""
+    profile = default_registry().get("openai")
+    desk = Desk(profile)
+    texts = [f"text {i}" for i in range(31)]
+    desk.call(chat(*texts, system=SYSTEM * 5), agent="a")
+    for less, cause, alarm in ((128, "hit", False), (1500, "provider_miss", True)):
+        texts += ["ok", "go"]
+        prompt = chat(*texts, system=SYSTEM * 5)
+        seen = desk.model.expect(prompt, profile, at=desk.now + 1).tokens
+        verdict = desk.call(prompt, agent="a", usage=Usage(input_tokens=prompt.tokens, cache_read_tokens=seen - less))
+        assert (verdict.cause, verdict.alarm) == (cause, alarm)
