@@ -1,3 +1,39 @@
-"""cacheprefix for CrewAI crews. Nothing is here yet; the package holds the name and the tested range."""
+"""cacheprefix for CrewAI: the agents and tasks of a crew as forks of one shared prompt prefix.
 
-__all__: list[str] = []
+Names are loaded when they are first used: the entry point imports this package for every session and command,
+also where no crew ever runs, and loading CrewAI takes many seconds.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cacheprefix_crewai._events import cache_event
+    from cacheprefix_crewai._install import Installation, callback, install, session_of, uninstall
+
+_HOMES = {
+    "Installation": "_install",
+    "cache_event": "_events",
+    "callback": "_install",
+    "install": "_install",
+    "session_of": "_install",
+    "uninstall": "_install",
+}
+
+__all__ = ["Installation", "cache_event", "callback", "install", "session_of", "uninstall"]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        message = f"module 'cacheprefix_crewai' has no attribute {name!r}"
+        raise AttributeError(message)
+    value = getattr(import_module(f"cacheprefix_crewai.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

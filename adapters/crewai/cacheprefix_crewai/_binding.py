@@ -1,0 +1,206 @@
+"""What ``install`` keeps for a crew: the session, the layouts settled so far, and what to undo."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix.prefix import Gate, Pass
+
+from cacheprefix_crewai._budget import shorten
+from cacheprefix_crewai._frame import BREAKPOINT, Frame, Opening, opening_of
+from cacheprefix_crewai._settle import settle
+
+if TYPE_CHECKING:
+    from cacheprefix import Call, Session
+
+KEY = "__cacheprefix__"
+"""Where a crew, agent or model carries its binding: in the instance's dict, out of reach of its dumps."""
+
+_KEEP_FRAMES = 2_000
+_KEEP_TEXTS = 40
+_KEEP_CALLS = 10_000
+_WARM_SECONDS = 240.0
+"""A prefix unused for longer may be gone from the provider's cache (5 minutes), so someone leads again."""
+
+RUN: ContextVar[Binding | None] = ContextVar("cacheprefix_crewai_run", default=None)
+"""The installed crew that is running here; its threads and tasks inherit it."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user chose at ``install``."""
+
+    shared_inputs: tuple[str, ...] | None = None
+    shared_context: str = ""
+    declared: bool = False
+    """The user gave a shared system text, so every agent's request carries it."""
+    gate: bool = True
+
+
+@dataclass
+class Binding:
+    """One installation. Thread-safe; crew copies, their agents and models share it."""
+
+    session: Session
+    options: Options
+    conversation: str = ""
+    agents: list[Any] = field(default_factory=list)
+    union: bool = True
+    """Whether the crew's tools make a union; two tools of one name do not."""
+    active: bool = True
+    constant: frozenset[str] = frozenset()
+    """Inputs that are the same in all runs of the ``kickoff_for_each`` under way."""
+    runs_left: int = 0
+    undo: list[Callable[[], None]] = field(default_factory=list)
+    texts: OrderedDict[bytes, str] = field(default_factory=OrderedDict)
+    """Task texts of agents without a crew, to find what they have in common."""
+    sent: set[tuple[str, bytes]] = field(default_factory=set)
+    """(model, digest) of shared parts and tool lists that requests carried."""
+    tasks: OrderedDict[int, tuple[str, Call]] = field(default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        self.lock = threading.RLock()
+        self._frames: OrderedDict[tuple[str, bytes], Frame] = OrderedDict()
+        self._gate = Gate()
+        self._warm: dict[bytes, float] = {}
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether requests may be changed at all."""
+        return self.active and self.session.mode == "fork"
+
+    def frame(
+        self, model: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, agent: Any, task: Any
+    ) -> Frame | None:
+        """The layout of an executor's request; None for any other request (a planner's, a converter's).
+
+        Without an ``agent`` (CrewAI's forced final answer names none) only a layout settled before is found.
+        """
+        opening = opening_of(messages)
+        if opening is None:
+            return None
+        key = (model, opening.digest)
+        with self.lock:
+            known = self._frames.get(key)
+            if known is not None:
+                self._frames.move_to_end(key)
+                return known
+            if agent is None or not _of_executor(messages, opening, agent):
+                return None
+            frame = self._frames[key] = settle(self, model, opening, tools, agent, task)
+            if len(self._frames) > _KEEP_FRAMES:
+                self._frames.popitem(last=False)
+            return frame
+
+    def remember_text(self, opening: Opening) -> list[str]:
+        """Earlier task texts of agents that run without a crew; takes this one in."""
+        earlier = list(self.texts.values())
+        self.texts[opening.digest] = opening.task
+        if len(self.texts) > _KEEP_TEXTS:
+            self.texts.popitem(last=False)
+        return earlier
+
+    def shortened(self, messages: list[Any], model: str) -> list[Any]:
+        """The messages with large tool results cut to the session's budget, decided once and replayed."""
+        return shorten(self.session, self.conversation, messages, model)
+
+    def enter(self, key: bytes) -> Pass | None:
+        """Lead on a cold shared part or wait until its leader has begun to answer; None where it is warm."""
+        return None if self._is_warm(key) else self._gate.enter(key)
+
+    async def aenter(self, key: bytes) -> Pass | None:
+        """``enter`` without blocking the event loop."""
+        return None if self._is_warm(key) else await self._gate.aenter(key)
+
+    def _is_warm(self, key: bytes) -> bool:
+        used = self._warm.get(key)
+        return not self.options.gate or (used is not None and self.session.clock() - used < _WARM_SECONDS)
+
+    def warmed(self, key: bytes) -> None:
+        """The shared part is in the provider's cache from now on."""
+        with self.lock:
+            if len(self._warm) > _KEEP_FRAMES:
+                self._warm.clear()
+            self._warm[key] = self.session.clock()
+
+    def record(self, task: str, call: Call) -> None:
+        """Keep a call under its task's name."""
+        with self.lock:
+            self.tasks[call.index] = (task, call)
+            if len(self.tasks) > _KEEP_CALLS:
+                self.tasks.popitem(last=False)
+
+
+class Owners:
+    """The bindings whose agents use one model object. Weak: a forgotten crew does not live on in its model."""
+
+    def __init__(self) -> None:
+        self._refs: list[weakref.ref[Binding]] = []
+
+    def add(self, binding: Binding) -> None:
+        """One more crew uses the model."""
+        if binding not in self.alive:
+            self._refs = [weakref.ref(one) for one in (*self.alive, binding)]
+
+    def discard(self, binding: Binding) -> None:
+        """One crew less."""
+        self._refs = [weakref.ref(one) for one in self.alive if one is not binding]
+
+    @property
+    def alive(self) -> list[Binding]:
+        """Those that are still installed."""
+        return [found for ref in self._refs if (found := ref()) is not None and found.active]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Owners:
+        """Copies of a model belong to the same crews."""
+        return self
+
+
+def binding_of(target: Any) -> Binding | None:
+    """The installation on a crew or agent; None without one."""
+    found = getattr(target, "__dict__", {}).get(KEY)
+    return found if isinstance(found, Binding) and found.active else None
+
+
+def binding_for(llm: Any, agent: Any) -> Binding | None:
+    """Whose request this is: the live agent's; without one, of the crew that is running here.
+
+    Never by the model object alone, which crews may share: only an agent-less request of a model that a single
+    crew uses is taken for that crew's, and then only if it continues one of its requests.
+    """
+    if agent is not None:
+        found = binding_of(agent)
+        if found is not None:
+            return found
+        # CrewAI's own helpers (an LLM guardrail's agent) belong to no crew; another crew's agents do.
+        return _running() if getattr(agent, "crew", None) is None else None
+    found = _running()
+    if found is not None:
+        return found
+    owners = getattr(llm, "__dict__", {}).get(KEY)
+    alive = owners.alive if isinstance(owners, Owners) else []
+    return alive[0] if len(alive) == 1 else None
+
+
+def crew_of(agent: Any) -> Any:
+    """The crew an agent works for; None in a flow."""
+    crew = getattr(agent, "crew", None)
+    return None if crew is None or isinstance(crew, str) else crew
+
+
+def _running() -> Binding | None:
+    found = RUN.get()
+    return found if found is not None and found.active else None
+
+
+def _of_executor(messages: Iterable[Mapping[str, Any]], opening: Opening, agent: Any) -> bool:
+    """Whether a request comes from an agent's executor: it marks its opening, helpers do not."""
+    first = next(iter(messages))
+    role = str(getattr(agent, "role", ""))
+    return BREAKPOINT in first or (bool(role) and opening.system.startswith(f"You are {role}."))

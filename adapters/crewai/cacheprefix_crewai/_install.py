@@ -1,0 +1,270 @@
+"""``install`` and ``uninstall``: the agents of a crew or flow as forks of one shared prefix."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+from cacheprefix import Call, Session
+from cacheprefix.errors import SetupError
+from typing_extensions import Self
+
+from cacheprefix_crewai._binding import KEY, Binding, Options, binding_of
+from cacheprefix_crewai._budget import unwatch_tools, watch_tools
+from cacheprefix_crewai._crew import is_swapped, swap_crew, unswap_crew
+from cacheprefix_crewai._llm import swap, unswap
+from cacheprefix_crewai._tools import adopt, schemas
+
+SYSTEM = (
+    "You are one of several specialists who work on the same material. "
+    "The message with your role and task comes last; act in that role."
+)
+"""The shared system text where the session has none."""
+
+
+class Installation:
+    """What ``install`` returns: leave the ``with`` block, or call ``undo()``, to take everything back."""
+
+    def __init__(self, target: Any, binding: Binding) -> None:
+        self._target = target
+        self._binding = binding
+
+    @property
+    def session(self) -> Session:
+        """The session in force."""
+        return self._binding.session
+
+    @property
+    def active(self) -> bool:
+        """False once it was taken back."""
+        return self._binding.active
+
+    @property
+    def calls(self) -> tuple[tuple[str, Call], ...]:
+        """The recent model requests with the names of their tasks, for usage by agent and task."""
+        return tuple(self._binding.tasks.values())
+
+    def undo(self) -> None:
+        """Restore every object; requests are byte-identical again. Calling it twice is harmless."""
+        binding = self._binding
+        binding.active = False
+        while binding.undo:
+            binding.undo.pop()()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.undo()
+
+
+def install(
+    target: Any,
+    session: Session | None = None,
+    *,
+    shared_inputs: Iterable[str] | None = None,
+    shared_context: str = "",
+    gate: bool = True,
+) -> Installation:
+    """Make the agents of a crew send forks of one shared prefix, until ``undo()`` or the end of a ``with``.
+
+    ``target`` is a crew, an instance of a ``@CrewBase`` class, an agent, or a list of agents (those of a flow).
+    Inputs of at least 200 characters that two tasks contain stand once in the shared part; ``shared_inputs``
+    names them instead. ``shared_context`` is a text that the prompts of a flow's agents contain. ``gate=False``
+    lets tasks that start together all write the shared part.
+
+    Installing again with the same session gives the installation there is; with another session it is replaced.
+    Raises ``SetupError`` for anything else. Nothing global changes; models are changed in place and restored.
+    """
+    crew, agents = _resolved(target)
+    if crew is None and not agents:
+        message = f"install takes a crew, a @CrewBase instance or agents, found {type(target).__name__}"
+        raise SetupError(message)
+    known = binding_of(crew if crew is not None else agents[0])
+    if known is not None:
+        if session is None or known.session is session:
+            return Installation(target, known)
+        Installation(target, known).undo()
+    session = session or Session()
+    declared = bool(session.prefix.text) and session.prefix.system != SYSTEM
+    options = Options(None if shared_inputs is None else tuple(shared_inputs), shared_context, declared, gate)
+    binding = Binding(session, options, _conversation(crew, agents))
+    if session.mode == "fork":
+        session.adopt_system(SYSTEM)
+        found = session.attempt("tools", lambda: _tools(crew, agents), [])
+        binding.union = adopt(session, found)
+        if session.budget is not None:
+            watch_tools(binding)
+            binding.undo.append(lambda: unwatch_tools(binding))
+    if crew is not None:
+        _bind_crew(binding, crew)
+    for agent in agents:
+        _bind_agent(binding, agent)
+    return Installation(target, binding)
+
+
+def uninstall(target: Any) -> None:
+    """Take an installation back, whoever made it. Does nothing where there is none."""
+    crew, agents = _resolved(target)
+    for one in (crew, *agents):
+        binding = binding_of(one)
+        if binding is not None:
+            Installation(target, binding).undo()
+
+
+def callback(session: Session | None = None, **options: Any) -> Callable[[Any], Any]:
+    """``install`` as a before-kickoff callback: ``Crew(before_kickoff_callbacks=[callback(session)])``.
+
+    Takes the options of ``install``; the crew is the one that calls. The crew stays installed.
+    """
+    shared = session or Session()
+
+    def before_kickoff(inputs: Any) -> Any:
+        crew = shared.attempt("callback", lambda: _caller(before_kickoff), None)
+        if crew is not None and binding_of(crew) is None:
+            shared.attempt("install", lambda: install(crew, shared, **options), None)
+        return inputs
+
+    return before_kickoff
+
+
+def session_of(target: Any) -> Session | None:
+    """The session of an installed crew or agent; None when it is not installed."""
+    crew, agents = _resolved(target)
+    found = next((one for each in (crew, *agents) if (one := binding_of(each)) is not None), None)
+    return None if found is None else found.session
+
+
+def bind_copy(binding: Binding, crew: Any) -> None:
+    """Make a crew's copy (one run of a ``kickoff_for_each``) part of the same installation."""
+    if binding_of(crew) is None:
+        _bind_crew(binding, crew, copy=True)
+        for agent in _agents(crew):
+            _bind_agent(binding, agent, copy=True)
+
+
+def bind_manager(binding: Binding, crew: Any) -> None:
+    """Bind the manager that CrewAI makes when a hierarchical crew starts."""
+    manager = crew.manager_agent
+    if manager is not None and binding_of(manager) is None:
+        _bind_agent(binding, manager)
+
+
+def _resolved(target: Any) -> tuple[Any, list[Any]]:
+    from crewai import Crew  # noqa: PLC0415 - CrewAI loads slowly
+    from crewai.agents.agent_builder.base_agent import BaseAgent  # noqa: PLC0415 - as above
+
+    if isinstance(target, BaseAgent):
+        return None, [target]
+    if isinstance(target, (list, tuple)):
+        return None, [agent for agent in target if isinstance(agent, BaseAgent)] if _all(target, BaseAgent) else []
+    if not isinstance(target, Crew):
+        made = getattr(target, "crew", None)
+        target = made() if callable(made) else target
+    return (target, _agents(target)) if isinstance(target, Crew) else (None, [])
+
+
+def _all(items: Sequence[Any], kind: type) -> bool:
+    return all(isinstance(item, kind) for item in items)
+
+
+def _agents(crew: Any) -> list[Any]:
+    found = list(crew.agents)
+    found += [task.agent for task in crew.tasks if task.agent is not None]
+    if crew.manager_agent is not None:
+        found.append(crew.manager_agent)
+    return list({id(agent): agent for agent in found}.values())
+
+
+def _conversation(crew: Any, agents: Sequence[Any]) -> str:
+    """A name for the ledger that is the same in another process."""
+    if crew is None:
+        return "crewai:" + ",".join(str(agent.role) for agent in agents)
+    return f"crewai:{crew.name or 'crew'}:{crew.key}"
+
+
+def _bind_crew(binding: Binding, crew: Any, *, copy: bool = False) -> None:
+    vars(crew)[KEY] = binding
+    if not is_swapped(crew):
+        swap_crew(crew)
+        if not copy:
+            binding.undo.append(lambda: unswap_crew(crew))
+    if not copy:
+        binding.undo.append(lambda: vars(crew).pop(KEY, None))
+    for name in ("manager_llm", "planning_llm", "function_calling_llm", "chat_llm"):
+        _bind_llm(binding, crew, name, copy=copy)
+
+
+def _bind_agent(binding: Binding, agent: Any, *, copy: bool = False) -> None:
+    vars(agent)[KEY] = binding
+    if not copy:
+        binding.agents.append(agent)
+        binding.undo.append(lambda: vars(agent).pop(KEY, None))
+    for name in ("llm", "function_calling_llm"):
+        _bind_llm(binding, agent, name, copy=copy)
+
+
+def _bind_llm(binding: Binding, owner: Any, name: str, *, copy: bool) -> None:
+    from crewai.llms.base_llm import BaseLLM  # noqa: PLC0415 - CrewAI loads slowly
+
+    llm = getattr(owner, name, None)
+    if isinstance(llm, str) and name in ("manager_llm", "planning_llm"):
+        llm = binding.session.attempt(name, lambda: _made(binding, owner, name, llm), None)
+    if isinstance(llm, BaseLLM) and swap(llm, binding) and not copy:
+        binding.undo.append(lambda: unswap(llm, binding))
+
+
+def _made(binding: Binding, owner: Any, name: str, model: str) -> Any:
+    """A model given by name is made now, as CrewAI would at kickoff, so that it can be watched."""
+    from crewai.utilities.llm_utils import create_llm  # noqa: PLC0415 - CrewAI loads slowly
+
+    llm = create_llm(model)
+    setattr(owner, name, llm)
+    binding.undo.append(lambda: setattr(owner, name, model))
+    return llm
+
+
+def _tools(crew: Any, agents: Sequence[Any]) -> list[dict[str, Any]]:
+    """The schemas of all tools that forks may need, delegation with one roster."""
+    from crewai import Process  # noqa: PLC0415 - CrewAI loads slowly
+    from crewai.tools.agent_tools.agent_tools import AgentTools  # noqa: PLC0415 - as above
+
+    if crew is None:
+        return [schema for agent in agents for schema in schemas(agent.tools or [])]
+    delegation = schemas(AgentTools(agents=crew.agents).tools())
+    if crew.process == Process.hierarchical:
+        # Workers get a task of the manager's own words, which shares nothing: their requests stay theirs.
+        return delegation
+    found = [schema for agent in agents for schema in schemas(agent.tools or [])]
+    found += [schema for task in crew.tasks for schema in schemas(task.tools or [])]
+    if any(agent.allow_delegation for agent in crew.agents):
+        found += delegation
+    memory = getattr(crew, "_memory", None)
+    if memory is not None:
+        from crewai.tools.memory_tools import create_memory_tools  # noqa: PLC0415 - CrewAI loads slowly
+
+        found += schemas(create_memory_tools(memory))
+    return found
+
+
+def _caller(wanted: Any) -> Any:
+    """The crew on the stack that has this callback: CrewAI gives callbacks the inputs only."""
+    from crewai import Crew  # noqa: PLC0415 - CrewAI loads slowly
+
+    frame = sys._getframe(1)  # noqa: SLF001 - the only way from a callback to its crew
+    while frame is not None:
+        for value in (frame.f_locals.get("crew"), frame.f_locals.get("self")):
+            if isinstance(value, Crew) and any(one is wanted for one in value.before_kickoff_callbacks):
+                return value
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def known(target: Any) -> bool:
+    """Whether ``install`` can take the object."""
+    crew, agents = _resolved(target) if not isinstance(target, type) else (None, [])
+    return crew is not None or bool(agents)

@@ -1,0 +1,227 @@
+"""The crew's model objects: their class is replaced by a generated subclass that lays requests out anew.
+
+The object stays the same one, with its settings, clients and counters, and every ``isinstance`` holds.
+What the executor keeps (``messages``, task outputs) is not touched: only the request is a fork.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix_crewai._binding import KEY, Binding, Owners, binding_for
+from cacheprefix_crewai._sending import Sending
+
+if TYPE_CHECKING:
+    from cacheprefix.prompt import Api
+
+SENDING: ContextVar[Sending | None] = ContextVar("cacheprefix_crewai_sending", default=None)
+
+_KINDS: Mapping[str, str] = {
+    "crewai.llms.providers.openai.completion": "openai",
+    "crewai.llms.providers.anthropic.completion": "anthropic",
+    "crewai.llm": "litellm",
+}
+_USAGE = ("_extract_openai_token_usage", "_extract_responses_token_usage", "_extract_anthropic_token_usage")
+
+
+def kind_of(llm: Any) -> str | None:
+    """Which of the wire forms that this adapter knows a model object sends; None for any other."""
+    for base in type(llm).__mro__:
+        kind = _KINDS.get(base.__module__)
+        if kind is not None and hasattr(base, "_prepare_completion_params"):
+            return kind
+        if base.__module__.startswith("crewai.llms.providers.") and base.__module__ not in _KINDS:
+            # A provider that derives from another one (Azure, compatible servers) is its own kind.
+            return "openai" if "openai_compatible" in base.__module__ else None
+    return None
+
+
+def swap(llm: Any, binding: Binding) -> bool:
+    """Give a model object the class that knows forks. False, with a note, for models of unknown wire form."""
+    kind = kind_of(llm)
+    if kind is None:
+        base = type(llm)
+        binding.session.note(
+            f"{base.__module__}.{base.__qualname__}: requests of this model class are neither changed nor measured"
+        )
+        return False
+    owners = vars(llm).get(KEY)
+    if not isinstance(owners, Owners):
+        owners = Owners()
+        vars(llm)[KEY] = owners
+        object.__setattr__(llm, "__class__", _subclass(type(llm), kind))
+    owners.add(binding)
+    return True
+
+
+def unswap(llm: Any, binding: Binding) -> None:
+    """Take the class back when no other crew uses the model object."""
+    owners = vars(llm).get(KEY)
+    if not isinstance(owners, Owners):
+        return
+    owners.discard(binding)
+    if not owners.alive:
+        del vars(llm)[KEY]
+        object.__setattr__(llm, "__class__", type(llm).__mro__[1])
+
+
+def _open(
+    llm: Any, messages: Any, tools: Any, from_task: Any, from_agent: Any, response_model: Any
+) -> Sending | None:
+    """What to do with a request; None to leave it to the class as it is."""
+    current = SENDING.get()
+    if current is not None and current.messages is messages:
+        return None  # the class repeats a request of its own, which is laid out already
+    binding = binding_for(llm, from_agent)
+    if binding is None:
+        return None
+    return Sending.opened(binding, llm, messages, tools, from_task, from_agent, response_model)
+
+
+@functools.lru_cache(maxsize=64)
+def _subclass(base: type, kind: str) -> type:
+    def call(
+        self: Any,
+        messages: Any,
+        tools: Any = None,
+        callbacks: Any = None,
+        available_functions: Any = None,
+        from_task: Any = None,
+        from_agent: Any = None,
+        response_model: Any = None,
+    ) -> Any:
+        rest = (callbacks, available_functions, from_task, from_agent, response_model)
+        sending = _open(self, messages, tools, from_task, from_agent, response_model)
+        if sending is None:
+            return base.call(self, messages, tools, *rest)  # type: ignore[attr-defined]
+        sending.enter()
+        while True:
+            token = SENDING.set(sending)
+            try:
+                result = base.call(self, sending.messages, sending.tools, *rest)  # type: ignore[attr-defined]
+            except BaseException:
+                sending.failed()
+                raise
+            finally:
+                SENDING.reset(token)
+            sending.answered()
+            again = sending.refused(result, messages, tools)
+            if again is None:
+                return result
+            sending = again
+
+    async def acall(
+        self: Any,
+        messages: Any,
+        tools: Any = None,
+        callbacks: Any = None,
+        available_functions: Any = None,
+        from_task: Any = None,
+        from_agent: Any = None,
+        response_model: Any = None,
+    ) -> Any:
+        rest = (callbacks, available_functions, from_task, from_agent, response_model)
+        sending = _open(self, messages, tools, from_task, from_agent, response_model)
+        if sending is None:
+            return await base.acall(self, messages, tools, *rest)  # type: ignore[attr-defined]
+        await sending.aenter()
+        while True:
+            token = SENDING.set(sending)
+            try:
+                result = await base.acall(self, sending.messages, sending.tools, *rest)  # type: ignore[attr-defined]
+            except BaseException:
+                sending.failed()
+                raise
+            finally:
+                SENDING.reset(token)
+            sending.answered()
+            again = sending.refused(result, messages, tools)
+            if again is None:
+                return result
+            sending = again
+
+    # CrewAI wraps every class's own ``call`` in its retry policy; the class underneath has it already.
+    call._crewai_rate_limit_wrapped = True  # type: ignore[attr-defined]
+    acall._crewai_rate_limit_wrapped = True  # type: ignore[attr-defined]
+
+    def _prepare_completion_params(self: Any, *args: Any, **kwargs: Any) -> Any:
+        params = base._prepare_completion_params(self, *args, **kwargs)  # type: ignore[attr-defined]
+        api: Api = "anthropic" if kind == "anthropic" else "openai-chat"
+        return _begun(self, params, api, functools.partial(_original, self, kind))
+
+    def _prepare_responses_params(self: Any, *args: Any, **kwargs: Any) -> Any:
+        params = base._prepare_responses_params(self, *args, **kwargs)  # type: ignore[attr-defined]
+        return _begun(self, params, "openai-responses", functools.partial(_original_responses, self))
+
+    def _original(self: Any, of: str, messages: Any, tools: Any) -> Any:
+        if of == "openai":
+            return base._prepare_completion_params(self, base._format_messages(self, messages), tools)  # type: ignore[attr-defined]
+        if of == "anthropic":
+            formatted, system = base._format_messages_for_anthropic(self, messages)  # type: ignore[attr-defined]
+            return base._prepare_completion_params(self, formatted, system, tools)  # type: ignore[attr-defined]
+        return base._prepare_completion_params(self, messages, tools, True)  # type: ignore[attr-defined]  # noqa: FBT003
+
+    def _original_responses(self: Any, messages: Any, tools: Any) -> Any:
+        return base._prepare_responses_params(self, base._format_messages(self, messages), tools)  # type: ignore[attr-defined]
+
+    def _track_token_usage_internal(self: Any, usage_data: Any) -> Any:
+        sending = SENDING.get()
+        if sending is not None:
+            sending.reported(usage_data, exact=kind == "litellm")
+        return base._track_token_usage_internal(self, usage_data)  # type: ignore[attr-defined]
+
+    def _emit_stream_chunk_event(self: Any, *args: Any, **kwargs: Any) -> Any:
+        sending = SENDING.get()
+        if sending is not None:
+            sending.first_token()
+        return base._emit_stream_chunk_event(self, *args, **kwargs)  # type: ignore[attr-defined]
+
+    own: dict[str, Any] = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+    own |= {"call": call, "acall": acall}
+    for function in (
+        _prepare_completion_params,
+        _prepare_responses_params,
+        _track_token_usage_internal,
+        _emit_stream_chunk_event,
+    ):
+        if hasattr(base, function.__name__):
+            own[function.__name__] = function
+    for name in _USAGE:
+        if hasattr(base, name):
+            own[name] = _watched(base, name)
+    return type(base)(base.__name__, (base,), own)
+
+
+def _begun(llm: Any, params: Any, api: Api, original: Any) -> Any:
+    sending = SENDING.get()
+    if sending is None or sending.llm is not llm or not isinstance(params, dict):
+        return params
+    return sending.begin(params, api, original)
+
+
+def _watched(base: type, name: str) -> Any:
+    """CrewAI's reader of a response's usage; the provider's own object is kept on the way."""
+
+    def read(response: Any) -> Any:
+        sending = SENDING.get()
+        if sending is not None:
+            sending.reported(getattr(response, "usage", None), exact=True)
+        return getattr(base, name)(response)
+
+    if isinstance(base.__dict__.get(name, _static(base, name)), staticmethod):
+        return staticmethod(read)
+
+    def read_of(self: Any, response: Any) -> Any:
+        sending = SENDING.get()
+        if sending is not None:
+            sending.reported(getattr(response, "usage", None), exact=True)
+        return getattr(base, name)(self, response)
+
+    return read_of
+
+
+def _static(base: type, name: str) -> Any:
+    return next((one.__dict__[name] for one in base.__mro__ if name in one.__dict__), None)

@@ -1,0 +1,228 @@
+"""One request between CrewAI's call and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix.prompt import Api, Prompt
+
+from cacheprefix_crewai._events import announce
+from cacheprefix_crewai._frame import Frame, unmarked
+from cacheprefix_crewai._tools import Offer, foreign_call, name_of, offer, with_choice
+
+if TYPE_CHECKING:
+    from cacheprefix.prefix import Pass
+    from cacheprefix.session import Turn
+
+    from cacheprefix_crewai._binding import Binding
+
+_REFUSAL = (
+    "Tools are not available here: none of your calls was run. Answer now, in text, with what you know already."
+)
+
+
+@dataclass
+class Sending:
+    """What is sent, what it was, and what came of it."""
+
+    binding: Binding
+    llm: Any
+    messages: Any
+    tools: Any
+    given: Any
+    """The application's messages and, in ``given_tools``, its tools."""
+    given_tools: Any
+    agent: str
+    task: str
+    from_agent: Any = None
+    from_task: Any = None
+    frame: Frame | None = None
+    offer: Offer | None = None
+    executor: bool = False
+    """Whether an agent's executor asks; helpers are measured and left alone."""
+    key: bytes = b""
+    passed: Pass | None = None
+    turn: Turn | None = None
+    usage: Any = None
+    tried: bool = False
+
+    @classmethod
+    def opened(
+        cls,
+        binding: Binding,
+        llm: Any,
+        messages: Any,
+        tools: Any,
+        from_task: Any,
+        from_agent: Any,
+        response_model: Any,
+    ) -> Sending | None:
+        """The request in its frame's layout; as it is when it has none, and when laying out fails."""
+        session = binding.session
+        agent = str(getattr(from_agent, "role", "") or "").strip()
+        task = getattr(from_task, "name", None) or getattr(from_task, "description", None) or ""
+        plain = cls(
+            binding, llm, messages, tools, messages, tools, agent or "crewai", str(task)[:60], from_agent, from_task
+        )
+        if not isinstance(messages, list):
+            return plain
+        model = str(getattr(llm, "model", ""))
+        frame = session.attempt(
+            "layout", lambda: binding.frame(model, messages, tools, from_agent, from_task), None
+        )
+        if frame is None:
+            from cacheprefix_crewai._binding import RUN  # noqa: PLC0415 - the two modules know each other
+
+            return plain if from_agent is not None or RUN.get() is binding else None
+        plain.frame, plain.agent, plain.task, plain.executor = frame, frame.role, frame.task, True
+        if not frame.forked or response_model is not None or not binding.rewrites:
+            plain.messages = _clean(plain, messages)
+            return plain
+        return session.attempt("layout", lambda: plain._laid_out(model, messages, tools, from_agent), plain)
+
+    def _laid_out(self, model: str, messages: Sequence[Any], tools: Any, from_agent: Any) -> Sending:
+        frame = self.frame
+        assert frame is not None
+        session = self.binding.session
+        offered = frame.offer
+        if from_agent is None and not tools and offered.tools:
+            # The forced final answer: CrewAI drops the tools, which would change the request from its start.
+            safe = session.profile(model).tool_choice_safe != "keep"
+            offered = replace(offered, choice=() if safe else None, forbidden=True)
+        elif [name_of(tool) for tool in tools or ()] != [name_of(tool) for tool in frame.tools or ()]:
+            found = offer(session, session.profile(model), tools)
+            offered = found if found is not None else Offer(list(tools) if tools else None)
+        laid = replace(self, messages=frame.messages(messages), tools=offered.tools, offer=offered)
+        laid.messages = self.binding.shortened(laid.messages, model)
+        laid.key = frame.key + model.encode() + b"".join(name_of(tool).encode() for tool in offered.tools or ())
+        return laid
+
+    # ------------------------------------------------------------------ the gate
+
+    def enter(self) -> None:
+        """Wait for the one that writes the shared part, when several start on it together."""
+        if self.key:
+            self.passed = self.binding.session.attempt("gate", lambda: self.binding.enter(self.key), None)
+
+    async def aenter(self) -> None:
+        """``enter`` without blocking the event loop."""
+        if self.key:
+            self.passed = await self.binding.aenter(self.key)
+
+    def _release(self, *, ok: bool) -> None:
+        if ok and self.key:
+            self.binding.warmed(self.key)
+        if self.passed is not None:
+            self.passed.release(ok=ok)
+
+    # ------------------------------------------------------------------ the wire
+
+    def begin(self, params: dict[str, Any], api: Api, original: Callable[[Any, Any], Any]) -> dict[str, Any]:
+        """The finished body: restricted, marked for the cache, and observed."""
+        if self.turn is not None:
+            self.turn.fail()  # the class sends the request again
+            self.usage = None
+        session, frame = self.binding.session, self.frame
+        forked = self.offer is not None and frame is not None
+        body = with_choice(params, self.offer.choice, api) if self.offer is not None else params
+        self.turn = session.begin(
+            body,
+            api,
+            agent=self.agent,
+            conversation=self.binding.conversation,
+            boundary=frame.boundary if forked and frame is not None else None,
+            original=self._unmodified(api, original) if forked else None,
+            rewrite=self.executor and self.binding.rewrites,
+        )
+        sent = self.turn.body
+        if sent is params:
+            return params
+        return _for_litellm(dict(sent)) if api == "openai-chat" and _is_claude(self.llm) else dict(sent)
+
+    def _unmodified(self, api: Api, original: Callable[[Any, Any], Any]) -> Callable[[Prompt], Prompt | None]:
+        def rebuilt(_: Prompt) -> Prompt | None:
+            body = original(self.given, self.given_tools)
+            return self.binding.session.decode(body, api) if isinstance(body, Mapping) else None
+
+        return rebuilt
+
+    def first_token(self) -> None:
+        """The answer has begun."""
+        if self.turn is not None:
+            self.turn.first_token()
+        self._release(ok=True)
+
+    def reported(self, usage: Any, *, exact: bool) -> None:
+        """The provider's usage; CrewAI's own reading of it only where nothing better came."""
+        if usage is not None and (exact or self.usage is None):
+            self.usage = usage
+
+    def answered(self) -> None:
+        """The answer is complete."""
+        self._release(ok=True)
+        turn = self.turn
+        if turn is None:
+            return
+        verdict = turn.finish(_plain(self.usage))
+        if verdict is not None and turn.call is not None:
+            self.binding.record(self.task, turn.call)
+            announce(self, turn.call)
+
+    def failed(self) -> None:
+        """There is no answer."""
+        self._release(ok=False)
+        if self.turn is not None:
+            self.turn.fail()
+
+    def refused(self, result: Any, messages: Any, tools: Any) -> Sending | None:
+        """What to ask again when tools were called that the application did not offer; None when all is well.
+
+        First with the refusal at the end, then as the application asked.
+        """
+        if self.offer is None or not self.offer.forbidden or not foreign_call(result):
+            return None
+        session = self.binding.session
+        session.note(f"{self.agent}: called a tool where it has none; the call was refused and asked again")
+        if self.tried:
+            return Sending(
+                self.binding, self.llm, _clean(self, messages), tools, messages, tools, self.agent, self.task, tried=True
+            )
+        again = [*self.messages, {"role": "user", "content": _REFUSAL}]
+        return replace(self, messages=again, turn=None, usage=None, passed=None, tried=True)
+
+
+def _clean(sending: Sending, messages: Any) -> Any:
+    """CrewAI's marks taken off where LiteLLM would send them as an unknown field."""
+    if not sending.binding.rewrites or not getattr(sending.llm, "is_litellm", False):
+        return messages
+    return unmarked(messages)
+
+
+def _is_claude(llm: Any) -> bool:
+    return bool(getattr(llm, "is_litellm", False)) and "claude" in str(getattr(llm, "model", "")).lower()
+
+
+def _for_litellm(params: dict[str, Any]) -> dict[str, Any]:
+    """Breakpoints in the form LiteLLM hands on to Anthropic."""
+
+    def changed(block: Any) -> Any:
+        if not isinstance(block, Mapping) or "prompt_cache_breakpoint" not in block:
+            return block
+        ttl = block["prompt_cache_breakpoint"].get("ttl")
+        plain = {key: value for key, value in block.items() if key != "prompt_cache_breakpoint"}
+        return {**plain, "cache_control": {"type": "ephemeral", **({"ttl": ttl} if ttl else {})}}
+
+    messages = []
+    for message in params["messages"]:
+        content = message.get("content")
+        if isinstance(content, list):
+            message = {**message, "content": [changed(block) for block in content]}
+        messages.append(message)
+    return {**{k: v for k, v in params.items() if k != "prompt_cache_options"}, "messages": messages}
+
+
+def _plain(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    return dump() if callable(dump) else value

@@ -1,0 +1,199 @@
+"""Settle the layout of a task's requests: what to share, and whether it pays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix.prompt import dumps
+
+from cacheprefix_crewai._frame import Frame, Opening, tail_of
+from cacheprefix_crewai._material import MIN_CHARS, Piece, common_blocks, given_inputs, referred, used
+from cacheprefix_crewai._tools import Offer, name_of, offer
+from cacheprefix_crewai._worth import Stake, pays
+
+if TYPE_CHECKING:
+    from cacheprefix_crewai._binding import Binding
+
+TEXT_TOOLS = "\nYou ONLY have access to the following tools"
+ACTION = "\nAction Input: "
+_LABEL_TOKENS = 14
+
+
+def settle(
+    binding: Binding, model: str, opening: Opening, tools: Sequence[Any] | None, agent: Any, task: Any
+) -> Frame:
+    """The frame of an execution. Called once for each, under the binding's lock."""
+    session = binding.session
+    role = str(getattr(agent, "role", "")).strip()
+    name = _task_name(task, opening)
+    plain = Frame(role, name, opening, tools)
+    if not binding.rewrites or not binding.union:
+        return plain
+    crew = getattr(agent, "crew", None)
+    crew = None if isinstance(crew, str) else crew
+    text_mode = not tools and ACTION in opening.system
+    profile = session.profile(model)
+    offered = Offer(None) if text_mode else offer(session, profile, tools)
+    if offered is None:
+        return plain
+    texts = _texts(crew) if crew is not None else [*binding.remember_text(opening), opening.task]
+    pieces = _pieces(binding, crew, texts)
+    moved = _text_tools(opening.system, crew, binding) if text_mode else ""
+    log = _log(crew, opening.task)
+    material = [piece.block for piece in pieces]
+    system = "\n\n".join(part for part in (session.prefix.text, moved.strip("\n"), *material) if part)
+    every = [*pieces, *log]
+    tail = tail_of(session, role, opening, every, moved, offered, tools)
+    frame = Frame(role, name, opening, tools, True, offered, system, tuple(log), tail, text_mode)
+    if not _worthwhile(binding, model, frame, crew, task, pieces, moved, texts):
+        return plain
+    return frame
+
+
+def _worthwhile(
+    binding: Binding,
+    model: str,
+    frame: Frame,
+    crew: Any,
+    task: Any,
+    pieces: Sequence[Piece],
+    moved: str,
+    texts: Sequence[str],
+) -> bool:
+    session, opening = binding.session, frame.opening
+
+    def count(text: str) -> int:
+        return session.count(text, model)
+
+    union = sum(count(_schema(tool)) for tool in frame.offer.tools or ())
+    own_tools = sum(count(_schema(tool)) for tool in frame.tools or ())
+    system = count(frame.system)
+    log = [count(piece.block) for piece in frame.log]
+    if not session.shares(binding.conversation, model, lambda: union + system + sum(log) - count(session.prefix.text)):
+        return False
+    head = (model, _digest(frame.system, *map(_schema, frame.offer.tools or ())))
+    marks = [head, *((model, head[1] + _digest(*(p.block for p in frame.log[: i + 1]))) for i in range(len(log)))]
+    sizes = [union + system, *log]
+    known = sum(size for mark, size in zip(marks, sizes, strict=True) if mark in binding.sent)
+    own = sum(count(piece.text) for piece in used(opening.task + opening.system, [*pieces, *frame.log]))
+    listed = (model, _digest("tools", *map(_schema, frame.tools or ())))
+    stake = Stake(
+        fresh=sum(sizes) - known,
+        known=known,
+        own_tools=own_tools,
+        tools_known=listed in binding.sent,
+        own_texts=own + count(moved),
+        later=tuple(_later(binding, crew, task, frame, pieces, moved, texts, count)),
+        overhead=_LABEL_TOKENS * len(used(opening.task, [*pieces, *frame.log])) + 8 * (frame.offer.said is not None),
+        loops=1 if frame.tools or frame.text_mode else 0,
+    )
+    profile = session.profile(model)
+    forced = binding.options.declared or bool(binding.options.shared_context)
+    if not forced and not pays(stake, profile.read):
+        binding.sent.add(listed)
+        session.note(
+            f"{frame.role}: what its task shares with others is too little to pay, its requests are left as they are"
+        )
+        return False
+    binding.sent.update(marks)
+    return True
+
+
+def _later(
+    binding: Binding,
+    crew: Any,
+    task: Any,
+    frame: Frame,
+    pieces: Sequence[Piece],
+    moved: str,
+    texts: Sequence[str],
+    count: Any,
+) -> list[int]:
+    """What each task still to come would carry of the shared texts itself."""
+    if crew is None:
+        waiting = max(0, len(binding.agents) - len(texts))
+        own = sum(count(piece.text) for piece in used(frame.opening.task, pieces))
+        return [own] * waiting
+    tasks = list(crew.tasks)
+    at = next((i for i, one in enumerate(tasks) if one is task), None)
+    if at is None:
+        return []
+    later = []
+    for index, (one, text) in enumerate(zip(tasks, texts, strict=True)):
+        if index == at or one.output is not None:
+            continue
+        own = sum(count(piece.text) for piece in used(text, pieces)) + count(moved)
+        own += sum(count(piece.text) for piece in frame.log if index > at and _consumes(one, tasks, piece))
+        later.append(own)
+    constant = [piece for piece in pieces if any(piece.label == f"shared input {name!r}" for name in binding.constant)]
+    again = [sum(count(piece.text) for piece in used(text, constant)) + count(moved) for text in texts]
+    return later + again * binding.runs_left
+
+
+def _pieces(binding: Binding, crew: Any, texts: Sequence[str]) -> list[Piece]:
+    options = binding.options
+    pieces = [Piece("the shared context", options.shared_context)] if options.shared_context else []
+    inputs = getattr(crew, "_inputs", None) or {}
+    bare = [referred(text, pieces) for text in texts]
+    pieces += given_inputs(inputs, bare, options.shared_inputs, binding.constant)
+    bare = [referred(text, pieces) for text in texts]
+    return pieces + common_blocks(bare)
+
+
+def _texts(crew: Any) -> list[str]:
+    return [f"{task.description}\n{task.expected_output}" for task in crew.tasks]
+
+
+def _log(crew: Any, text: str) -> list[Piece]:
+    """Outputs of finished tasks that stand in this one and that another one needs too, in the crew's order."""
+    if crew is None:
+        return []
+    tasks = list(crew.tasks)
+    found = []
+    for index, task in enumerate(tasks):
+        raw = getattr(task.output, "raw", None)
+        if not raw or len(raw) < MIN_CHARS or raw not in text:
+            continue
+        if sum(_needs(other, task) for other in tasks[index + 1 :]) > 1:
+            agent = str(getattr(task.output, "agent", "")).strip()
+            found.append(Piece(f"result of task {index + 1} by {agent}", raw))
+    return found
+
+
+def _needs(task: Any, earlier: Any) -> bool:
+    context = task.context
+    return earlier in context if isinstance(context, list) else context is not None
+
+
+def _consumes(task: Any, tasks: Sequence[Any], piece: Piece) -> bool:
+    source = next((one for one in tasks if getattr(one.output, "raw", None) == piece.text), None)
+    return source is not None and _needs(task, source)
+
+
+def _text_tools(system: str, crew: Any, binding: Binding) -> str:
+    """The description of tools in a text-mode system prompt, where all agents have the same tools."""
+    start = system.find(TEXT_TOOLS)
+    if start < 0:
+        return ""
+    agents = list(crew.agents) if crew is not None else binding.agents
+    kinds = {tuple(sorted(str(tool.name) for tool in agent.tools or [])) for agent in agents}
+    end = system.find("\n```", system.rfind("Final Answer:"))
+    return system[start : end + 4] if len(kinds) == 1 and end > 0 else ""
+
+
+def _task_name(task: Any, opening: Opening) -> str:
+    name = getattr(task, "name", None) or getattr(task, "description", None) or opening.task
+    return " ".join(str(name).split())[:60]
+
+
+def _schema(tool: Any) -> str:
+    return dumps(tool, f"tool {name_of(tool)}").decode()
+
+
+def _digest(*texts: str) -> bytes:
+    state = blake2b(digest_size=16)
+    for text in texts:
+        state.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    return state.digest()

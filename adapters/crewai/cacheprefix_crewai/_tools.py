@@ -1,0 +1,170 @@
+"""The crew's union of tools, and how a role is kept to its own without touching the cached part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix.errors import ToolClashError
+from cacheprefix.prompt import dumps, loads
+
+if TYPE_CHECKING:
+    from cacheprefix import Session
+    from cacheprefix.profiles import Profile
+
+DELEGATION = frozenset({"delegate_work_to_coworker", "ask_question_to_coworker"})
+"""CrewAI words these for each agent by its coworkers; in the union they name the whole crew."""
+
+Choice = tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The tools of a request: what is sent, and what of it the role may use."""
+
+    tools: list[Any] | None
+    choice: Choice = None
+    """Names for ``tool_choice``; empty for none of them, None for no restriction."""
+    said: Choice = None
+    """Names to state in the tail, where the provider has no harmless ``tool_choice``."""
+    forbidden: bool = False
+    """The application sends no tools here and cannot take a tool call as an answer."""
+
+
+def render(tool: Any) -> Mapping[str, Any]:
+    """A CrewAI tool, or its schema, as name, description and parameters."""
+    plain = tool if isinstance(tool, Mapping) else schemas([tool])[0]
+    inner: Mapping[str, Any] = plain.get("function", plain)
+    return inner
+
+
+def schemas(tools: Sequence[Any]) -> list[dict[str, Any]]:
+    """Tools in the form in which CrewAI's executor hands them to a model."""
+    from crewai.utilities.agent_utils import convert_tools_to_openai_schema  # noqa: PLC0415 - slow to import
+
+    return convert_tools_to_openai_schema(list(tools))[0]
+
+
+def name_of(tool: Any) -> str:
+    """The name of a tool schema."""
+    return str(tool.get("function", tool).get("name", "")) if isinstance(tool, Mapping) else ""
+
+
+def adopt(session: Session, tools: Sequence[Mapping[str, Any]]) -> bool:
+    """Take tools into the session's union. False when two of one name differ: then there is no union."""
+    unique: dict[str, Mapping[str, Any]] = {}
+    for tool in tools:
+        known = unique.setdefault(name_of(tool), tool)
+        if known is not tool and _plain(known) != _plain(tool) and name_of(tool) not in DELEGATION:
+            return _clash(session, name_of(tool))
+    try:
+        session.adopt_tools(unique.values(), render)
+    except ToolClashError as error:
+        return _clash(session, error.name)
+    return True
+
+
+def offer(session: Session, profile: Profile, tools: Sequence[Any] | None) -> Offer | None:
+    """The union in place of a request's tools; None when the request's own tools contradict it."""
+    union = session.prefix.tools
+    if not union:
+        return Offer(list(tools) if tools else None)
+    natives = [_native(tool) for tool in union]
+    by_name = {name_of(tool): tool for tool in natives}
+    own = [name_of(tool) for tool in tools or ()]
+    extra = []
+    for tool in tools or ():
+        name = name_of(tool)
+        if name not in by_name:
+            extra.append(tool)
+        elif name not in DELEGATION and _plain(by_name[name]) != _plain(tool):
+            session.note(f"tool {name!r} differs from the one in the shared union; its requests are left as they are")
+            return None
+    if extra:
+        listed = ", ".join(sorted(name_of(tool) for tool in extra))
+        session.note(f"tools that came late stand behind the shared union: {listed}")
+    sent = [*natives, *extra]
+    if not own:
+        safe = profile.tool_choice_safe != "keep"
+        return Offer(sent, () if safe else None, None if safe else (), forbidden=True)
+    if set(own) >= set(by_name):
+        return Offer(sent)
+    if profile.tool_choice_safe == "allowed_tools":
+        return Offer(sent, tuple(own))
+    return Offer(sent, said=tuple(own))
+
+
+def coworkers_note(tools: Sequence[Any] | None) -> str:
+    """Whom a delegation tool of this request names, for the tail: in the union it names the whole crew."""
+    for tool in tools or ():
+        if name_of(tool) in DELEGATION:
+            text = str(tool.get("function", tool).get("description", ""))
+            start = text.find("coworkers: ")
+            if start >= 0:
+                return f"Coworkers you can turn to: {text[start + 11:].split(chr(10), 1)[0].split('. ', 1)[0].rstrip('.')}."
+    return ""
+
+
+def with_choice(params: dict[str, Any], names: Choice, api: str) -> dict[str, Any]:
+    """Restrict a finished body to tools by ``tool_choice``; the array of tools stays as it is."""
+    if names is None or not params.get("tools"):
+        return params
+    if api == "anthropic":
+        return {**params, "tool_choice": {"type": "none"}} if not names else params
+    if not names:
+        return {**params, "tool_choice": "none"}
+    if api == "openai-responses":
+        listed: list[dict[str, Any]] = [{"type": "function", "name": name} for name in names]
+        return {**params, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": listed}}
+    listed = [{"type": "function", "function": {"name": name}} for name in names]
+    return {**params, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": listed}}}
+
+
+def canonical_ids(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The messages with tool-call ids by position, so that two equal runs send equal bytes.
+
+    The provider draws them at random, and CrewAI sends them back in every later request of the loop.
+    """
+    ids: dict[str, str] = {}
+    changed: list[Any] = []
+    for message in messages:
+        calls = message.get("tool_calls")
+        if calls:
+            message = {**message, "tool_calls": [_renamed(call, "id", ids) for call in calls]}
+        elif message.get("role") == "tool":
+            message = _renamed(message, "tool_call_id", ids, known=True)
+        changed.append(message)
+    return changed
+
+
+def _renamed(item: Any, field: str, ids: dict[str, str], *, known: bool = False) -> Any:
+    found = item.get(field) if isinstance(item, Mapping) else None
+    if not isinstance(found, str) or (known and found not in ids):
+        return item
+    return {**item, field: ids.setdefault(found, f"call_{len(ids) + 1:04d}")}
+
+
+def foreign_call(result: Any, parse: Callable[[Any], str] = str) -> bool:
+    """Whether a model's answer is a list of tool calls."""
+    return isinstance(result, list) and bool(result) and not isinstance(result[0], str)
+
+
+def _native(tool: Any) -> Any:
+    native = tool.native
+    if isinstance(native, Mapping):
+        return native
+    return {"type": "function", "function": {**loads(tool.schema), "strict": True}}
+
+
+def _plain(tool: Any) -> bytes:
+    inner = render(tool)
+    return dumps([inner.get("description"), inner.get("parameters")], "tool")
+
+
+def _clash(session: Session, name: str) -> bool:
+    session.note(
+        f"two agents have different tools of the name {name!r}: their tools cannot be shared; "
+        "give one of them another name to share this crew's requests"
+    )
+    return False
