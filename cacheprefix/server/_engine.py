@@ -43,11 +43,13 @@ class Serving:
         outcome: CacheOutcome,
         fresh: Sequence[Life] = (),
         used: Sequence[Life] = (),
+        made: Sequence[Node] = (),
     ) -> None:
         self.outcome = outcome
         self._cache = cache
         self._fresh = fresh
         self._used = used
+        self._made = made
 
     def begun(self, at: float) -> None:
         """The first token went out at ``at``."""
@@ -68,6 +70,7 @@ class Serving:
                 life.writers -= 1
                 if life.writers <= 0 and life.readable_at == _NEVER:
                     life.end()
+            self._cache.forget(self._made)
 
     def _open(self, at: float) -> None:
         with self._cache.lock:
@@ -87,6 +90,9 @@ class _Request:
     ttl: Ttl
     fresh: list[Life]
     """Entries that become readable with the answer."""
+
+    made: list[Node]
+    """Nodes that were not there before."""
 
     @property
     def sections(self) -> Sequence[Section]:
@@ -166,7 +172,12 @@ class ProviderCache:
                 outcome, ends = self._in_units(request)
             used = self._write(request, ends, outcome.read_sections)
             self._forest.touch(request.path)
-            return Serving(self, outcome, request.fresh, used)
+            return Serving(self, outcome, request.fresh, used, request.made)
+
+    def forget(self, nodes: Sequence[Node]) -> None:
+        """Drop those of ``nodes``, given from the root on, that hold nothing any more."""
+        for node in reversed(nodes):
+            self._forest.prune(node)
 
     def _request(self, prompt: Prompt, now: float, scope: str) -> _Request:
         placement = {name: self.profile.placement(name) for name in prompt.settings}
@@ -175,7 +186,7 @@ class ProviderCache:
         if self._crowding and self.profile.rate_per_key:
             lane += self._machine(lane, now, self.profile.rate_per_key)
         keys = _keys(prompt, placement)
-        return _Request(prompt, now, self._forest.root(lane), keys, [], lifetime(prompt, self.profile), [])
+        return _Request(prompt, now, self._forest.root(lane), keys, [], lifetime(prompt, self.profile), [], [])
 
     def _machine(self, lane: bytes, now: float, rate: int) -> bytes:
         arrivals = self._arrivals.setdefault(lane, deque())
@@ -307,6 +318,7 @@ class ProviderCache:
                 request.parent(index), request.keys[index], request.group(index), request.sections[index]
             )
             request.path.append(node)
+            request.made.append(node)
         at_once = profile.readable == "start" or profile.cold_parallel_shares
         used: list[Life] = []
         for index, ttl in ends.items():

@@ -137,6 +137,12 @@ class Forest:
                 break
             self._drop(oldest)
 
+    def prune(self, node: Node) -> None:
+        """Drop a node that holds no entry and leads to none."""
+        held = node.life is not None and node.life.expires > -inf
+        if not held and not node.children and node in self._order:
+            self._drop(node)
+
     def _drop(self, node: Node) -> None:
         del self._order[node]
         if node.section is None or node.parent is None:
