@@ -65,7 +65,7 @@ lint: $(CORE)/$(READY)
 test: lint $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai) test-core
 
 test-core: $(CORE)/$(READY)
-	$(CORE)/bin/python $(PYTEST) -n $(JOBS) --dist loadgroup --ignore=tests/autogen --ignore=tests/crewai $(ARGS)
+	$(CORE)/bin/python $(PYTEST) -n $(JOBS) --ignore=tests/autogen --ignore=tests/crewai $(ARGS)
 
 test-autogen: $(AUTOGEN)/$(READY)
 	$(AUTOGEN)/bin/mypy adapters/autogen/cacheprefix_autogen
