@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.bench_toolcache`` prints a table and writes benchmarks/results/toolcache.json.
 Every figure is the best mean of many short batches, and the peers' batches alternate with ours, so
-that a busy machine disturbs few batches and both sides alike. Threads and processes are not measured here: tests hold them.
+that a busy machine disturbs few batches and both sides alike. Threads and processes are not
+measured here: tests hold them.
 """
 
 from __future__ import annotations

@@ -223,6 +223,9 @@ class SqliteStore:
             self._connection = None
 
     def _open(self) -> sqlite3.Connection:
+        # Results may be private: only this user reads the file, and SQLite's side files take its mode.
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         connection = sqlite3.connect(self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -306,7 +309,9 @@ class SqliteStore:
         self._touched.pop(key, None)
         self._touched[key] = None
         if len(self._touched) > _TOUCH_LIMIT:
-            self._write(self._settle)
+            # What cannot be noted now is forgotten: a slightly wrong order is no reason to fail a read.
+            with contextlib.suppress(StoreError):
+                self._write(self._settle)
         return value
 
     def _from_the_future(self, key: str) -> bool:

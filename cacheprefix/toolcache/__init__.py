@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cacheprefix.toolcache._cache import Attempt, ToolResultCache
+from cacheprefix.toolcache._attempt import Attempt
+from cacheprefix.toolcache._cache import ToolResultCache
 from cacheprefix.toolcache._codec import Codec, JsonCodec, looks_like_error
 from cacheprefix.toolcache._plan import Cacheable
 from cacheprefix.toolcache._repeats import RepeatDetector, repeat_message

@@ -13,13 +13,14 @@ from cacheprefix.stores._clock import steady
 from cacheprefix.stores._effects import Do, Effect, adrive, drive
 from cacheprefix.stores._fork import reset_in_child
 from cacheprefix.stores._lru import Lru
+from cacheprefix.toolcache._attempt import Attempt
 from cacheprefix.toolcache._codec import Codec, JsonCodec, Kept, looks_like_error
 from cacheprefix.toolcache._engine import Answer, Engine, Looked, departure_counter
 from cacheprefix.toolcache._flight import Ran, Run
 from cacheprefix.toolcache._plan import Cacheable, Plan, Planner, short
 from cacheprefix.toolcache._repeats import RepeatDetector, repeat_message
 from cacheprefix.toolcache._spec import DEFAULT_ALLOW, DEFAULT_DENY, Rules, ToolSpec
-from cacheprefix.toolcache._stats import OTHER, CacheStats, Counters, Outcome, ToolCall
+from cacheprefix.toolcache._stats import OTHER, CacheStats, Counters, ToolCall
 
 T = TypeVar("T")
 
@@ -90,7 +91,7 @@ class ToolResultCache:
         self._counters = Counters()
         self._names: dict[str, str] = {}
         self._conversations: OrderedDict[str, RepeatDetector] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._planner = Planner(
             Rules(allow, deny, ttl, ttls or {}, assume_writes=assume_writes),
             namespace=namespace,
@@ -208,9 +209,14 @@ class ToolResultCache:
         return Attempt(self, tool, arguments, scope, conversation)
 
     def new_turn(self, conversation: str) -> None:
-        """Start a conversation's repeat detection afresh; call it for every message of the user."""
+        """Start a conversation's repeat detection afresh; call it for every message of the user.
+
+        Also those below it: ``new_turn("thread")`` covers ``"thread/agent"``.
+        """
         with self._lock:
-            self._conversations.pop(conversation, None)
+            below = [name for name in self._conversations if name.startswith(f"{conversation}/")]
+            for name in (conversation, *below):
+                self._conversations.pop(name, None)
 
     def clear(self, scope: str | None = None) -> int:
         """Forget the results of a scope, or without one all results, counters and repeats.
@@ -240,7 +246,7 @@ class ToolResultCache:
 
     def after_fork(self) -> None:
         """Leave the parent's locks, flights and counts alone."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._counters.after_fork()
         self._engine.after_fork()
         self._conversations = OrderedDict()
@@ -314,82 +320,3 @@ class ToolResultCache:
                 self._observe(call)
             except Exception as error:
                 self._engine.failed(error)
-
-
-class Attempt:
-    """One call in two halves; see :meth:`ToolResultCache.begin`.
-
-    An attempt that is dropped without an end counts as failed, and those who wait for it go on.
-    """
-
-    def __init__(
-        self,
-        cache: ToolResultCache,
-        tool: ToolSpec,
-        arguments: Mapping[str, Any],
-        scope: str | None,
-        conversation: str | None,
-    ) -> None:
-        self.result: Any = None
-        self.outcome: Outcome | None = None
-        self._cache = cache
-        self._began = cache._clock()  # noqa: SLF001 - the cache's own second half
-        self._flow: Generator[Effect, Any, Answer] | None = None
-        self._watch: RepeatDetector | None = None
-        self._plan: Plan | None = None
-        if cache.enabled:
-            self._start(tool, arguments, scope, conversation)
-
-    @property
-    def answered(self) -> bool:
-        """Whether ``result`` is the call's answer, so that the tool must not run."""
-        return self.outcome in {"hit", "joined", "refused"}
-
-    def finish(self, result: Any) -> None:
-        """Say what the tool returned."""
-        self._step(Ran(result))
-
-    def fail(self, error: BaseException | None = None) -> None:
-        """Say that the tool raised; nothing is kept."""
-        self._step(Ran(error=error or RuntimeError("the tool failed")))
-
-    def _start(self, tool: ToolSpec, arguments: Mapping[str, Any], scope: str | None, conversation: str | None) -> None:
-        cache = self._cache
-        plan = self._plan = cache._plan(tool, arguments, scope)  # noqa: SLF001 - as above
-        watch = None if conversation is None else cache._watch(plan, conversation)  # noqa: SLF001 - as above
-        if watch is not None and not watch.start(plan.call, writes=bool(plan.writes)):
-            self.result = cache._refuse(plan, self._began, None)  # noqa: SLF001 - as above
-            self.outcome = "refused"
-            return
-        self._watch = watch
-        self._flow = cache._flow(plan, _never)  # noqa: SLF001 - as above
-        self._step(None)
-
-    def _step(self, ran: Ran | None) -> None:
-        flow, plan = self._flow, self._plan
-        if flow is None or plan is None:
-            return
-        try:
-            effect = flow.send(None) if ran is None else flow.send(ran)
-            while not isinstance(effect, Run):
-                effect = flow.send(effect.now())
-        except StopIteration as end:
-            answer: Answer = end.value
-            self._flow = None
-            self.outcome, self.result = answer.outcome, answer.ran.result
-            self._close()
-            self._cache._note(plan, answer, self._began)  # noqa: SLF001 - as above
-
-    def _close(self) -> None:
-        if self._watch is not None and self._plan is not None:
-            self._watch.finish(self._plan.call)
-            self._watch = None
-
-    def __del__(self) -> None:
-        if getattr(self, "_flow", None) is not None:
-            self._flow = None
-            self._close()
-
-
-def _never() -> Any:
-    raise RuntimeError("an attempt's tool is run by its caller")

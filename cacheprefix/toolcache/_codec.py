@@ -21,6 +21,9 @@ _MAGIC = b"cpt1"
 _HEAD = struct.Struct(">4sIdH")
 _CHECKED = 8
 
+# An object with more parts than this is large enough to be told so.
+_MAX_PARTS = 100_000
+
 _PLAIN = frozenset({str, int, bool, type(None)})
 
 
@@ -165,7 +168,7 @@ def _footprint(thing: Any) -> int:
     seen: set[int] = set()
     rest = [thing]
     total = 0
-    while rest:
+    while rest and len(seen) < _MAX_PARTS:
         item = rest.pop()
         if id(item) in seen or isinstance(item, type):
             continue

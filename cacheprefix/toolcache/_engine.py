@@ -66,7 +66,7 @@ class Engine:
         self._lease = lease
         self._is_error = is_error
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         # One name for all leases of this process: one that it failed to give back is its own still.
         self._owner = uuid.uuid4().hex
         # Generations whose bump failed: until it succeeds, nothing kept can be trusted.
@@ -184,7 +184,7 @@ class Engine:
 
     def after_fork(self) -> None:
         """Leave the parent's locks and flights alone."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._owner = uuid.uuid4().hex
         self.flights.after_fork()
 

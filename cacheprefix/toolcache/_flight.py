@@ -38,7 +38,9 @@ class Flights:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Re-entrant like all locks of this room: the collector may end a forgotten call anywhere,
+        # also in a thread that holds the lock.
+        self._lock = threading.RLock()
         self._running: dict[tuple[str, bytes], Flight] = {}
 
     def enter(self, key: str, stamp: bytes) -> tuple[Flight, bool]:
@@ -59,7 +61,7 @@ class Flights:
 
     def after_fork(self) -> None:
         """Forget the parent's flights: their threads do not exist in the child."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._running = {}
 
 

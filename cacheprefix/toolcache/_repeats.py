@@ -20,7 +20,7 @@ class RepeatDetector:
 
     def __init__(self, threshold: int = 2) -> None:
         self._threshold = threshold
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._window: deque[bytes] = deque(maxlen=max(1, 2 * threshold))
         self._running: Counter[bytes] = Counter()
         self._written: set[bytes] = set()

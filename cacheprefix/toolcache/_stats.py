@@ -114,7 +114,7 @@ class Counters:
     """The running counts, safe for threads."""
 
     _rows: dict[str, _Row] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
     store_errors: int = 0
 
     def hit(self, tool: str, saved: float) -> None:
@@ -153,7 +153,7 @@ class Counters:
 
     def after_fork(self) -> None:
         """Replace the lock in a forked child, which counts for itself."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.clear()
 
     def stats(self, enabled: bool, ttl: float | None, held: Mapping[str, tuple[int, int]]) -> CacheStats:  # noqa: FBT001 - mirrors the value's fields

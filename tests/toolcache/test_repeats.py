@@ -165,6 +165,16 @@ def test_conversations_are_counted_apart_and_only_when_named(read, tool) -> None
     assert cache.call(read, {}, tool, conversation="b").startswith("[error]")
 
 
+def test_a_new_turn_covers_all_agents_of_a_thread(read, tool) -> None:
+    """The user spoke to all of them, and to nobody in another thread."""
+    cache = ToolResultCache(repeats=1)
+    for who in ("t/a", "t/b", "t", "t2/a"):
+        cache.call(read, {}, tool, conversation=who)
+    cache.new_turn("t")
+    answers = [cache.call(read, {}, tool, conversation=who) for who in ("t/a", "t/b", "t", "t2/a")]
+    assert answers == ["content"] * 3 + [repeat_message("read", 1)]
+
+
 def test_the_threshold_is_configurable(read, tool) -> None:
     """And 0 switches it off."""
     cache = ToolResultCache(repeats=0)

@@ -244,6 +244,25 @@ def test_results_that_cannot_be_shared_are_made_for_each(read) -> None:
     assert [list(r) for r in results] == [[0, 1, 2]] * 6
 
 
+def test_a_forgotten_call_that_is_collected_under_a_lock_blocks_nobody(read) -> None:
+    """The collector may end an abandoned attempt in a thread that just holds the cache's own lock."""
+    cache = ToolResultCache()
+    attempt = cache.begin(read, {}, conversation="c")
+    done = threading.Event()
+
+    def collect() -> None:
+        nonlocal attempt
+        engine = cache._engine
+        with cache._lock, engine._lock, engine.flights._lock, cache._counters._lock:
+            del attempt
+            gc.collect()
+        done.set()
+
+    threading.Thread(target=collect, daemon=True).start()
+    assert done.wait(10)
+    assert cache.call(read, {}, lambda: "content") == "content"
+
+
 def test_different_calls_do_not_wait_for_each_other(read, make) -> None:
     """Only identical ones join."""
     cache = ToolResultCache(lease=20)

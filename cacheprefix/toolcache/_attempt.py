@@ -1,0 +1,96 @@
+"""One call in two halves."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix.stores._effects import Effect
+from cacheprefix.toolcache._engine import Answer
+from cacheprefix.toolcache._flight import Ran, Run
+from cacheprefix.toolcache._plan import Plan
+from cacheprefix.toolcache._repeats import RepeatDetector
+from cacheprefix.toolcache._spec import ToolSpec
+from cacheprefix.toolcache._stats import Outcome
+
+if TYPE_CHECKING:
+    from cacheprefix.toolcache._cache import ToolResultCache
+
+
+class Attempt:
+    """One call in two halves; see :meth:`ToolResultCache.begin`.
+
+    An attempt that is dropped without an end counts as failed, and those who wait for it go on.
+    """
+
+    def __init__(
+        self,
+        cache: ToolResultCache,
+        tool: ToolSpec,
+        arguments: Mapping[str, Any],
+        scope: str | None,
+        conversation: str | None,
+    ) -> None:
+        self.result: Any = None
+        self.outcome: Outcome | None = None
+        self._cache = cache
+        self._began = cache._clock()  # noqa: SLF001 - the cache's own second half
+        self._flow: Generator[Effect, Any, Answer] | None = None
+        self._watch: RepeatDetector | None = None
+        self._plan: Plan | None = None
+        if cache.enabled:
+            self._start(tool, arguments, scope, conversation)
+
+    @property
+    def answered(self) -> bool:
+        """Whether ``result`` is the call's answer, so that the tool must not run."""
+        return self.outcome in {"hit", "joined", "refused"}
+
+    def finish(self, result: Any) -> None:
+        """Say what the tool returned."""
+        self._step(Ran(result))
+
+    def fail(self, error: BaseException | None = None) -> None:
+        """Say that the tool raised; nothing is kept."""
+        self._step(Ran(error=error or RuntimeError("the tool failed")))
+
+    def _start(self, tool: ToolSpec, arguments: Mapping[str, Any], scope: str | None, conversation: str | None) -> None:
+        cache = self._cache
+        plan = self._plan = cache._plan(tool, arguments, scope)  # noqa: SLF001 - as above
+        watch = None if conversation is None else cache._watch(plan, conversation)  # noqa: SLF001 - as above
+        if watch is not None and not watch.start(plan.call, writes=bool(plan.writes)):
+            self.result = cache._refuse(plan, self._began, None)  # noqa: SLF001 - as above
+            self.outcome = "refused"
+            return
+        self._watch = watch
+        self._flow = cache._flow(plan, _never)  # noqa: SLF001 - as above
+        self._step(None)
+
+    def _step(self, ran: Ran | None) -> None:
+        flow, plan = self._flow, self._plan
+        if flow is None or plan is None:
+            return
+        try:
+            effect = flow.send(None) if ran is None else flow.send(ran)
+            while not isinstance(effect, Run):
+                effect = flow.send(effect.now())
+        except StopIteration as end:
+            answer: Answer = end.value
+            self._flow = None
+            self.outcome, self.result = answer.outcome, answer.ran.result
+            self._close()
+            self._cache._note(plan, answer, self._began)  # noqa: SLF001 - as above
+
+    def _close(self) -> None:
+        if self._watch is not None and self._plan is not None:
+            self._watch.finish(self._plan.call)
+            self._watch = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_flow", None) is not None:
+            self._flow = None
+            self._close()
+
+
+def _never() -> Any:
+    raise RuntimeError("an attempt's tool is run by its caller")
