@@ -54,6 +54,9 @@ class Record:
     usage: Mapping[str, Any] | None = None
     """What was reported, in the provider's own fields; it may be wrong on purpose."""
 
+    diagnostics: Mapping[str, Any] | None = None
+    """The explanation of a miss that was given with it."""
+
     output_tokens: int = 0
     modelled_ttft: float | None = None
     """Seconds to the first token by the latency model, slept or not."""
@@ -117,6 +120,7 @@ def _line(record: Record) -> dict[str, Any] | None:
         "headers": dict(record.headers) or None,
         "request": request,
         "usage": record.usage,
+        "diagnostics": record.diagnostics,
         "scope": record.scope or None,
         "response_started_ts": record.first_token_at,
         "response_ended_ts": record.ended_at,

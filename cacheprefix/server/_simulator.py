@@ -16,6 +16,7 @@ from cacheprefix.errors import BodyError
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, default_registry
 from cacheprefix.prompt import Api, CountTokens, Memo, Prompt, decode, estimate_tokens, loads
 from cacheprefix.server import _wire_anthropic, _wire_bedrock, _wire_chat, _wire_gemini, _wire_responses
+from cacheprefix.server._diagnostics import Diagnostician
 from cacheprefix.server._engine import ProviderCache, Serving
 from cacheprefix.server._latency import Latency
 from cacheprefix.server._named import NamedCaches
@@ -97,6 +98,7 @@ class Simulator:
             self._memo = Memo()
             self._caches: dict[tuple[str, str], ProviderCache] = {}
             self._sent: dict[str, int] = {}
+            self._diagnostician = Diagnostician()
             self._stored: OrderedDict[str, list[Any]] = OrderedDict()
             self._served = 0
 
@@ -234,6 +236,9 @@ class Simulator:
             output = reply.output_tokens
         stop: Stop = "length" if short or asked.max_output == 0 else "tools" if calls else "end"
         usage = wire.usage(outcome, output, profile)
+        if record.api == "anthropic":
+            record.diagnostics = self._diagnostician.explain(fields.get("diagnostics"), prompt)
+            self._diagnostician.remember(_wire_anthropic.answer_id(digits), prompt)
         turn = Turn(
             digits,
             record.model,
@@ -246,6 +251,7 @@ class Simulator:
             stop,
             output,
             _reported(usage, exchange.fault),
+            record.diagnostics,
         )
         if record.api == "openai-responses" and fields.get("store") is not False:
             self._store(turn, fields)

@@ -56,6 +56,9 @@ class Turn:
     usage: Mapping[str, Any] | None
     """In the wire form's own fields; None when it is left out on purpose."""
 
+    diagnostics: Mapping[str, Any] | None = None
+    """The provider's explanation of a miss, where the request asks for one."""
+
 
 class Wire(Protocol):
     """One wire form; the modules ``_wire_*`` are its implementations."""

@@ -90,10 +90,15 @@ def usage(outcome: CacheOutcome, output: int, profile: Profile) -> dict[str, Any
     }
 
 
+def answer_id(seed: str) -> str:
+    """The id of the answer to a prompt."""
+    return identifier("msg_01", seed)
+
+
 def answer(turn: Turn) -> dict[str, Any]:
     """A ``message``."""
-    made = {
-        "id": identifier("msg_01", turn.seed),
+    made: dict[str, Any] = {
+        "id": answer_id(turn.seed),
         "type": "message",
         "role": "assistant",
         "model": turn.model,
@@ -101,6 +106,8 @@ def answer(turn: Turn) -> dict[str, Any]:
         "stop_reason": _STOP[turn.stop],
         "stop_sequence": None,
     }
+    if "diagnostics" in turn.body:
+        made["diagnostics"] = turn.diagnostics
     return made if turn.usage is None else {**made, "usage": turn.usage}
 
 

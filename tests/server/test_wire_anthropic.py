@@ -191,3 +191,35 @@ async def test_the_async_client_streams(serve):
         answer = await client.messages.create(model=MODEL, max_tokens=500, messages=ASK, tools=[TOOL])
     assert text == "I look twice."
     assert answer.stop_reason == "tool_use"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"messages": [*ASK, {"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}]}, None),
+        ({"model": "claude-opus-5"}, "model_changed"),
+        ({"tools": [OTHER]}, "tools_changed"),
+        ({"system": "other"}, "system_changed"),
+        ({"messages": [{"role": "user", "content": "Please don't."}]}, "messages_changed"),
+        ({"tool_choice": {"type": "none"}}, "unavailable"),
+    ],
+)
+def test_the_provider_explains_a_miss_where_it_is_asked_to(serve, anthropic_client, change, reason):
+    """``diagnostics.cache_miss_reason`` against the message named (anthropic 2.11.0, types/diagnostics.py)."""
+    client = anthropic_client(serve("anthropic"))
+    request = {"model": MODEL, "max_tokens": 9, "system": SYSTEM, "tools": [TOOL], "messages": ASK}
+    first = client.messages.create(**request, diagnostics={"previous_message_id": None})
+    assert first.diagnostics is None
+    second = client.messages.create(**{**request, **change}, diagnostics={"previous_message_id": first.id})
+    found = second.diagnostics and second.diagnostics.cache_miss_reason.type
+    assert found == reason
+
+
+def test_an_unknown_message_cannot_be_compared_with(serve, anthropic_client):
+    """previous_message_not_found."""
+    client = anthropic_client(serve("anthropic"))
+    answer = client.messages.create(
+        model=MODEL, max_tokens=9, messages=ASK, diagnostics={"previous_message_id": "msg_none"}
+    )
+    assert answer.diagnostics.cache_miss_reason.type == "previous_message_not_found"
