@@ -17,10 +17,9 @@ VERSION = 1
 
 
 class Conversation:
-    """The state of one conversation. Safe to use from several threads; adapters keep ``dumps()`` where the
-    framework keeps its own state.
+    """The state of one conversation. Safe to use from several threads.
 
-    ``id`` is the framework's thread or run id, ``scope`` who may share with it. The ledger only grows.
+    Adapters keep ``dumps()`` where the framework keeps its own state. ``id`` is the framework's thread or run id, ``scope`` who may share with it. The ledger only grows.
     """
 
     def __init__(self, id: str, *, scope: str = "", prefix_key: str = "", ledger: Ledger | None = None) -> None:  # noqa: A002

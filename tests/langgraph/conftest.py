@@ -4,12 +4,14 @@ import pytest
 
 pytest.importorskip("langgraph", reason="the LangGraph adapter is tested in its own environment (make test)")
 
-from cacheprefix import Session, SharedPrefix
-from cacheprefix.prompt import ESTIMATE, decode
-from cacheprefix.server import SimulatedProvider
 from langchain_anthropic import ChatAnthropic
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.prompt import ESTIMATE, decode
+from cacheprefix.server import SimulatedProvider
+
 
 @tool
 def read_file(path: str) -> str:
@@ -42,7 +44,11 @@ class Bench:
     def model(self, **options):
         if self.kind == "anthropic":
             return ChatAnthropic(
-                model="claude-sonnet-4-6", base_url=self.provider.anthropic_base_url, api_key="k", max_retries=0, **options
+                model="claude-sonnet-4-6",
+                base_url=self.provider.anthropic_base_url,
+                api_key="k",
+                max_retries=0,
+                **options,
             )
         return ChatOpenAI(
             model="gpt-5.6",
@@ -80,5 +86,6 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(params=KINDS)
 def bench(request):
+    """A real model of each kind and the provider it talks to."""
     with SimulatedProvider(rules=RULES[request.param]) as provider:
         yield Bench(request.param, provider)

@@ -5,12 +5,13 @@ import operator
 from typing import Annotated
 
 import pytest
-from cacheprefix.server import Latency, SimulatedProvider
-from cacheprefix_langgraph import forked, wrap_model
 from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 from typing_extensions import TypedDict
+
+from cacheprefix.server import Latency, SimulatedProvider
+from cacheprefix_langgraph import forked, wrap_model
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 200
 WORKERS = 4
@@ -41,6 +42,7 @@ def fan(model, session, *, later):
 
 
 def go(graph, later):
+    """Run the graph, sync or async."""
     given = {"messages": [HumanMessage("Look into it.")], "reports": []}
     return asyncio.run(graph.ainvoke(given)) if later else graph.invoke(given)
 
@@ -100,6 +102,8 @@ def test_when_the_leader_fails_the_others_still_answer(slow, monkeypatch):
 
 
 def model_text(model, session, number):
+    """One forked call, as a node makes it."""
+
     @forked(session, role=f"r{number}")
     def node(state):
         return model.invoke([SystemMessage(f"You are {number}."), *state["messages"]]).text

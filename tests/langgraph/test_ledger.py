@@ -4,12 +4,13 @@ import operator
 from typing import Annotated
 
 import pytest
-from cacheprefix import ToolResultBudget
-from cacheprefix_langgraph import PrefixState, forked, wrap_model
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, Send
+
+from cacheprefix import ToolResultBudget
+from cacheprefix_langgraph import PrefixState, forked, wrap_model
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
 LONG = "\n".join(f"{number}: a line of a long tool result" for number in range(2000))
@@ -20,6 +21,7 @@ class State(MessagesState, PrefixState):
 
 
 def history():
+    """A conversation with one long tool result."""
     return [
         HumanMessage("Read it.", id="h"),
         AIMessage("", tool_calls=[{"id": "c1", "name": "read_file", "args": {"path": "a"}}], id="a"),
@@ -28,12 +30,17 @@ def history():
 
 
 def build(bench, session, shape="dict", state=State, saver=None):
+    """A graph of one node."""
     model = wrap_model(bench.model(), session)
 
     def speak(given):
         answer = model.invoke([SystemMessage("You read."), *given["messages"]])
         text = AIMessage(answer.text)
-        shapes = {"dict": {"messages": [text]}, "command": Command(update={"messages": [text]}), "list": [Command(update={"messages": [text]})]}
+        shapes = {
+            "dict": {"messages": [text]},
+            "command": Command(update={"messages": [text]}),
+            "list": [Command(update={"messages": [text]})],
+        }
         return shapes[shape]
 
     graph = StateGraph(state)
@@ -44,6 +51,7 @@ def build(bench, session, shape="dict", state=State, saver=None):
 
 
 def budget(tokens):
+    """The session option of a tool-result budget."""
     return {"budget": ToolResultBudget(max_tokens=tokens)}
 
 
@@ -105,7 +113,9 @@ def test_parallel_branches_decide_alike_and_their_ledgers_join(bench):
 
     graph = StateGraph(Fan)
     graph.add_node("worker", worker)
-    graph.add_conditional_edges(START, lambda s: [Send("worker", {"messages": s["messages"]}) for _ in range(3)], ["worker"])
+    graph.add_conditional_edges(
+        START, lambda s: [Send("worker", {"messages": s["messages"]}) for _ in range(3)], ["worker"]
+    )
     graph.add_edge("worker", END)
     out = graph.compile().invoke({"messages": history(), "reports": []})
     assert len(out["reports"]) == 3

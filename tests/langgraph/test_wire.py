@@ -1,14 +1,16 @@
 """The invariants on recorded wire bytes: fork identity, inert observing, failing open."""
 
 import asyncio
+from itertools import pairwise
 
 import pytest
-from cacheprefix import Session, SharedPrefix
-from cacheprefix.prompt import chain
-from cacheprefix_langgraph import PrefixMiddleware, forked, wrap_model
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.prompt import chain
+from cacheprefix_langgraph import PrefixMiddleware, forked, wrap_model
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
 """About 1,250 tokens by the estimate: above the minimum of every rule set tested here."""
@@ -48,6 +50,7 @@ def team(model, session, how="invoke", own=()):
 
 
 def go(graph, how, text="Please begin."):
+    """Run the graph, sync or async."""
     given = {"messages": [HumanMessage(text)]}
     return asyncio.run(graph.ainvoke(given)) if how.startswith("a") else graph.invoke(given)
 
@@ -59,7 +62,7 @@ def test_every_fork_begins_with_the_sections_of_the_shared_part(bench, how):
     go(team(wrap_model(bench.model(), session), session, how), how)
     prompts = bench.prompts()
     assert len(prompts) == 3
-    for earlier, later in zip(prompts, prompts[1:], strict=False):
+    for earlier, later in pairwise(prompts):
         shared = earlier.sections[:-1]
         assert later.sections[: len(shared)] == shared
         assert [s.data for s in later.sections[: len(shared)]] == [s.data for s in shared]

@@ -18,6 +18,7 @@ messages = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), texts), ma
 
 
 def prompt(history, system="S", tools=("a",), **settings):
+    """A chat prompt."""
     body = {
         "model": "m",
         "tools": [{"type": "function", "function": {"name": name, "parameters": {}}} for name in tools],
@@ -69,9 +70,7 @@ def test_a_shared_part_below_the_minimum_is_a_warning():
 
 def test_an_edited_message_is_unsafe_at_its_path():
     """The place is named as in the body."""
-    found = compatibility(
-        prompt([("user", "a"), ("user", "b")]), prompt([("user", "x"), ("user", "b")]), PLACEMENT
-    )
+    found = compatibility(prompt([("user", "a"), ("user", "b")]), prompt([("user", "x"), ("user", "b")]), PLACEMENT)
     assert found.level == "unsafe"
     assert "messages[1].content" in found.reasons[0]
 

@@ -8,6 +8,7 @@ from cacheprefix.prefix import Gate
 
 
 def run_threads(count, work):
+    """Start threads."""
     threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()

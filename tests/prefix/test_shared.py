@@ -13,6 +13,7 @@ names = st.lists(st.text("abcdefgh", min_size=1, max_size=4), min_size=1, max_si
 
 
 def tool(name, description="d", **parameters):
+    """A tool in Anthropic's form."""
     return {
         "name": name,
         "description": description,
@@ -54,7 +55,7 @@ def test_the_mappings_of_a_prefix_cannot_be_changed():
 
 def test_one_name_with_two_schemas_is_an_error_at_set_up():
     """The error names the tool and what differs."""
-    with pytest.raises(ToolClashError, match="'read' is declared twice.*description differs") as caught:
+    with pytest.raises(ToolClashError, match=r"'read' is declared twice.*description differs") as caught:
         union_tools([tool("read"), tool("read", "other")])
     assert caught.value.name == "read"
 

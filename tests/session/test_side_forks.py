@@ -5,6 +5,7 @@ import asyncio
 import anthropic
 import openai
 import pytest
+
 from cacheprefix import AbortHandle, ForkPolicy, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.errors import AbortedError, UnsafeForkError
 from cacheprefix.prompt import ESTIMATE, decode
@@ -42,7 +43,13 @@ class Client:
         schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
         if self.kind == "anthropic":
             tool = {"name": "look", "description": "Look.", "input_schema": schema}
-            return {"model": "claude-sonnet-4-6", "max_tokens": 500, "system": SYSTEM, "tools": [tool], "messages": history}
+            return {
+                "model": "claude-sonnet-4-6",
+                "max_tokens": 500,
+                "system": SYSTEM,
+                "tools": [tool],
+                "messages": history,
+            }
         if self.kind == "openai-responses":
             tool = {"type": "function", "name": "look", "description": "Look.", "parameters": schema, "strict": False}
             return {"model": "gpt-5.6", "instructions": SYSTEM, "tools": [tool], "input": history}
@@ -58,6 +65,7 @@ class Client:
 
 @pytest.fixture(params=KINDS)
 def client(request):
+    """Both SDK clients and the provider they talk to."""
     with SimulatedProvider(rules=RULES[request.param], script=script) as provider:
         made = Client(request.param, provider)
         yield made
@@ -66,10 +74,12 @@ def client(request):
 
 
 def session(**options):
+    """A session that counts as the provider does."""
     return Session(SharedPrefix(system=SYSTEM), counter=ESTIMATE, **options)
 
 
 def ask(client, text="a side question", on=None, **options):
+    """Ask a side question of the parent."""
     return (on or session()).fork(text, body=client.parent(), api=client.kind, send=client.send, **options)
 
 

@@ -101,7 +101,7 @@ def session_of(model: Any) -> Session | None:
 
 def api_of(payload: Mapping[str, Any], model: BaseChatModel) -> Api:
     """The wire form of a payload that a chat model class built."""
-    if "anthropic" in model._llm_type:  # noqa: SLF001 - LangChain's own name for the kind of model
+    if "anthropic" in model._llm_type:
         return "anthropic"
     return "openai-responses" if "input" in payload else "openai-chat"
 
@@ -249,7 +249,7 @@ def _rewritten(
 ) -> tuple[Any, dict[str, Any]] | None:
     responses = bool(getattr(model, "use_responses_api", False))
     kwargs, said = _with_union(model, kwargs, frame, responses=responses)
-    messages = model._convert_input(given).to_messages()  # noqa: SLF001 - the class's own conversion
+    messages = model._convert_input(given).to_messages()
     done = rewrite(messages, frame, model.__dict__[VIEWS], allowed=said, model=_model_name(model))
     if not _worth(model, done, frame):
         return None
@@ -358,7 +358,7 @@ def _boundary(model: Any, base: type[BaseChatModel], payload: dict[str, Any], se
     session, api = _session(model, sending), api_of(payload, model)
 
     def own_sections(messages: list[BaseMessage]) -> int:
-        body = base._get_request_payload(model, messages)  # type: ignore[attr-defined]  # noqa: SLF001
+        body = base._get_request_payload(model, messages)  # type: ignore[attr-defined]
         return len(session.decode({"messages": [], **body, "tools": []}, api).tier("messages"))
 
     return boundary(done, own_sections)

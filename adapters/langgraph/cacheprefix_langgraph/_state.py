@@ -92,4 +92,4 @@ def _command(command: Command[Any], update: dict[str, Any]) -> Any:
     if isinstance(command.update, dict):
         merged = merge_json(command.update.get(CHANNEL), update[CHANNEL])
         return replace(command, update={**command.update, CHANNEL: merged})
-    return replace(command, update=[*command._update_as_tuples(), (CHANNEL, update[CHANNEL])])  # noqa: SLF001 - as LangGraph does
+    return replace(command, update=[*command._update_as_tuples(), (CHANNEL, update[CHANNEL])])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ def register(cli: Any) -> None:
         yes: bool = typer.Option(False, "--yes", help="Do not ask before a real run."),  # noqa: FBT001, FBT003
     ) -> None:
         """Run a code-review team unmodified and on a shared prefix, and show what was saved."""
+        # What the unmodified runs lose is the demonstration's subject and stands in the table, not in the log.
+        logging.getLogger("cacheprefix").setLevel(logging.ERROR)
         found = _real(source, provider, model, yes) if provider else _simulated(source, rules, latency)
         if as_json:
             from cacheprefix_langgraph.demo._run import as_data  # noqa: PLC0415 - loads LangGraph

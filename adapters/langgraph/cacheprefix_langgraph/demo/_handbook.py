@@ -1,6 +1,4 @@
-"""What the demonstration's team shares and what each role adds. Plain text, as a real team would keep \
-it.
-"""
+"""What the demonstration's team shares and what each role adds, as a real team would keep it."""
 
 HANDBOOK = """\
 You work in a code-review team. The team reads a Python package that it has never seen, agrees on what \
