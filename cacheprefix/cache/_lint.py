@@ -37,7 +37,7 @@ _PATTERNS: tuple[tuple[Smell, re.Pattern[str]], ...] = (
     (
         "timestamp",
         re.compile(
-            r"(?i)\b(?:today(?:'s date)?|current (?:date|time)|the (?:date|time)|now) (?:is|:)?\s*:?\s*"
+            r"(?i)\b(?:today(?:'s date)?|current (?:date|time)|the (?:date|time)|now)\s*(?:is|:)?\s*"
             r"(?:\w+,? )?(?:\d{4}-\d{2}-\d{2}|\d{1,2} \w+ \d{4}|\w+ \d{1,2},? \d{4}|\d{1,2}:\d{2})"
         ),
     ),

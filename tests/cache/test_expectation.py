@@ -40,6 +40,7 @@ def claude(*blocks: tuple[str, str | None], model: str = "claude-sonnet-4-5", **
 
 
 def rules(name: str) -> Profile:
+    """A shipped row."""
     return default_registry().get(name)
 
 

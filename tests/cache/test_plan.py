@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ LONG = "handbook " * 700
 
 
 def rules(name: str) -> Profile:
+    """A shipped row."""
     return default_registry().get(name)
 
 
@@ -46,6 +48,7 @@ def planned(
 
 
 def places(prompt: Prompt) -> list[str]:
+    """Paths of the marked sections."""
     return [section.path for section in prompt.sections if section.marker is not None]
 
 
@@ -131,7 +134,7 @@ def test_anchors_keep_a_long_turn_in_reach() -> None:
     prompt, _ = planned(body)
     numbers = [int(path.rsplit("[", 1)[1][:-1]) for path in places(prompt) if path.startswith("messages")]
     assert numbers[-1] == 39
-    assert all(b - a <= 15 for a, b in zip(numbers, numbers[1:], strict=False))
+    assert all(b - a <= 15 for a, b in pairwise(numbers))
 
 
 def test_thinking_and_empty_text_are_never_marked() -> None:
@@ -242,7 +245,7 @@ BLOCKS = st.sampled_from(
     gap=st.sampled_from([None, 10.0, 600.0]),
 )
 def test_marking_never_changes_content_nor_earns_a_refusal(
-    rows: list[list[dict[str, Any]]], boundary: int | None, top: bool, gap: float | None
+    *, rows: list[list[dict[str, Any]]], boundary: int | None, top: bool, gap: float | None
 ) -> None:
     """Whatever was there: the prompt stays equal, the given body stays as it was, the provider accepts the marks."""
     messages = [{"role": ("user", "assistant")[i % 2], "content": blocks} for i, blocks in enumerate(rows)]

@@ -26,7 +26,7 @@ class Desk:
         self.now = 0.0
 
     def call(
-        self, prompt: Prompt, *, usage: Usage | None | str = "", diagnostics: Any = None, **options: Any
+        self, prompt: Prompt, *, usage: Usage | str | None = "", diagnostics: Any = None, **options: Any
     ) -> Verdict:
         """One request and its answer, a second later than the last."""
         self.now += 1
@@ -44,6 +44,7 @@ class Desk:
 def chat(
     *texts: str, system: str = SYSTEM, tools: tuple[str, ...] = ("a", "b"), model: str = "m", **fields: Any
 ) -> Prompt:
+    """A chat with a long system prompt and two tools; user and assistant in turn."""
     rows: list[dict[str, Any]] = [{"role": "system", "content": system}]
     rows += [{"role": ("user", "assistant")[i % 2], "content": f"{text} " * 30} for i, text in enumerate(texts)]
     functions = [{"type": "function", "function": {"name": name, "description": "does " * 9 + name}} for name in tools]
