@@ -12,7 +12,7 @@ _SESSIONS = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the counts say. ``expected`` is the session's previous input in whole blocks."""
+    """What the counts say. ``expected`` is what the session's previous call left, in whole blocks."""
 
     kind: str
     cause: str
@@ -30,7 +30,9 @@ class CountsOnly:
         """Set one call against its session."""
         before = self._last.pop(session, None)
         if usage.input_tokens is not None and not usage.summed:
-            self._last[session] = (index, usage.input_tokens)
+            # Where writes are counted, what was neither read nor written was not left in the cache.
+            left = (usage.cache_read_tokens or 0) + (usage.cache_write_tokens or 0)
+            self._last[session] = (index, left if usage.cache_write_tokens else usage.input_tokens)
             if len(self._last) > _SESSIONS:
                 self._last.popitem(last=False)
         read = usage.cache_read_tokens

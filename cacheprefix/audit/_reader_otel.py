@@ -96,7 +96,7 @@ class _Span:
     def record(self, by_id: Mapping[str, _Span]) -> Record:
         """What the span says of its request."""
         found = self.attributes
-        start = seconds(self.start, "startTimeUnixNano")
+        start = _nanoseconds(self.start, "startTimeUnixNano")
         wait = found.get("gen_ai.response.time_to_first_chunk")
         first = start + float(wait) if start is not None and isinstance(wait, (int, float)) else None
         names = ("gen_ai.request.model", "gen_ai.response.model")
@@ -114,7 +114,7 @@ class _Span:
             agent=self._agent(by_id),
             usage={name: count for name, count in found.items() if name.startswith("gen_ai.usage.")} or None,
             response_started_ts=first,
-            response_ended_ts=seconds(self.end, "endTimeUnixNano"),
+            response_ended_ts=_nanoseconds(self.end, "endTimeUnixNano"),
             failed=self.failed,
         )
 
@@ -188,6 +188,15 @@ def _numbered(found: Mapping[str, Any]) -> list[dict[str, Any]]:
             for _, one in sorted(told_calls.items())
         ]
     return [{"role": "assistant", "content": None, **rows[at]} for at in sorted(rows)]
+
+
+def _nanoseconds(value: Any, path: str) -> float | None:
+    """OTLP writes nanoseconds, as a number or as text; the console exporter writes ISO 8601."""
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value / 1e9
+    return seconds(value, path)
 
 
 def _attributes(given: Any) -> Mapping[str, Any]:

@@ -44,7 +44,7 @@ def split(text: str) -> list[dict[str, str]]:
         made = [{"role": "user", "content": head}]
     else:
         made = []
-    for mark, following in zip(marks, [*marks[1:], None], strict=True):
+    for mark, following in zip(marks, [*marks[1:], None], strict=False):
         end = len(text) if following is None else following.start()
         made.append({"role": mark[1], "content": text[mark.end() : end]})
     return made

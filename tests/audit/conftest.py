@@ -1,0 +1,6 @@
+"""Makes the log generator beside this file importable by its own name."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
