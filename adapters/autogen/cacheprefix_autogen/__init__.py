@@ -2,12 +2,17 @@
 
 from cacheprefix_autogen._client import CachedUsage, PrefixClient, PrefixClientConfig
 from cacheprefix_autogen._context import ForkContext
+from cacheprefix_autogen._fork_agent import ForkAgent, ForkAgentConfig
+from cacheprefix_autogen._request import ForkRequest
 from cacheprefix_autogen._settings import PrefixSettings, forget_sessions
 from cacheprefix_autogen._wrap import session_of, unwrap, wrap
 
 __all__ = [
     "CachedUsage",
+    "ForkAgent",
+    "ForkAgentConfig",
     "ForkContext",
+    "ForkRequest",
     "PrefixClient",
     "PrefixClientConfig",
     "PrefixSettings",

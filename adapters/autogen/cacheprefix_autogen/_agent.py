@@ -16,6 +16,7 @@ from cacheprefix.errors import ToolClashError
 
 from cacheprefix_autogen._client import PrefixClient
 from cacheprefix_autogen._context import STATE
+from cacheprefix_autogen._fork_agent import ForkAgent
 from cacheprefix_autogen._group import Group
 from cacheprefix_autogen._layout import adopt
 from cacheprefix_autogen._member import Member, ToolMemory, Volatile
@@ -55,6 +56,8 @@ def bind_agent(
     volatile: Volatile | None = None,
 ) -> Binding:
     """Bind one agent. ``rank`` is its place among the participants; ``private`` agents share no conversation."""
+    if isinstance(agent, ForkAgent):
+        return _bind_fork_agent(agent, group, rank, private, tool_memory, volatile)
     if isinstance(agent, MessageFilterAgent):
         return _bind_filter(agent, group, rank, private, tool_memory, volatile)
     session = group.session
@@ -78,6 +81,24 @@ def bind_agent(
     if isinstance(client, ChatCompletionClient):
         binding.patches.set("_model_client", PrefixClient(client, session, role=agent.name, member=member))
     _watch_turns(agent, group, member, binding.patches)
+    return binding.attach()
+
+
+def _bind_fork_agent(
+    agent: ForkAgent,
+    group: Group,
+    rank: int,
+    private: bool,  # noqa: FBT001 - passed through
+    tool_memory: ToolMemory,
+    volatile: Volatile | None,
+) -> Binding:
+    binding = Binding(agent, group.session)
+    known = vars(agent.inner).get(BINDING)
+    if isinstance(known, Binding):
+        known.undo()
+    binding.inner.append(
+        bind_agent(agent.inner, group, rank=rank, private=private, tool_memory=tool_memory, volatile=volatile)
+    )
     return binding.attach()
 
 

@@ -19,6 +19,7 @@ from cacheprefix_autogen._agent import Binding, adopt_tools, bind_agent, runners
 from cacheprefix_autogen._client import PrefixClient
 from cacheprefix_autogen._common import common_text
 from cacheprefix_autogen._context import STATE
+from cacheprefix_autogen._fork_agent import ForkAgent
 from cacheprefix_autogen._group import Group
 from cacheprefix_autogen._member import Member, ToolMemory, Volatile
 from cacheprefix_autogen._native import model_of
@@ -95,6 +96,8 @@ def _agents(target: Any) -> list[BaseChatAgent]:
         return [agent for participant in target._participants for agent in _agents(participant)]  # noqa: SLF001
     if isinstance(target, MessageFilterAgent):
         return _agents(target._wrapped_agent)  # noqa: SLF001
+    if isinstance(target, ForkAgent):
+        return _agents(target.inner)
     if isinstance(target, SocietyOfMindAgent):
         return [target, *_agents(target._team)]  # noqa: SLF001
     return [target]
@@ -134,6 +137,10 @@ def _bind_runner(runner: Any, session: Session, options: Mapping[str, Any]) -> B
     bound = vars(runner).get(BINDING)
     if isinstance(bound, Binding):
         return bound
+    session.note(
+        f"{runner.name!r} works as a tool and starts from its own task: it shares the common system text and no "
+        "conversation, since inheriting its caller's would cost more than it saves"
+    )
     child = session.child(runner.name, SharedPrefix(system=session.prefix.system))
     if isinstance(runner, BaseGroupChat):
         return _bind_team(runner, child, options)
@@ -186,6 +193,10 @@ def _bind_callers(team: BaseGroupChat, group: Group, binding: Binding) -> None:
         member = _selector(team, group, binding, models)
     elif isinstance(team, MagenticOneGroupChat):
         member = OrchestratorMember(session, group.transcript)
+        session.note(
+            "Magentic-One's orchestrator keeps its own messages: as forks of the agents' prefix they would cost "
+            "more where reads are half price"
+        )
     else:
         member = Member(session, "manager", alone=True)
     wrapped = PrefixClient(client, session, role=member.name, member=member)

@@ -1,0 +1,91 @@
+"""Core agents on the gRPC runtime, in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from autogen_teams import HANDBOOK, TASK, Says, common, prompts, role, tail_index
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.errors import SetupError
+from cacheprefix_autogen import ForkRequest, wrap
+
+WORKER = Path(__file__).parent / "grpc_worker.py"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def test_a_fork_request_survives_json_and_is_answered_on_the_same_prefix(provide, new_client):
+    """What another process sends shares everything that the wrapped agent was sent."""
+    provider = provide("openai", Says())
+    agent = wrap(role("planner", new_client(provider)), Session(SharedPrefix(system=HANDBOOK)))
+    await agent.run(task=TASK)
+    request = ForkRequest.of(agent, role="critic", instruction="You are the critic.")
+    received = ForkRequest.model_validate_json(request.model_dump_json())
+    assert received == request
+    await received.answer(new_client(provider))
+    first, second = prompts(provider.requests)
+    assert common(first, second) == tail_index(first)
+    assert second.sections[-1].text.startswith('<role name="critic">')
+
+
+async def test_an_agent_that_is_not_wrapped_has_no_fork_request(provide, new_client):
+    """The error names what to do."""
+    with pytest.raises(SetupError, match="wrap it first"):
+        ForkRequest.of(role("planner", new_client(provide("openai"))))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+async def test_two_worker_processes_answer_on_one_prefix(provide, new_client):
+    """Requests of two gRPC workers and of this process share all but the role's text."""
+    grpc = pytest.importorskip("autogen_ext.runtimes.grpc")
+    from autogen_core import AgentId, try_get_known_serializers_for_type
+    from grpc_worker import Answer
+
+    provider = provide("openai", Says())
+    agent = wrap(role("planner", new_client(provider)), Session(SharedPrefix(system=HANDBOOK)))
+    await agent.run(task=TASK)
+    address = f"127.0.0.1:{_free_port()}"
+    host = grpc.GrpcWorkerAgentRuntimeHost(address=address)
+    host.start()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), address, name, provider.openai_base_url],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("critic", "writer")
+    ]
+    try:
+        for worker in workers:
+            assert (await asyncio.to_thread(worker.stdout.readline)).strip() == "ready"
+        caller = grpc.GrpcWorkerAgentRuntime(host_address=address)
+        for kind in (ForkRequest, Answer):
+            caller.add_message_serializer(try_get_known_serializers_for_type(kind))
+        await caller.start()
+        for name in ("critic", "writer"):
+            request = ForkRequest.of(agent, role=name, instruction=f"You are the {name}.")
+            answer = await asyncio.wait_for(caller.send_message(request, AgentId(name, "default")), 60)
+            assert answer.text.startswith(f"{name} speaks")
+        await caller.stop()
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.wait(10)
+            worker.stdout.close()
+        await host.stop()
+    own, critic, writer = prompts(provider.requests)
+    assert common(own, critic) == tail_index(own)
+    assert common(critic, writer) == tail_index(critic)
