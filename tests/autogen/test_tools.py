@@ -1,0 +1,219 @@
+"""Memory, tool servers, code executors, structured output, budgets."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from autogen_agentchat.agents import ApprovalRequest, ApprovalResponse, CodeExecutorAgent, UserProxyAgent
+from autogen_agentchat.messages import StructuredMessage
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
+from autogen_core.memory import ListMemory, MemoryContent
+from autogen_core.model_context import BufferedChatCompletionContext
+from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
+from cacheprefix import Session, SharedPrefix, ToolResultBudget
+from cacheprefix.server import Queue, Reply, ToolCall
+from cacheprefix_autogen import session_of, wrap
+from pydantic import BaseModel
+
+
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+async def test_memory_stands_behind_the_shared_part_once(provide, new_client, api):
+    """AutoGen adds memory as another system message every turn; the fork shows this turn's in its tail."""
+    memory = ListMemory(name="facts")
+    await memory.add(MemoryContent(content="The sky is green.", mime_type="text/plain"))
+    provider = provide(api, Says())
+    agents = [role(n, new_client(provider, api=api), memory=[memory]) for n in ROLES[:2]]
+    team = wrap(RoundRobinGroupChat(agents, max_turns=4))
+    await team.run(task=TASK)
+    sent = prompts(provider.requests)
+    assert len(sent) == 4
+    for before, after in zip(sent, sent[1:]):
+        assert common(before, after) == tail_index(before)
+    assert ["The sky is green." in prompt.sections[-1].text for prompt in sent] == [True] * 4
+    assert all(sum(s.text.count("The sky is green.") for s in prompt.sections) == 1 for prompt in sent)
+
+
+async def test_the_tools_of_a_server_are_in_the_union_from_the_first_request(provide, new_client):
+    """An MCP workbench is asked before the first turn, so that its tools do not arrive in the middle."""
+    mcp = pytest.importorskip("autogen_ext.tools.mcp")
+    server = mcp.StdioServerParams(command=sys.executable, args=[str(Path(__file__).parent / "mcp_tools.py")])
+    steps = {"critic": (ToolCall("z_lookup", {"query": "q"}), "looked")}
+    provider = provide("openai", Says(steps))
+    async with mcp.McpWorkbench(server) as workbench:
+        agents = [
+            role("planner", new_client(provider), tools=[search()]),
+            role("critic", new_client(provider), workbench=workbench, reflect_on_tool_use=True),
+        ]
+        team = wrap(RoundRobinGroupChat(agents, max_turns=2))
+        await team.run(task=TASK)
+    names = [[tool["function"]["name"] for tool in record.json["tools"]] for record in provider.requests]
+    assert names == [["search", "z_lookup"]] * 3
+    assert "looked up q on the server" in provider.requests[2].prompt.sections[-1].text
+
+
+class Executor(CodeExecutor):
+    """Says what it was given, without running it."""
+
+    async def execute_code_blocks(
+        self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
+    ) -> CodeResult:
+        return CodeResult(exit_code=0, output=f"ran {code_blocks[0].code.strip()}")
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def restart(self) -> None: ...
+
+
+def approve(_: ApprovalRequest) -> ApprovalResponse:
+    """Everything may run, since nothing does."""
+    return ApprovalResponse(approved=True, reason="a test")
+
+
+async def test_a_code_executor_with_a_model_is_a_fork_like_others(provide, new_client):
+    """Its requests extend the shared prefix, and what it ran is public."""
+    steps = {"coder": ("```python\nprint(1)\n```",)}
+    provider = provide("openai", Says(steps))
+    coder = CodeExecutorAgent(
+        "coder",
+        Executor(),
+        model_client=new_client(provider),
+        system_message=f"You are the coder.\n\n{HANDBOOK}",
+        approval_func=approve,
+    )
+    team = wrap(RoundRobinGroupChat([role("planner", new_client(provider)), coder], max_turns=3))
+    await team.run(task=TASK)
+    sent = prompts(provider.requests)
+    assert common(sent[0], sent[1]) == tail_index(sent[0])
+    assert sent[2].sections[-1].text == "ran print(1)"
+    assert any("[coder]" in section.text for section in sent[-1].sections)
+    assert session_of(team).failures == {}
+
+
+async def test_agents_without_a_model_are_heard_by_the_others(provide, new_client):
+    """A user proxy's and a plain executor's messages stand in the transcript in their order."""
+    provider = provide("openai", Says())
+    agents = [
+        role("planner", new_client(provider)),
+        UserProxyAgent("human", input_func=lambda _: "I agree."),
+        CodeExecutorAgent("runner", Executor(), approval_func=approve),
+    ]
+    team = wrap(RoundRobinGroupChat(agents, max_turns=4))
+    await team.run(task=TASK)
+    heads = [s.text.split("\n")[0] for s in provider.requests[-1].prompt.tier("messages")]
+    assert heads[:-1] == ["[user]", "[planner]", "[human]", "[runner]"]
+
+
+class Verdict(BaseModel):
+    """An answer in a form."""
+
+    verdict: str
+
+
+# AutoGen dumps the SDK's parsed answer, which the SDK's own types do not foresee.
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+async def test_structured_answers_are_a_lane_of_their_own_with_their_own_tools(provide, new_client):
+    """A response schema separates requests anyway, so the union is not carried along."""
+    provider = provide("openai", Says({"critic": ('{"verdict": "good"}',)}))
+    agents = [
+        role("planner", new_client(provider), tools=[search()]),
+        role("critic", new_client(provider), output_content_type=Verdict),
+    ]
+    types = [StructuredMessage[Verdict]]
+    team = wrap(RoundRobinGroupChat(agents, max_turns=3, custom_message_types=types))
+    result = await team.run(task=TASK)
+    planner, critic, again = provider.requests
+    assert isinstance(result.messages[2], StructuredMessage)
+    assert "tools" in planner.json
+    assert "tools" not in critic.json
+    assert any('{"verdict":"good"}' in section.text for section in again.prompt.sections)
+
+
+async def test_large_tool_results_are_shortened_once_for_everyone(provide, new_client):
+    """In the agent's own loop and in what the others are told, a result stands in the same short form."""
+    steps = {"planner": (ToolCall("search", {"query": "q"}),)}
+    provider = provide("openai", Says(steps))
+    agents = [role("planner", new_client(provider), tools=[search()]), role("critic", new_client(provider))]
+    team = wrap(RoundRobinGroupChat(agents, max_turns=2), Session(budget=ToolResultBudget(max_tokens=100)))
+    result = await team.run(task=TASK)
+    told = provider.requests[-1].prompt.tier("messages")[1].text
+    assert len(told) < 1000 < len(result.messages[-2].to_text())
+
+
+async def test_an_agent_whose_context_the_application_bounds_keeps_its_own_messages(provide, new_client):
+    """A bounded context is the application's way to save; the whole transcript would undo it."""
+    provider = provide("openai", Says())
+    agents = [
+        role("planner", new_client(provider), model_context=BufferedChatCompletionContext(2)),
+        role("critic", new_client(provider)),
+    ]
+    await wrap(RoundRobinGroupChat(agents, max_turns=3)).run(task=TASK)
+    bounded = provider.requests[-1].json["messages"]
+    assert len(bounded) == 3
+    assert "You are the planner." in bounded[0]["content"]
+
+
+async def test_tools_of_one_name_and_two_schemas_stay_with_their_agents(provide, new_client):
+    """A clash keeps an agent out of the union; its calls work as before, and that is noted."""
+
+    def search(query: str, limit: int) -> str:
+        """Another search."""
+        return f"{query} {limit}"
+
+    from autogen_teams import search as other
+
+    provider = provide("openai", Says())
+    agents = [role("planner", new_client(provider), tools=[other()]), role("critic", new_client(provider), tools=[search])]
+    team = wrap(RoundRobinGroupChat(agents, max_turns=2))
+    await team.run(task=TASK)
+    parameters = [record.json["tools"][0]["function"]["parameters"]["required"] for record in provider.requests]
+    assert parameters == [["query"], ["query", "limit"]]
+    assert any("keeps its own tools" in note for note in session_of(team).report().notes)
+
+
+async def test_markers_stand_at_the_end_of_the_shared_part_on_anthropic(provide, new_client):
+    """The last block before the role's text is marked, so the next fork reads all of it."""
+    provider = provide("anthropic", Says())
+    team = wrap(RoundRobinGroupChat([role(n, new_client(provider, api="anthropic")) for n in ROLES], max_turns=4))
+    await team.run(task=TASK)
+    for prompt in prompts(provider.requests):
+        marked = [i for i, section in enumerate(prompt.sections) if section.marker is not None]
+        assert marked[-1] == tail_index(prompt) - 1
+    reads = [record.usage["cache_read_input_tokens"] for record in provider.requests]
+    assert reads[0] == 0
+    assert all(read > 2000 for read in reads[1:])
+
+
+async def test_a_reflection_on_anthropic_is_told_in_words_and_keeps_the_tool_choice(provide, new_client):
+    """tool_choice would invalidate the messages there; a reply that calls a tool all the same is asked again."""
+    call = Reply(tool_calls=(ToolCall("search", {"query": "q"}),))
+    provider = provide("anthropic", Queue([call, call, "found it"]))
+    agents = [
+        role(n, new_client(provider, api="anthropic"), tools=[search()], reflect_on_tool_use=True) for n in ROLES[:2]
+    ]
+    team = wrap(RoundRobinGroupChat(agents, max_turns=1))
+    result = await team.run(task=TASK)
+    first, reflection, again = provider.requests
+    assert {str(r.json["tool_choice"]) for r in (first, reflection, again)} == {"{'type': 'auto'}"}
+    assert reflection.prompt.sections[-1].text == "Answer now in text, without calling a tool."
+    assert common(first.prompt, reflection.prompt) == len(first.prompt.sections)
+    assert result.messages[-1].content == "found it"
+
+
+async def test_a_response_cache_around_the_client_answers_without_a_call(provide, new_client):
+    """AutoGen's own cache of responses stands outside, and its hits reach neither provider nor report."""
+    from autogen_core.models import UserMessage
+    from autogen_ext.models.cache import ChatCompletionCache
+    from cacheprefix_autogen import PrefixClient
+
+    provider = provide("openai")
+    session = Session(SharedPrefix(system=HANDBOOK))
+    client = ChatCompletionCache(PrefixClient(new_client(provider), session))
+    for _ in range(2):
+        await client.create([UserMessage(content=TASK, source="user")])
+    assert len(provider.requests) == len(session.calls) == 1
