@@ -41,6 +41,9 @@ from cacheprefix.context._window import RequestBudget
 from cacheprefix.errors import SetupError
 from cacheprefix.prompt import estimate_tokens
 
+_FRESH = 3
+"""Results that are cleared only when nothing else is left: three of four quotes of results are of these
+(tau-bench, benchmarks/bench_compaction.py)."""
 _SCARCE = 0.9
 """A compaction must bring the request under this share of its trigger, or it would come back at once."""
 
@@ -64,10 +67,14 @@ class Compaction:
     """Share of the target that stays at the start: already in the cache, and it holds the task."""
     batch: float = 0.25
     """Share of the trigger that a removal takes at least (cue's rule)."""
+    slack: float = 0.5
+    """Protections fall only above this point on the way from target to trigger: 0 always reaches the target
+    (fewer and deeper compactions, cheaper), 0.5 keeps the last turns longer."""
     policies: tuple[Policy, ...] | None = None
     summarise: Summarise | Literal["fork"] | None = extract
     """Writes what stands for removed messages; ``"fork"`` asks the model by way of ``Plan.request``."""
     summary_tokens: int | None = None
+    """Tokens of a summary; a twelfth of what the target leaves for the history by default."""
     horizon: float | None = None
     """Turns within which a compaction must pay; by default as many as there were so far."""
     thinking_bound: str = ""
@@ -81,19 +88,19 @@ class Compaction:
             raise SetupError(f"Compaction.target {self.target} is above its trigger {self.trigger}")
         if self.keep_turns < 1:
             raise SetupError(f"Compaction.keep_turns must be at least 1, found {self.keep_turns}")
-        if not 0 <= self.keep_head < 1 or not 0 <= self.batch < 1:
-            raise SetupError("Compaction.keep_head and batch are shares: 0 or more and below 1")
+        if not all(0 <= share < 1 for share in (self.keep_head, self.batch, self.slack)):
+            raise SetupError("Compaction.keep_head, batch and slack are shares: 0 or more and below 1")
 
     def row(self) -> tuple[Policy, ...]:
         """The policies in the order in which they are tried."""
         if self.policies is not None:
             return self.policies
         return (
-            clear_tool_results(),
+            clear_tool_results(keep_last=_FRESH),
             drop_tool_uses(),
             clear_thinking(),
+            clear_tool_results(None, keep_last=_FRESH),
             sliding_window(batch=self.batch),
-            clear_tool_results(None),
         )
 
     def limits(self, request: RequestBudget | None) -> tuple[int, int]:
@@ -153,12 +160,13 @@ def plan_compaction(
     if reason == "none":
         price = estimate(before, before, before, here.prices)
         return Plan("none", before, before, before, price, due=False, ledger=ledger, count=counter)
-    summary = _summary_tokens(rules, target)
+    history = max(0, target - here.static_tokens)
+    summary = _summary_tokens(rules, history)
     goal = max(min(target, int(trigger - 4 * growth)), target // 2)
     refusals, row = _allowed(rules, items)
     # Near the target is near enough while the next compaction is far: no protection goes for the rest.
-    ceiling = goal if reason in ("window", "forced") else (trigger + goal) // 2
-    head = head_of(items, int(rules.keep_head * target))
+    ceiling = goal if reason in ("window", "forced") else int(goal + rules.slack * (trigger - goal))
+    head = head_of(items, int(rules.keep_head * history))
     work = _Work(draft, row, rules, trigger, head, readable, Protection.of(items))
     work.relax(max(1, goal - summary), min(ceiling, room or ceiling))
     if room is not None and draft.tokens > room:
@@ -210,10 +218,10 @@ def _allowed(rules: Compaction, items: Sequence[Item]) -> tuple[tuple[str, ...],
     return (f"thinking is kept: {rules.thinking_bound}",), kept
 
 
-def _summary_tokens(rules: Compaction, target: int) -> int:
+def _summary_tokens(rules: Compaction, history: int) -> int:
     if rules.summarise is None:
         return 0
-    tokens = target // 20 if rules.summary_tokens is None else rules.summary_tokens
+    tokens = history // 12 if rules.summary_tokens is None else rules.summary_tokens
     # Below this a summary says nothing and costs its opening words.
     return tokens if tokens >= 40 else 0
 
@@ -236,22 +244,32 @@ class _Work:
         if draft.tokens <= goal:
             return
         referenced = referenced_by_later([item.view for item in draft.items])
-        for step, (edge, users) in enumerate(relaxations(draft.items, self.rules.keep_turns)):
+        steps = relaxations(draft.items, self.rules.keep_turns)
+        gentle = tuple(policy for policy in self.row if not getattr(policy, "removes_messages", False))
+        # All that was promised is kept while that is enough. After that the lesser loss goes first: results
+        # can be had again, so they are cleared down to the last step before another word is removed.
+        rounds = [
+            (0, self.row),
+            *((n, gentle) for n in range(1, len(steps))),
+            *((n, self.row) for n in range(1, len(steps))),
+        ]
+        for step, row in rounds:
             if step and draft.tokens <= ceiling:
                 return
+            edge, users = steps[step]
             free = self.protection.free(self.head, edge, keep_users=users and self.rules.keep_users)
-            for policy in self._order(free, draft.tokens - goal):
+            for policy in self._order(row, free, draft.tokens - goal):
                 if draft.tokens <= goal:
                     return
                 self._run(policy, free, goal, referenced, step)
 
-    def _order(self, free: Sequence[bool], need: int) -> Sequence[Policy]:
+    def _order(self, row: Sequence[Policy], free: Sequence[bool], need: int) -> Sequence[Policy]:
         """The row; removal first where all that is free has to go, so that nothing is cleared in vain."""
         views = self.draft.views
         loose = sum(view.tokens for view in compress(views, free) if view is not None)
-        if loose > need or self.rules.policies is not None:
-            return self.row
-        return (sliding_window(batch=0), *self.row)
+        if loose > need or self.rules.policies is not None or row is not self.row:
+            return row
+        return (sliding_window(batch=0), *row)
 
     def relax_all(self, room: int) -> None:
         """The last resort: also the head that was to stay, the users' words and what was referenced."""

@@ -112,6 +112,7 @@ def sliding_window(*, batch: float = 0.25) -> Policy:
             for index in _oldest(situation, goal):
                 yield Drop(index)
 
+    policy.removes_messages = True  # type: ignore[attr-defined]  # tried after what can be had again
     return policy
 
 

@@ -1,0 +1,246 @@
+"""Context policies on real runs: what they cost at equal retained tokens, and what they forget.
+
+``python -m benchmarks.bench_compaction`` replays the tau-bench and Who&When traces with a window of
+40 % of each trace's history (Who&When's long ones at 24,000 tokens too), under the rules of Anthropic
+and OpenAI, prints a table and writes ``benchmarks/results/compaction.json``. Every policy is met by
+ours at the same mean of history tokens a step (within 5 %), found by scaling our window alone, and set to
+do the same kind of thing: clear results where it clears, remove messages where it removes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.context_replay import Message, Policy, Totals, Trace, profile, replay, tau_bench, who_and_when
+from cacheprefix.context import (
+    Circumstances,
+    Compaction,
+    Ledger,
+    Prices,
+    apply,
+    clear_tool_results,
+    plan_compaction,
+    views_of,
+)
+from cacheprefix.context import replay as replay_ledger
+
+RESULTS = Path(__file__).parent / "results" / "compaction.json"
+EQUAL = 0.05
+
+
+def nothing(static: int, window: int) -> Callable[[Sequence[Message]], list[Message]]:
+    """Everything is sent, whatever the window says."""
+    return list
+
+
+def ours(read: float, write: float, share: float = 0.5, **settings: Any) -> Policy:
+    """Our compaction with its defaults; the window is a limit that holds whatever a compaction costs."""
+
+    def policy(static: int, window: int) -> Callable[[Sequence[Message]], list[Message]]:
+        ledger = Ledger()
+        rules = Compaction(
+            trigger=static + window,
+            **{"target": static + int(window * share), **settings},
+        )
+        around = Circumstances(static, prices=Prices(read, write))
+
+        def send(history: Sequence[Message]) -> list[Message]:
+            nonlocal ledger
+            views = views_of(history, "openai-chat")
+            planned = plan_compaction(views, ledger, rules, around)
+            if planned.due:
+                ledger = planned.commit()
+            out = apply(history, replay_ledger(views, ledger).decisions, "openai-chat")
+            return [{k: v for k, v in message.items() if k != "_cacheprefix"} for message in out]
+
+        return send
+
+    return policy
+
+
+def agentcache(static: int, window: int) -> Callable[[Sequence[Message]], list[Message]]:
+    """Agentcache's policy as described: above the limit, every tool result older than the last eight
+    messages becomes a note with its size, and the session keeps the changed messages.
+    """
+    kept: list[Message] = []
+    seen = 0
+
+    def tokens(message: Message) -> int:
+        calls = message.get("tool_calls") or ()
+        chars = len(message["content"]) + sum(len(c["function"]["name"] + c["function"]["arguments"]) for c in calls)
+        return max(1, chars // 4)
+
+    def send(history: Sequence[Message]) -> list[Message]:
+        nonlocal seen
+        kept.extend(dict(message) for message in history[seen:])
+        seen = len(history)
+        if sum(map(tokens, kept)) > window:
+            for message in kept[:-8]:
+                if message["role"] == "tool":
+                    message["content"] = f"[stale result cleared, ~{tokens(message)} tokens]"
+        return [dict(message) for message in kept]
+
+    return send
+
+
+def clear_tool_uses(static: int, window: int) -> Callable[[Sequence[Message]], list[Message]]:
+    """LangChain's ContextEditing with ClearToolUsesEdit, its defaults but the trigger."""
+    from langchain.agents.middleware.context_editing import ClearToolUsesEdit  # noqa: PLC0415
+    from langchain_core.messages import convert_to_messages, convert_to_openai_messages  # noqa: PLC0415
+    from langchain_core.messages.utils import count_tokens_approximately  # noqa: PLC0415
+
+    edit = ClearToolUsesEdit(trigger=window)
+
+    def send(history: Sequence[Message]) -> list[Message]:
+        messages = convert_to_messages([dict(message) for message in history])
+        edit.apply(messages, count_tokens=count_tokens_approximately)
+        back = convert_to_openai_messages(messages)
+        return [
+            old if new["content"] == old["content"] else {**old, "content": new["content"]}
+            for old, new in zip(history, back, strict=True)
+        ]
+
+    return send
+
+
+def llmbuffer(static: int, window: int) -> Callable[[Sequence[Message]], list[Message]]:
+    """Llmbuffer's PromptManager with its defaults and the window as ``max_tokens``."""
+    from llmbuffer import PromptManager  # noqa: PLC0415
+
+    manager = PromptManager(max_tokens=window)
+    seen = 0
+
+    def send(history: Sequence[Message]) -> list[Message]:
+        nonlocal seen
+        for message in history[seen:]:
+            manager.append(dict(message))
+        seen = len(history)
+        return list(manager.build_messages())
+
+    return send
+
+
+PEERS: dict[str, Policy] = {
+    "nothing": nothing,
+    "agentcache": agentcache,
+    "ClearToolUses": clear_tool_uses,
+    "llmbuffer": llmbuffer,
+}
+
+
+CLEARS: dict[str, Any] = {"policies": (clear_tool_results(None),), "keep_head": 0.0}
+"""What agentcache and ClearToolUses do: only tool results go, and the words stay, whatever the window says."""
+REMOVES: dict[str, Any] = {"keep_users": False, "keep_head": 0.3, "slack": 0.0}
+"""What llmbuffer does: the oldest messages go, the users' too, down to half of the window."""
+TIGHT: dict[str, Any] = {"keep_users": False, "keep_head": 0.0, "horizon": math.inf}
+"""The same for histories of some hundred tokens, where the window forces every compaction."""
+
+
+def settings_for(workload: str, peer: str) -> dict[str, Any]:
+    """Ours set to do the same kind of thing as the peer; everything else at its default."""
+    if peer in ("agentcache", "ClearToolUses"):
+        return CLEARS
+    if peer == "llmbuffer":
+        return TIGHT if workload.startswith("tau") else REMOVES
+    return {}
+
+
+def matched(traces: Sequence[Trace], window: Callable[[Trace], int], goal: float, settings: dict[str, Any]) -> float:
+    """The scale of the window at which ours holds ``goal`` mean history tokens a step, by bisection."""
+    policy = ours(0.1, 1.0, **settings)
+    low, high = 0.1, 2.9
+    best = (math.inf, 1.0)
+    for _ in range(9):
+        scale = (low + high) / 2
+        off = replay(traces, policy, None, lambda trace, s=scale: max(60, int(s * window(trace)))).retained / goal - 1
+        best = min(best, (abs(off), scale))
+        if abs(off) < EQUAL / 5:
+            break
+        low, high = (scale, high) if off < 0 else (low, scale)
+    return best[1]
+
+
+def workloads(limit: int | None) -> list[tuple[str, list[Trace], Callable[[Trace], int]]]:
+    """The traces and their windows."""
+    share = lambda trace: int(0.4 * trace.tokens)  # noqa: E731
+    return [
+        ("tau-bench 40 %", tau_bench()[:limit], share),
+        ("Who&When 40 %", who_and_when()[:limit], share),
+        ("Who&When 24k", who_and_when(24_000)[:limit], lambda _: 24_000),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--limit", type=int, default=None, help="only the first traces of each set")
+    parser.add_argument("--json", action="store_true", help="print the results file's content")
+    parser.add_argument("--settings", type=json.loads, default={}, help="Compaction settings as JSON")
+    options = parser.parse_args(arguments)
+    rows = []
+    for workload, traces, window in workloads(options.limit):
+        for peer, policy in PEERS.items():
+            goal = replay(traces, policy, None, window).retained
+            scale = matched(traces, window, goal, {**settings_for(workload, peer), **options.settings})
+            for rules in ("anthropic", "openai"):
+                found = profile(rules)
+                theirs = replay(traces, policy, found, window)
+                own = ours(found.read, found.ttls[0].write, **{**settings_for(workload, peer), **options.settings})
+                mine = replay(traces, own, found, lambda trace, s=scale: max(60, int(s * window(trace))))
+                rows.append(_row(workload, rules, found.read, peer, theirs, mine, scale))
+                if not options.json:
+                    _print(rows[-1])
+    result = {
+        "version": 1,
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "versions": {name: version(name) for name in ("llmbuffer", "langchain")},
+        "rows": rows,
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    if options.json:
+        print(json.dumps(result))
+
+
+def _row(
+    workload: str, rules: str, read: float, peer: str, theirs: Totals, mine: Totals, scale: float
+) -> dict[str, Any]:
+    return {
+        "workload": workload,
+        "framework": "core",
+        "rules": rules,
+        "read_price": read,
+        "peer": peer,
+        "unmodified": theirs.row(),
+        "shared": mine.row(),
+        "ratio": round(mine.cost_units / theirs.cost_units, 4),
+        "retained_tokens": {"peer": round(theirs.retained), "ours": round(mine.retained)},
+        "retention": {"peer": round(theirs.retention, 4), "ours": round(mine.retention, 4)},
+        "names": {"peer": round(theirs.names, 4), "ours": round(mine.names, 4)},
+        "invalid_requests": {"peer": theirs.invalid, "ours": mine.invalid},
+        "over_window": theirs.over_window,
+        "window_scale": round(scale, 3),
+    }
+
+
+def _print(row: dict[str, Any]) -> None:
+    kept, names, tokens = row["retention"], row["names"], row["retained_tokens"]
+    verdict = "ok" if row["ratio"] <= 1.0 and kept["ours"] >= kept["peer"] else "--"
+    print(
+        f"{row['workload']:16s} {row['rules']:10s} {row['peer']:14s} tokens {tokens['peer']:6d} / {tokens['ours']:6d}  "
+        f"cost {row['unmodified']['cost_units']:11,.0f} / {row['shared']['cost_units']:11,.0f} = {row['ratio']:.3f}  "
+        f"kept {kept['peer']:.3f} / {kept['ours']:.3f}  names {names['peer']:.3f} / {names['ours']:.3f}  "
+        f"invalid {row['invalid_requests']['peer']:4d} / {row['invalid_requests']['ours']}  {verdict}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
