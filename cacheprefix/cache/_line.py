@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from cacheprefix.prompt import Section
@@ -34,9 +35,15 @@ class Record:
     at: float
     marks: tuple[int, ...]
     """Sections with a breakpoint, written or not."""
+    line: Line
+    salts: Sequence[bytes]
+    path: Sequence[Node] = ()
+    """The nodes of its sections."""
     failed: bool = False
     forgotten: bool = False
     pending: bool = True
+    slim: bool = False
+    """Whether only its place in the tree is kept, because it is too old to be compared with."""
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -57,14 +64,28 @@ class Line:
         """Index of the request that was alarmed about last."""
         self.previous_read: int | None = None
 
-    def add(self, record: Record) -> None:
-        """A request of this line went out."""
+    def add(self, record: Record) -> Record | None:
+        """A request of this line went out; returns the one that it makes too old to be compared with."""
+        dropped = self.records[0] if len(self.records) == self.records.maxlen else None
         self.records.append(record)
+        return dropped
 
     def remove(self, record: Record) -> None:
         """It failed."""
         if record in self.records:
             self.records.remove(record)
+
+    def base(self, sections: Sequence[Section]) -> Record | None:
+        """The longest of the latest requests that these sections begin with; None when there is none.
+
+        Sections that did not change are the very same objects, which makes this a comparison of addresses.
+        """
+        best: Record | None = None
+        for record in islice(reversed(self.records), 4):
+            length = len(record.sections)
+            if length > (len(best.sections) if best else 0) and sections[:length] == record.sections:
+                best = record
+        return best
 
     def newest(self) -> Iterator[Record]:
         """The requests, newest first."""

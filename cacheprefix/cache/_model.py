@@ -14,7 +14,7 @@ from cacheprefix.cache._compare import Finding, difference_from
 from cacheprefix.cache._expect import Expectation, Outlook, Request, outlook
 from cacheprefix.cache._judge import Sight, judge
 from cacheprefix.cache._line import Line, Record
-from cacheprefix.cache._tree import Forest, Life, Node, address
+from cacheprefix.cache._tree import Forest, Life, Node, address, keys_of
 from cacheprefix.cache._verdict import Verdict, read_diagnostics
 from cacheprefix.profiles import Profile, Usage
 from cacheprefix.prompt import CountTokens, Prompt, estimate_tokens
@@ -76,7 +76,7 @@ class CacheModel:
         self,
         *,
         count: CountTokens = estimate_tokens,
-        max_bytes: int = 256_000_000,
+        max_bytes: int = 128_000_000,
         clock: Callable[[], float] = time.time,
         alarm_share: float = 0.01,
         alarm_tokens: int = 0,
@@ -99,10 +99,10 @@ class CacheModel:
     def expect(self, prompt: Prompt, profile: Profile, *, scope: str = "", at: float | None = None) -> Expectation:
         """What a request would read if it were sent at ``at``; changes nothing."""
         with self._lock:
-            lane, keys = address(prompt, profile, scope)
-            totals = list(accumulate([section.tokens for section in prompt.sections]))
-            root, path = self._forest.look(lane, keys)
             now = self._clock() if at is None else at
+            lane, salts = address(prompt, profile, scope)
+            totals = list(accumulate([section.tokens for section in prompt.sections]))
+            root, path = self._forest.look(lane, keys_of(prompt.sections, salts))
             request = Request(prompt, profile, totals, root, path, now, self._count, self._earlier(path))
             return self._expectation(request, outlook(request))
 
@@ -124,16 +124,23 @@ class CacheModel:
         """
         with self._lock:
             now = self._clock() if at is None else at
-            lane, keys = address(prompt, profile, scope)
-            totals = list(accumulate([section.tokens for section in prompt.sections]))
-            root, path = self._forest.look(lane, keys)
+            lane, salts = address(prompt, profile, scope)
+            line = self._line(session, agent)
+            base = line.base(prompt.sections)
+            if base is not None and (base.lane, base.salts) == (lane, salts):
+                start, keys = base.path, keys_of(prompt.sections, salts, base.keys)
+                added = [section.tokens for section in prompt.sections[len(start) :]]
+                totals = [*base.totals, *list(accumulate(added, initial=base.totals[-1]))[1:]]
+            else:
+                start, keys = (), keys_of(prompt.sections, salts)
+                totals = list(accumulate([section.tokens for section in prompt.sections]))
+            root, path = self._forest.look(lane, keys, start)
             request = Request(prompt, profile, totals, root, path, now, self._count, self._earlier(path))
             seen = outlook(request)
             expectation = self._expectation(request, seen)
-            line = self._line(session, agent)
             record = Record(
                 self._next, agent, session, scope, profile.name, prompt, lane, keys, totals,
-                path[-1] if path else self._forest.root(lane), now, seen.marks.all,
+                path[-1] if path else self._forest.root(lane), now, seen.marks.all, line, salts,
             )  # fmt: skip
             self._next += 1
             compacted = any(_type(event) in _COMPACTIONS for event in events)
@@ -146,12 +153,15 @@ class CacheModel:
             before = [node.last for node in path]
             self._forest.grow(lane, keys, prompt.sections, path)
             record.leaf = path[-1] if path else self._forest.root(lane)
+            record.path = path
             for node in path:
                 node.last = record.index
             observation = Observation(expectation, record, profile, sight, path, seen, before=before)
             self._enter(observation, now)
-            line.add(record)
+            old = line.add(record)
             self._forest.remember(record)
+            if old is not None:
+                self._forest.slim(old)
             return observation
 
     def first_token(self, observation: Observation, at: float | None = None) -> None:
@@ -181,6 +191,8 @@ class CacheModel:
                 usage, read_diagnostics(diagnostics), self._alarm,
             )  # fmt: skip
             self._note(observation, verdict, usage)
+            if observation.record not in observation.sight.line.records:
+                self._forest.slim(observation.record)
             if observation.outlook.marks.refused and (usage is None or not usage.reported):
                 self._undo(observation)
             return verdict
@@ -272,7 +284,7 @@ class CacheModel:
                 node.life = None
             if node.last == record.index:
                 node.last = observation.before[index] if index < len(observation.before) else -1
-        observation.sight.line.remove(record)
+        record.line.remove(record)
         self._forest.forget(record)
 
     def _enter(self, observation: Observation, now: float) -> None:

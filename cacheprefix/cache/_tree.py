@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from cacheprefix.cache._line import Record
     from cacheprefix.profiles import Profile, Ttl
 
-_NODE_BYTES = 500
+_NODE_BYTES = 1_100
 _RECORD_BYTES = 600
+_SECTION_BYTES = 72
+"""What one section costs a request that is still compared with: its key, its running total, its place."""
 
 
 class Life:
@@ -131,16 +134,16 @@ class Forest:
         """A request by its index; None when it was forgotten."""
         return self._records.get(index)
 
-    def look(self, lane: bytes, keys: Sequence[bytes]) -> tuple[Node | None, list[Node]]:
-        """The root of a lane and the known nodes along ``keys``; changes nothing."""
-        node = root = self._roots.get(lane)
-        path: list[Node] = []
-        for key in keys:
+    def look(self, lane: bytes, keys: Sequence[bytes], start: Sequence[Node] = ()) -> tuple[Node | None, list[Node]]:
+        """The root of a lane and the known nodes along ``keys``, of which ``start`` are known; changes nothing."""
+        root = self._roots.get(lane)
+        path = list(start)
+        node = path[-1] if path else root
+        for index in range(len(path), len(keys)):
+            node = node.children.get(keys[index]) if node is not None else None
             if node is None:
                 break
-            node = node.children.get(key)
-            if node is not None:
-                path.append(node)
+            path.append(node)
         return root, path
 
     def grow(self, lane: bytes, keys: Sequence[bytes], sections: Sequence[Section], path: list[Node]) -> None:
@@ -159,7 +162,7 @@ class Forest:
         """Keep a request; forget the oldest ones while too many bytes are held."""
         record.leaf.refs += 1
         self._records[record.index] = record
-        self._bytes += _RECORD_BYTES + 8 * len(record.sections)
+        self._bytes += _weight(record)
         while self._bytes > self._max_bytes and len(self._records) > 1:
             self.forget(next(iter(self._records.values())))
 
@@ -167,14 +170,25 @@ class Forest:
         """Give up a request, and the nodes that only it held."""
         if self._records.pop(record.index, None) is None:
             return
-        self._bytes -= _RECORD_BYTES + 8 * len(record.sections)
+        self._bytes -= _weight(record)
         record.forgotten = True
+        record.line.remove(record)
         node: Node | None = record.leaf
         while node is not None:
             node.refs -= 1
             if node.refs > 0:
                 break
             node = self._remove(node)
+
+    def slim(self, record: Record) -> None:
+        """Keep only a request's place in the tree."""
+        if record.forgotten or record.slim or record.pending:
+            return
+        self._bytes -= _weight(record)
+        record.slim = True
+        record.prompt = replace(record.prompt, sections=())
+        record.keys, record.totals, record.path = (), (), ()
+        self._bytes += _weight(record)
 
     def _remove(self, node: Node) -> Node | None:
         parent, section = node.parent, node.section
@@ -189,6 +203,10 @@ class Forest:
         return parent
 
 
+def _weight(record: Record) -> int:
+    return _RECORD_BYTES + _SECTION_BYTES * len(record.keys)
+
+
 def _adopt(parent: Node, child: Node, section: Section) -> None:
     parent.children[child.key] = child
     if parent.branches is not None:
@@ -201,23 +219,32 @@ def _adopt(parent: Node, child: Node, section: Section) -> None:
                 insort(parent.branches.setdefault((known.kind, known.head), []), (known.data, key))
 
 
-def address(prompt: Prompt, profile: Profile, scope: str) -> tuple[bytes, list[bytes]]:
-    """The lane of a prompt, and for each of its sections the key under the section before.
+def address(prompt: Prompt, profile: Profile, scope: str) -> tuple[bytes, tuple[bytes, ...]]:
+    """The lane of a prompt, and what salts each of its tiers."""
+    placement = placements(prompt, profile)
+    lane = lane_key(prompt, placement, provider=profile.name, scope=scope)
+    if not any(where in TIERS for where in placement.values()):
+        return lane, ()
+    return lane, tuple(salt(prompt, placement, tier) for tier in TIERS)
+
+
+def keys_of(sections: Sequence[Section], salts: Sequence[bytes], start: Sequence[bytes] = ()) -> list[bytes]:
+    """For each section its key under the section before; ``start`` are those already known.
 
     What salts a tier is mixed into the key of the first section in or behind that tier, so two prompts part
     there when such a setting differs, although their sections are equal.
     """
-    placement = placements(prompt, profile)
-    lane = lane_key(prompt, placement, provider=profile.name, scope=scope)
-    keys = [section.digest for section in prompt.sections]
-    if any(where in TIERS for where in placement.values()):
-        pending = [(tier, salt(prompt, placement, tier)) for tier in TIERS]
-        for index, section in enumerate(prompt.sections):
-            while pending and TIERS.index(pending[0][0]) <= TIERS.index(section.tier):
-                keys[index] = pending.pop(0)[1] + keys[index]
-            if not pending:
-                break
-    return lane, keys
+    keys = [*start, *(section.digest for section in sections[len(start) :])]
+    if not any(salts):
+        return keys
+    pending = [(place, one) for place, one in enumerate(salts) if one]
+    for index, section in enumerate(sections):
+        while pending and pending[0][0] <= TIERS.index(section.tier):
+            one = pending.pop(0)[1]
+            keys[index] = keys[index] if index < len(start) else one + keys[index]
+        if not pending:
+            break
+    return keys
 
 
 def placements(prompt: Prompt, profile: Profile) -> Mapping[str, Placement]:

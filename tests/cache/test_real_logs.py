@@ -67,7 +67,7 @@ def test_interleaved_agents_are_not_breaks(traces) -> None:
     assert len(ours) * 2 < usual
     for verdict in ours:
         assert (verdict.cause, verdict.path) == ("history_edited", "messages[0].content")
-        assert "fact sheet" in verdict.before
+        assert "sheet to consider" in verdict.before
 
 
 def test_a_single_appending_agent_is_quiet(traces) -> None:
