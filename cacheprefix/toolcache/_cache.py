@@ -30,15 +30,18 @@ _MAX_CONVERSATIONS = 4_096
 class ToolResultCache:
     """Runs a tool once for identical calls, and again after anything it may depend on was written.
 
-    Only tools declared pure or allowed by pattern are cached, see :class:`ToolSpec` and
-    :class:`Rules`. Errors are never kept. Results come back as copies. Whatever fails in the
-    cache or its store, the tool runs and its own result or exception reaches the caller; no
-    call waits for another one, or for another process, longer than ``lease`` seconds.
+    Only tools declared pure (:class:`ToolSpec`) or allowed by pattern are cached. Errors are
+    never kept. Results come back as copies. Whatever fails in the cache or its store, the tool
+    runs and its own result or exception reaches the caller; no call waits for another one, or
+    for another process, longer than ``lease`` seconds.
 
     - ``store``: where results are kept; by default this process's memory, at most
       ``max_entries`` and ``max_bytes``, least recently used out first. Results that ``codec``
       cannot write (anything but text and plain JSON by default) stay in this process, under
       the same bounds.
+    - ``allow`` and ``deny``: patterns of tool names, shell wildcards in any case; deny wins over
+      everything. A plain pattern of ``allow`` speaks of local tools only and one of ``deny`` of
+      all; ``mcp:NAME`` speaks of MCP tools.
     - ``ttl``: seconds that a result is kept, None for ever; ``ttls`` by tool name or pattern.
     - ``scope``: tenant, user or session whose results these are, unless a call names another.
       Scopes never see each other's results.

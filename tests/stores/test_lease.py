@@ -125,7 +125,7 @@ def test_a_leader_killed_by_the_system_is_replaced_after_its_lease(shared: Any) 
         leader.kill()
     turn = elect(store, "job", lambda: store.get("outcome"), lease=2, patience=20)
     assert turn.role == "leader"
-    assert turn.waited < 3
+    assert turn.waited < 10
 
 
 def test_a_look_that_fails_gives_the_lease_back() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import random
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -349,6 +351,58 @@ def test_a_write_that_the_store_did_not_hear_of_is_made_good(read) -> None:
     world.state = -2
     assert world.read(READ, path="/a") == before
     assert other.read(READ, path="/a") == before
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "redis"])
+def test_under_load_no_read_is_older_than_the_last_write_before_it(kind: str, request: pytest.FixtureRequest) -> None:
+    """Two caches on one store, six readers and two writers: who begins after a write sees it or a later one."""
+    from cacheprefix.stores import MemoryStore, RedisStore, SqliteStore
+
+    if kind == "redis":
+        store: Store = RedisStore(request.getfixturevalue("valkey").url)
+        store.clear()
+    else:
+        store = MemoryStore() if kind == "memory" else SqliteStore(request.getfixturevalue("tmp_path") / "store.db")
+    caches = [ToolResultCache(store) for _ in range(2)]
+    paths = ["/a/x", "/a/y", "/b"]
+    state = dict.fromkeys(paths, 0)
+    committed = dict.fromkeys(paths, 0)
+    lock = threading.Lock()
+    stale: list[tuple[str, int, int]] = []
+
+    def read(i: int) -> None:
+        rng = random.Random(i)
+        for _ in range(150):
+            path, cache = rng.choice(paths), caches[i % 2]
+            before = committed[path]
+            seen = cache.call(READ, {"path": path}, lambda: state[path])  # noqa: B023 - called here
+            if seen < before:
+                stale.append((path, before, seen))
+
+    def write(i: int) -> None:
+        rng = random.Random(i)
+        for _ in range(40):
+            path, cache = rng.choice(paths), caches[i % 2]
+
+            def change() -> int:
+                with lock:
+                    state[path] += 1  # noqa: B023 - called here
+                    return state[path]  # noqa: B023 - called here
+
+            made = cache.call(WRITE, {"path": path}, change)
+            with lock:
+                committed[path] = max(committed[path], made)
+            time.sleep(0.001)
+
+    threads = [threading.Thread(target=read, args=(i,)) for i in range(6)]
+    threads += [threading.Thread(target=write, args=(i,)) for i in range(6, 8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert stale == []
+    assert sum(c.stats().total.hits for c in caches) > 0
+    store.close()
 
 
 PATHS = st.lists(st.sampled_from("ab"), min_size=0, max_size=3).map(lambda parts: "/" + "/".join(parts))
