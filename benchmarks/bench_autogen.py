@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import datetime
+import datetime as dt
 import json
 import platform
 import sys
@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from autogen_core.models import ChatCompletionClient, ModelFamily, ModelInfo
+
+from benchmarks.autogen_workloads import WORKLOADS, Workload
 from cacheprefix import Session, Usage
 from cacheprefix.profiles import Profile, cost_units, default_registry, normalise_usage
 from cacheprefix.server import Record, SimulatedProvider
 from cacheprefix_autogen import session_of, wrap
-
-from benchmarks.autogen_workloads import WORKLOADS, Workload
 
 RESULTS = Path(__file__).parent / "results" / "autogen.json"
 
@@ -149,7 +149,7 @@ def measure(names: Sequence[str], rule_sets: Sequence[Rules]) -> list[dict[str, 
             row["ratio"] = round(row["shared"]["cost_units"] / row["unmodified"]["cost_units"], 4)
             plain[workload.name] = row["unmodified"]
             rows.append(row)
-        for row, workload in zip(rows[-len(plain) :], [w for w in WORKLOADS if w.name in plain]):
+        for row, workload in zip(rows[-len(plain) :], [w for w in WORKLOADS if w.name in plain], strict=True):
             row["best_stock"] = plain.get(workload.best_stock)
     return rows
 
@@ -166,7 +166,9 @@ def table(rows: Sequence[dict[str, Any]], *, markdown: bool) -> str:
             cells.append(
                 "-"
                 if row is None
-                else f"{row['unmodified']['cost_units']:,.0f} -> {row['shared']['cost_units']:,.0f} = {row['ratio']:.2f}"
+                else "{:,.0f} -> {:,.0f} = {:.2f}".format(
+                    row["unmodified"]["cost_units"], row["shared"]["cost_units"], row["ratio"]
+                )
             )
         lines.append(cells)
     if markdown:
@@ -174,7 +176,9 @@ def table(rows: Sequence[dict[str, Any]], *, markdown: bool) -> str:
         return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *lines))
     widths = [max(len(cells[i]) for cells in (head, *lines)) for i in range(len(head))]
     return "\n".join(
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(cells, widths)))
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(cells, widths, strict=True))
+        )
         for cells in (head, *lines)
     )
 
@@ -191,7 +195,7 @@ def main() -> int:
     rows = measure(options.names, RULES)
     result = {
         "version": 1,
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         "versions": {
             "python": platform.python_version(),
             **{name: version(name) for name in ("autogen-agentchat", "autogen-ext", "openai", "anthropic")},

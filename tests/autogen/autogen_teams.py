@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autogen_agentchat.agents import AssistantAgent
+
 from cacheprefix.prompt import Prompt, shared_sections
 from cacheprefix.server import Record, Reply, Request, ToolCall
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from autogen_core.models import ChatCompletionClient, ModelFamily, ModelInfo
+
 from cacheprefix.server import SimulatedProvider
 from cacheprefix_autogen import forget_sessions
 

@@ -6,8 +6,9 @@ import asyncio
 import sys
 
 from autogen_core import MessageContext, RoutedAgent, rpc
-from cacheprefix_autogen import ForkRequest
 from pydantic import BaseModel
+
+from cacheprefix_autogen import ForkRequest
 
 
 class Answer(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from autogen_agentchat.agents import AssistantAgent
@@ -11,10 +12,11 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.model_context import ChatCompletionContext
 from autogen_core.models import ChatCompletionClient
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
+from pydantic import SecretStr
+
 from cacheprefix import Session, SharedPrefix, ToolResultBudget
 from cacheprefix.server import ToolCall
 from cacheprefix_autogen import ForkAgent, ForkContext, PrefixClient, session_of, wrap
-from pydantic import SecretStr
 
 
 def _with_key(config, key="any"):
@@ -66,7 +68,7 @@ async def test_fork_agents_share_in_a_team_that_nobody_wrapped(provide, new_clie
     team = RoundRobinGroupChat(agents, max_turns=4)
     await team.run(task=TASK)
     sent = prompts(provider.requests)
-    assert all(common(a, b) >= tail_index(a) for a, b in zip(sent[::2], sent[2::2]))
+    assert all(common(a, b) >= tail_index(a) for a, b in zip(sent[:-2:2], sent[2::2], strict=True))
     dumped = agents[0].dump_component()
     assert dumped.provider == "cacheprefix_autogen.ForkAgent"
     assert dumped.config["agent"]["provider"] == "autogen_agentchat.agents.AssistantAgent"
@@ -122,19 +124,19 @@ async def test_a_fork_context_is_a_component(provide):
 
 
 async def test_a_wrapped_team_of_fork_agents_shares_one_transcript(provide, new_client):
-    """wrap takes over the agents inside."""
+    """Wrap takes over the agents inside."""
     provider = provide("openai", Says())
     session = Session(SharedPrefix(system=HANDBOOK))
     team = RoundRobinGroupChat([ForkAgent(role(n, new_client(provider)), session) for n in ROLES], max_turns=4)
     wrap(team, session)
     await team.run(task=TASK)
     sent = prompts(provider.requests)
-    assert all(common(a, b) == tail_index(a) for a, b in zip(sent, sent[1:]))
+    assert all(common(a, b) == tail_index(a) for a, b in pairwise(sent))
     assert session_of(team) is session
 
 
 async def test_what_cannot_be_wrapped_is_named(provide):
-    """wrap says what it takes, and refuses to wrap twice."""
+    """Wrap says what it takes, and refuses to wrap twice."""
     from cacheprefix.errors import SetupError
 
     with pytest.raises(SetupError, match="agent, team or model client"):

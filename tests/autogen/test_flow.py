@@ -21,6 +21,7 @@ from autogen_agentchat.tools import AgentTool
 from autogen_core import FunctionCall
 from autogen_core.models import CreateResult, ModelInfo, RequestUsage
 from autogen_ext.models.replay import ReplayChatCompletionClient
+
 from cacheprefix import Session, SharedPrefix
 from cacheprefix_autogen import wrap
 
@@ -42,7 +43,9 @@ def says(*answers: Any) -> ReplayChatCompletionClient:
         if isinstance(a, str)
         else CreateResult(
             finish_reason="function_calls",
-            content=[FunctionCall(id=f"call_{i}_{n}", name=name, arguments=args) for n, (name, args) in enumerate(a.items())],
+            content=[
+                FunctionCall(id=f"call_{i}_{n}", name=name, arguments=args) for n, (name, args) in enumerate(a.items())
+            ],
             usage=RequestUsage(0, 0),
             cached=False,
         )
@@ -150,9 +153,7 @@ def loop() -> Any:
     builder.add_edge(reviewer, summary, condition=lambda m: "APPROVE" in m.to_model_text())
     builder.add_edge(reviewer, generator, condition=lambda m: "APPROVE" not in m.to_model_text())
     builder.set_entry_point(generator)
-    return GraphFlow(
-        [generator, reviewer, summary], builder.build(), termination_condition=MaxMessageTermination(10)
-    )
+    return GraphFlow([generator, reviewer, summary], builder.build(), termination_condition=MaxMessageTermination(10))
 
 
 def society() -> Any:
@@ -168,7 +169,7 @@ def magentic() -> Any:
     """Tutorial "Magentic-One": one round of ledger, agent and final answer."""
     import json
 
-    def ledger(done: bool) -> str:  # noqa: FBT001 - a local shorthand
+    def ledger(*, done: bool) -> str:
         entry = {"reason": "r", "answer": done}
         fields = {k: {"reason": "r", "answer": False} for k in ("is_in_loop",)}
         return json.dumps(
@@ -183,7 +184,7 @@ def magentic() -> Any:
 
     return MagenticOneGroupChat(
         [AssistantAgent("helper", says("Proved.")), AssistantAgent("other", says("Nothing."))],
-        says("facts", "plan", ledger(False), ledger(True), "The final answer."),
+        says("facts", "plan", ledger(done=False), ledger(done=True), "The final answer."),
     )
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.messages import TextMessage
 from autogen_agentchat.teams import DiGraphBuilder, GraphFlow
 from autogen_core.models import CreateResult, RequestUsage
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from autogen_teams import TASK, Says, common, prompts, role, tail_index
+from hypothesis import given
+from hypothesis import strategies as st
+
 from cacheprefix import Session, SharedPrefix
 from cacheprefix_autogen import session_of, wrap
 from cacheprefix_autogen._transcript import Transcript, View
-from hypothesis import given
-from hypothesis import strategies as st
 
 BRANCHES = ("alpha", "beta", "gamma")
 
@@ -133,8 +135,6 @@ async def test_a_failing_branch_leaves_the_others_whole(provide, new_client):
         raise RuntimeError(message)
 
     agents[2]._model_client.client.create = fail
-    try:
+    with pytest.raises(RuntimeError, match="beta is ill"):
         await team.run(task=TASK)
-    except RuntimeError as error:
-        assert "beta is ill" in str(error)
     assert session.failures == {}

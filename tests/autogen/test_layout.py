@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
+
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.server import ToolCall
 from cacheprefix_autogen import session_of, wrap
@@ -17,7 +20,7 @@ async def test_every_fork_begins_with_the_tools_system_and_transcript_of_those_b
     await team.run(task=TASK)
     sent = prompts(provider.requests)
     assert len(sent) == 7
-    for before, after in zip(sent, sent[1:]):
+    for before, after in pairwise(sent):
         assert common(before, after) == tail_index(before)
 
 
@@ -26,7 +29,7 @@ async def test_the_roles_text_stands_at_the_end_and_nowhere_else(provide, new_cl
     provider = provide("openai", Says())
     team = wrap(RoundRobinGroupChat([role(name, new_client(provider)) for name in ROLES], max_turns=3))
     await team.run(task=TASK)
-    for name, prompt in zip(ROLES, prompts(provider.requests)):
+    for name, prompt in zip(ROLES, prompts(provider.requests), strict=True):
         assert prompt.sections[0].text == HANDBOOK.strip()
         assert f"You are the {name}." in prompt.sections[-1].text
         assert not any("You are the" in section.text for section in prompt.sections[:-1])
@@ -148,7 +151,7 @@ async def test_volatile_text_stands_behind_everything(provide, new_client):
     await team.run(task=TASK)
     sent = prompts(provider.requests)
     assert [f"tick {i}" in prompt.sections[-1].text for i, prompt in enumerate(sent)] == [True] * 3
-    assert all(common(a, b) == tail_index(a) for a, b in zip(sent, sent[1:]))
+    assert all(common(a, b) == tail_index(a) for a, b in pairwise(sent))
 
 
 async def test_one_agent_alone_keeps_its_own_layout_but_not_the_loss_of_its_tools(provide, new_client):

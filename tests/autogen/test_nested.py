@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 from autogen_agentchat.agents import MessageFilterAgent, MessageFilterConfig, PerSourceFilter, SocietyOfMindAgent
 from autogen_agentchat.conditions import ExternalTermination
@@ -10,6 +11,7 @@ from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_agentchat.tools import AgentTool, TeamTool
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
+
 from cacheprefix.server import ToolCall
 from cacheprefix_autogen import session_of, wrap
 
@@ -39,7 +41,7 @@ async def test_a_team_as_participant_shares_the_outer_transcript(provide, new_cl
     await team.run(task=TASK)
     sent = prompts(provider.requests)
     assert len(sent) == 4
-    assert all(common(a, b) == tail_index(a) for a, b in zip(sent, sent[1:]))
+    assert all(common(a, b) == tail_index(a) for a, b in pairwise(sent))
 
 
 async def test_agents_as_tools_start_from_their_own_task(provide, new_client):
@@ -70,7 +72,7 @@ async def test_a_team_as_a_tool_is_wrapped_with_its_caller(provide, new_client):
     wrap(lead)
     await lead.run(task=TASK)
     crew = prompts(provider.requests)[1:4]
-    assert all(common(a, b) == tail_index(a) for a, b in zip(crew, crew[1:]))
+    assert all(common(a, b) == tail_index(a) for a, b in pairwise(crew))
 
 
 async def test_a_filtered_agent_sees_what_its_filter_lets_through(provide, new_client):
@@ -104,7 +106,7 @@ async def test_streaming_gives_the_same_chunks_and_layout(provide, new_client):
         chunks.append(seen)
     assert chunks[0] == chunks[1] != []
     sent = prompts(provider.requests)
-    assert all(common(a, b) == tail_index(a) for a, b in zip(sent, sent[1:]))
+    assert all(common(a, b) == tail_index(a) for a, b in pairwise(sent))
     assert provider.requests[0].json["stream_options"] == {"include_usage": True}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_teams import ROLES, TASK, Says, role, search
+
 from cacheprefix import CacheprefixWarning, Session
 from cacheprefix.server import ToolCall
 from cacheprefix_autogen import unwrap, wrap
@@ -47,7 +48,7 @@ async def test_unwrap_gives_the_agents_back_with_their_full_own_context(provide,
         if wrapped:
             before = [agent._model_client for agent in team._participants]
             unwrap(team)
-            assert all(a is not agent._model_client for a, agent in zip(before, team._participants))
+            assert all(a is not agent._model_client for a, agent in zip(before, team._participants, strict=True))
         provider.requests.clear()
         await team.run(task="And now?")
         bodies.append([record.json for record in provider.requests])

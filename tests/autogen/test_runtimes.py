@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from autogen_teams import HANDBOOK, TASK, Says, common, prompts, role, tail_index
+
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.errors import SetupError
 from cacheprefix_autogen import ForkRequest, wrap
@@ -60,7 +61,7 @@ async def test_two_worker_processes_answer_on_one_prefix(provide, new_client):
     host.start()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     workers = [
-        subprocess.Popen(
+        subprocess.Popen(  # noqa: ASYNC220 - starting is quick, and what it prints is read in a thread
             [sys.executable, str(WORKER), address, name, provider.openai_base_url],
             env=environment,
             stdout=subprocess.PIPE,

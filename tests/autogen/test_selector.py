@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from autogen_agentchat.messages import HandoffMessage, TextMessage
 from autogen_agentchat.teams import MagenticOneGroupChat, SelectorGroupChat, Swarm
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
+
 from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix_autogen import session_of, wrap
 from cacheprefix_autogen._selector import ABOVE, pattern_of
@@ -33,7 +36,7 @@ async def test_the_selectors_question_stands_behind_the_shared_transcript(provid
     await wrap(team).run(task=TASK)
     sent = prompts(provider.requests)
     assert len(sent) == 6
-    for selecting, speaking in zip(sent[::2], sent[1::2]):
+    for selecting, speaking in zip(sent[::2], sent[1::2], strict=True):
         assert "planner: The planner." in selecting.sections[-1].text
         assert ABOVE in selecting.sections[-1].text
         assert common(selecting, speaking) == len(selecting.sections) - 1 == tail_index(speaking)
@@ -72,7 +75,9 @@ async def test_the_applications_selector_and_candidate_functions_keep_their_say(
     assert "['writer', 'planner']" in provider.requests[1].prompt.sections[-1].text
 
 
-@pytest.mark.parametrize("template", ["{history}|{roles}|{participants}", "Roles {roles}\n{history}\nOne of {participants}!"])
+@pytest.mark.parametrize(
+    "template", ["{history}|{roles}|{participants}", "Roles {roles}\n{history}\nOne of {participants}!"]
+)
 def test_the_fields_of_a_selector_prompt_are_read_back(template):
     """Whatever template is in use, its roles and candidates are found again."""
     made = template.format(history="a | b\nRoles c", roles="x: y\nz: w", participants="['x', 'z']")
@@ -144,6 +149,6 @@ async def test_magentic_ones_agents_share_and_its_ledger_keeps_its_own_lane(prov
     result = await wrap(team).run(task=TASK)
     agents = [p for p in prompts(provider.requests) if p.sections[-1].text.startswith("<role")]
     assert len(agents) == 3
-    assert all(common(a, b) == tail_index(a) for a, b in zip(agents, agents[1:]))
+    assert all(common(a, b) == tail_index(a) for a, b in pairwise(agents))
     assert isinstance(result.messages[-1], TextMessage)
     assert session_of(team).failures == {}

@@ -7,6 +7,7 @@ import json
 from autogen_agentchat.agents import MessageFilterAgent, MessageFilterConfig, PerSourceFilter, SocietyOfMindAgent
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_teams import ROLES, TASK, Says, role, search
+
 from cacheprefix import Session, SharedPrefix, ToolResultBudget
 from cacheprefix.server import ToolCall
 from cacheprefix_autogen import session_of, wrap

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,11 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from autogen_core.memory import ListMemory, MemoryContent
 from autogen_core.model_context import BufferedChatCompletionContext
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
+from pydantic import BaseModel
+
 from cacheprefix import Session, SharedPrefix, ToolResultBudget
 from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix_autogen import session_of, wrap
-from pydantic import BaseModel
 
 
 @pytest.mark.parametrize("api", ["openai", "anthropic"])
@@ -31,7 +33,7 @@ async def test_memory_stands_behind_the_shared_part_once(provide, new_client, ap
     await team.run(task=TASK)
     sent = prompts(provider.requests)
     assert len(sent) == 4
-    for before, after in zip(sent, sent[1:]):
+    for before, after in pairwise(sent):
         assert common(before, after) == tail_index(before)
     assert ["The sky is green." in prompt.sections[-1].text for prompt in sent] == [True] * 4
     assert all(sum(s.text.count("The sky is green.") for s in prompt.sections) == 1 for prompt in sent)
@@ -168,7 +170,10 @@ async def test_tools_of_one_name_and_two_schemas_stay_with_their_agents(provide,
     from autogen_teams import search as other
 
     provider = provide("openai", Says())
-    agents = [role("planner", new_client(provider), tools=[other()]), role("critic", new_client(provider), tools=[search])]
+    agents = [
+        role("planner", new_client(provider), tools=[other()]),
+        role("critic", new_client(provider), tools=[search]),
+    ]
     team = wrap(RoundRobinGroupChat(agents, max_turns=2))
     await team.run(task=TASK)
     parameters = [record.json["tools"][0]["function"]["parameters"]["required"] for record in provider.requests]
@@ -209,6 +214,7 @@ async def test_a_response_cache_around_the_client_answers_without_a_call(provide
     """AutoGen's own cache of responses stands outside, and its hits reach neither provider nor report."""
     from autogen_core.models import UserMessage
     from autogen_ext.models.cache import ChatCompletionCache
+
     from cacheprefix_autogen import PrefixClient
 
     provider = provide("openai")

@@ -8,11 +8,12 @@ import pytest
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.models import UserMessage
 from autogen_teams import ROLES, TASK, Says, role, search
+from pydantic import BaseModel
+
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.profiles import normalise_usage
 from cacheprefix.server import ToolCall
 from cacheprefix_autogen import CachedUsage, PrefixClient, session_of, wrap
-from pydantic import BaseModel
 
 STEPS = {name: (ToolCall("search", {"query": name}), f"{name} is done") for name in ROLES}
 

@@ -1,5 +1,6 @@
 """cacheprefix for AutoGen: agents and teams as forks of one shared prompt prefix."""
 
+from cacheprefix_autogen._ask import ask
 from cacheprefix_autogen._client import CachedUsage, PrefixClient, PrefixClientConfig
 from cacheprefix_autogen._context import ForkContext
 from cacheprefix_autogen._fork_agent import ForkAgent, ForkAgentConfig
@@ -16,6 +17,7 @@ __all__ = [
     "PrefixClient",
     "PrefixClientConfig",
     "PrefixSettings",
+    "ask",
     "forget_sessions",
     "session_of",
     "unwrap",

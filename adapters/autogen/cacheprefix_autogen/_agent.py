@@ -11,9 +11,9 @@ from autogen_agentchat.messages import BaseChatMessage
 from autogen_agentchat.tools import AgentTool, TeamTool
 from autogen_core import CancellationToken
 from autogen_core.models import ChatCompletionClient
+
 from cacheprefix import Session
 from cacheprefix.errors import ToolClashError
-
 from cacheprefix_autogen._client import PrefixClient
 from cacheprefix_autogen._context import STATE
 from cacheprefix_autogen._fork_agent import ForkAgent
@@ -112,7 +112,7 @@ def _bind_filter(
 ) -> Binding:
     binding = Binding(agent, group.session)
     binding.patches.expect("_wrapped_agent")
-    inner: BaseChatAgent = agent._wrapped_agent  # noqa: SLF001 - AutoGen has no public way to it
+    inner: BaseChatAgent = agent._wrapped_agent
     binding.inner.append(
         bind_agent(inner, group, rank=rank, private=private, tool_memory=tool_memory, volatile=volatile)
     )
@@ -186,7 +186,7 @@ def tools_of(agent: Any) -> list[Any]:
 
 def runners_of(agent: Any) -> list[Any]:
     """Agents and teams that an agent calls as its tools."""
-    return [tool._task_runner for tool in tools_of(agent) if isinstance(tool, (AgentTool, TeamTool))]  # noqa: SLF001
+    return [tool._task_runner for tool in tools_of(agent) if isinstance(tool, (AgentTool, TeamTool))]
 
 
 def adopt_tools(group: Group, member: Member, tools: Sequence[Any]) -> None:

@@ -13,9 +13,9 @@ from autogen_core.models import (
     SystemMessage,
     UserMessage,
 )
+
 from cacheprefix import Conversation, Session
 from cacheprefix.context import MessageView, make_call, make_message, make_result
-
 from cacheprefix_autogen._canonical import Shorten
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import Any
 from autogen_core import CancellationToken, Component, ComponentModel
 from autogen_core.models import ChatCompletionClient, CreateResult, LLMMessage, ModelInfo, RequestUsage
 from autogen_core.tools import Tool, ToolSchema
-from cacheprefix import Session
-from cacheprefix.prefix import ForkPolicy
-from cacheprefix.prompt import Prompt
 from pydantic import BaseModel
 from typing_extensions import Self
 
+from cacheprefix import Session
+from cacheprefix.prefix import ForkPolicy
+from cacheprefix.prompt import Prompt
 from cacheprefix_autogen._layout import Layout, Request, after_refusal, refusal
 from cacheprefix_autogen._member import Member
 from cacheprefix_autogen._native import body_of
@@ -46,9 +46,9 @@ class PrefixClientConfig(BaseModel):
 
 
 class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
-    """Wraps any AutoGen model client. ``wrap`` makes one for every agent; by itself it works too:
+    """Wraps any AutoGen model client. ``wrap`` makes one for every agent; by itself it works too.
 
-    the agent's own system text becomes the end of the prompt, the conversation stands before it in one form
+    The agent's own system text becomes the end of the prompt, the conversation stands before it in one form
     for all agents, and the tools are the session's union. In ``observe`` mode, and whenever something of
     ours fails, the request is the application's own. ``RequestUsage`` of every answer becomes
     ``CachedUsage``. Use ``ChatCompletionCache(PrefixClient(...))`` in this order: a stored answer is no call.
@@ -80,7 +80,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         tools: Sequence[Tool | ToolSchema] = (),
         tool_choice: Any = "auto",
         json_output: bool | type[BaseModel] | None = None,
-        extra_create_args: Mapping[str, Any] = {},  # noqa: B006 - the base class's signature
+        extra_create_args: Mapping[str, Any] = {},
         cancellation_token: CancellationToken | None = None,
     ) -> CreateResult:
         """One answer. See the wrapped client for arguments and errors."""
@@ -111,7 +111,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         tools: Sequence[Tool | ToolSchema] = (),
         tool_choice: Any = "auto",
         json_output: bool | type[BaseModel] | None = None,
-        extra_create_args: Mapping[str, Any] = {},  # noqa: B006 - the base class's signature
+        extra_create_args: Mapping[str, Any] = {},
         cancellation_token: CancellationToken | None = None,
         **more: Any,
     ) -> AsyncGenerator[str | CreateResult, None]:
@@ -146,7 +146,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
     def _sending(self, given: Request, layout: Layout | None) -> Sending:
         session = self.session
         sending = Sending(session, agent=self.role, conversation=self.member.conversation)
-        if not session.attempt("tap", lambda: tap(self._innermost()), False):
+        if not session.attempt("tap", lambda: tap(self._innermost()), otherwise=False):
             session.attempt("observe", lambda: self._untapped(given, layout, sending), None)
         if session.mode == "observe":
             return sending
@@ -238,9 +238,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         return getattr(self.client, name)
 
     def _to_config(self) -> PrefixClientConfig:
-        return PrefixClientConfig(
-            client=self.client.dump_component(), role=self.role, prefix=settings_of(self.session)
-        )
+        return PrefixClientConfig(client=self.client.dump_component(), role=self.role, prefix=settings_of(self.session))
 
     @classmethod
     def _from_config(cls, config: PrefixClientConfig) -> Self:
@@ -288,6 +286,4 @@ async def _within(sending: Sending, stream: AsyncGenerator[Any, None]) -> AsyncG
 
 
 def _sum(first: RequestUsage, second: RequestUsage) -> RequestUsage:
-    return RequestUsage(
-        first.prompt_tokens + second.prompt_tokens, first.completion_tokens + second.completion_tokens
-    )
+    return RequestUsage(first.prompt_tokens + second.prompt_tokens, first.completion_tokens + second.completion_tokens)

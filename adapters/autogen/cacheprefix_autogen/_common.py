@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 _LEAST = 200
@@ -14,8 +13,17 @@ def common_text(texts: Sequence[str]) -> str:
     if len(texts) < 2:
         return ""
     lines = [text.strip().split("\n") for text in texts]
-    head = os.path.commonprefix(lines)
-    tail = os.path.commonprefix([list(reversed(each)) for each in lines])
+    head = _common_start(lines)
+    tail = _common_start([list(reversed(each)) for each in lines])
     found = ["\n".join(head).strip(), "\n".join(reversed(tail)).strip()]
     longest = max(found, key=len)
     return longest if len(longest) >= _LEAST else ""
+
+
+def _common_start(rows: Sequence[Sequence[str]]) -> list[str]:
+    found: list[str] = []
+    for parts in zip(*rows, strict=False):
+        if len(set(parts)) > 1:
+            break
+        found.append(parts[0])
+    return found

@@ -9,10 +9,10 @@ from autogen_agentchat.agents import BaseChatAgent
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import BaseChatMessage
 from autogen_core import CancellationToken, Component, ComponentModel
-from cacheprefix import Session
 from pydantic import BaseModel
 from typing_extensions import Self
 
+from cacheprefix import Session
 from cacheprefix_autogen._settings import PrefixSettings, session_of_settings, settings_of
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autogen_agentchat.messages import BaseChatMessage
-from cacheprefix import Session
 
+from cacheprefix import Session
 from cacheprefix_autogen._budget import shortener
 from cacheprefix_autogen._member import Member
 from cacheprefix_autogen._transcript import Entry, Transcript

@@ -1,4 +1,4 @@
-"""The layout of a fork: shared system text and tools, the public transcript, the role's text, this turn's own messages."""
+"""The layout of a fork: shared system text, tools, transcript; then the role's text and this turn's messages."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from autogen_core.models import (
     UserMessage,
 )
 from autogen_core.tools import Tool, ToolSchema
+
 from cacheprefix import Session
 from cacheprefix.profiles import Profile
-
 from cacheprefix_autogen._canonical import SENDER, called
 from cacheprefix_autogen._native import name_of, schema_of
 
@@ -118,7 +118,7 @@ def restrict(
 def _without_calls(
     profile: Profile, tools: Sequence[Any], own: tuple[str, ...], all_names: set[str] | None = None
 ) -> Restriction:
-    if profile.tool_choice_safe == "allowed_tools" or profile.tool_choice_safe == "none":
+    if profile.tool_choice_safe in ("allowed_tools", "none"):
         said = None
         if profile.tool_choice_safe == "none" and own and all_names and not set(own) >= all_names:
             said = own
@@ -155,9 +155,7 @@ def compose(
     """The fork's messages. Those of the turn under way stay the same objects; memory moves behind the prefix."""
     remembered = [str(message.content) for message in local if isinstance(message, SystemMessage)]
     beside = {**({"memory": "\n\n".join(dict.fromkeys(remembered))} if remembered else {}), **(volatile or {})}
-    text = session.tail_for(
-        role, instruction_of(texts, session.prefix.system), tools=restriction.said, volatile=beside
-    )
+    text = session.tail_for(role, instruction_of(texts, session.prefix.system), tools=restriction.said, volatile=beside)
     opening = session.prefix.text if system is None else system
     messages: list[LLMMessage] = [SystemMessage(content=opening)] if opening else []
     messages += shared
@@ -198,12 +196,13 @@ def after_refusal(layout: Layout, again: Sequence[LLMMessage], tries: int) -> La
     return None if tries else replace(layout, messages=[*layout.messages, *again])
 
 
-def shared_tokens(session: Session, model: str, layout: Layout, count_shared: Sequence[UserMessage]) -> Callable[[], int]:
+def shared_tokens(session: Session, model: str, layout: Layout, shared: Sequence[UserMessage]) -> Callable[[], int]:
     """Counts what the next request shares beside the prefix's own text."""
 
     def tokens() -> int:
-        texts = sum(session.count(_text(message), model) for message in count_shared)
-        return texts + sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools) * bool(layout.tools)
+        texts = sum(session.count(_text(message), model) for message in shared)
+        tools = session.prefix.tools if layout.tools else ()
+        return texts + sum(session.count(tool.schema.decode(), model) for tool in tools)
 
     return tokens
 

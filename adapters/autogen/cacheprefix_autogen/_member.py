@@ -15,8 +15,8 @@ from autogen_core.models import (
     SystemMessage,
     UserMessage,
 )
-from cacheprefix import Conversation, Session
 
+from cacheprefix import Conversation, Session
 from cacheprefix_autogen._budget import shortened
 from cacheprefix_autogen._canonical import SENDER, from_history, lead, split_history
 from cacheprefix_autogen._context import CURRENT, ForkContext
@@ -169,7 +169,7 @@ class Member:
             if keep:
                 shared = len(lead(messages)[1])
                 messages = [*messages, UserMessage(content=ANSWER, source=SENDER)]
-        if tools is given.tools and all(a is b for a, b in zip(messages, given.messages)):
+        if tools is given.tools and all(a is b for a, b in zip(messages, given.messages, strict=False)):
             return None
         return Layout(messages, tools, choice, shared, permitted=permitted)
 

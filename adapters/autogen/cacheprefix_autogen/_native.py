@@ -15,8 +15,9 @@ from autogen_core.models import (
     UserMessage,
 )
 from autogen_core.tools import Tool, ToolSchema
-from cacheprefix.prompt import Api
 from pydantic import BaseModel
+
+from cacheprefix.prompt import Api
 
 
 def schema_of(tool: Tool | ToolSchema) -> Mapping[str, Any]:
@@ -48,14 +49,14 @@ def body_of(
     messages: Sequence[LLMMessage],
     tools: Sequence[Tool | ToolSchema],
     tool_choice: Any,
-    json_output: bool | type[BaseModel] | None,
+    json_output: Any,
     extra: Mapping[str, Any],
 ) -> tuple[Api, dict[str, Any]]:
     """API form and body; a plain rendering for clients whose wire form is not known."""
     api = api_of(client)
     given = _unshared(messages)
     if api == "openai-chat":
-        made = client._process_create_args(given, tools, tool_choice, json_output, extra)  # type: ignore[attr-defined]  # noqa: SLF001
+        made = client._process_create_args(given, tools, tool_choice, json_output, extra)  # type: ignore[attr-defined]
         body = {**made.create_args, "messages": list(made.messages)}
         if made.tools:
             body["tools"] = list(made.tools)
@@ -84,7 +85,7 @@ def _anthropic(
 ) -> dict[str, Any]:
     from autogen_ext.models.anthropic import _anthropic_client as native  # noqa: PLC0415 - an extra of AutoGen
 
-    merged = client._merge_system_messages(messages)  # noqa: SLF001 - the client's own conversion
+    merged = client._merge_system_messages(messages)
     body: dict[str, Any] = {"model": model_of(client), "messages": []}
     for message in merged:
         form = native.to_anthropic_type(message)
@@ -94,10 +95,10 @@ def _anthropic(
             body["messages"].extend(form if isinstance(form, list) else [form])
     body["messages"] = [_dumped(message) for message in body["messages"]]
     has_results = any(isinstance(message, FunctionExecutionResultMessage) for message in merged)
-    converted = native.convert_tools(tools) if tools else (client._last_used_tools if has_results else [])  # noqa: SLF001
+    converted = native.convert_tools(tools) if tools else (client._last_used_tools if has_results else [])
     if converted:
         body["tools"] = list(converted)
-    thinking = extra.get("thinking") or client._create_args.get("thinking")  # noqa: SLF001
+    thinking = extra.get("thinking") or client._create_args.get("thinking")
     if thinking:
         body["thinking"] = thinking
     return body
@@ -110,21 +111,27 @@ def _dumped(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**message, "content": content}
 
 
+def _role(message: LLMMessage) -> str:
+    if isinstance(message, SystemMessage):
+        return "system"
+    return "user" if isinstance(message, UserMessage) else "assistant"
+
+
 def _plain(
     client: Any,
     messages: Sequence[LLMMessage],
     tools: Sequence[Tool | ToolSchema],
-    json_output: bool | type[BaseModel] | None,
+    json_output: Any,
 ) -> dict[str, Any]:
     body: dict[str, Any] = {"model": model_of(client), "messages": []}
     for message in messages:
         if isinstance(message, FunctionExecutionResultMessage):
             body["messages"] += [
-                {"role": "tool", "tool_call_id": result.call_id, "content": result.content} for result in message.content
+                {"role": "tool", "tool_call_id": result.call_id, "content": result.content}
+                for result in message.content
             ]
             continue
-        role = "system" if isinstance(message, SystemMessage) else "user" if isinstance(message, UserMessage) else "assistant"
-        plain: dict[str, Any] = {"role": role}
+        plain: dict[str, Any] = {"role": _role(message)}
         if isinstance(message, AssistantMessage) and isinstance(message.content, list):
             plain["tool_calls"] = [
                 {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from cacheprefix import Session
-
 from cacheprefix_autogen._canonical import lead
 from cacheprefix_autogen._layout import Layout, Request
 from cacheprefix_autogen._member import Member

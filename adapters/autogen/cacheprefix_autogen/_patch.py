@@ -32,7 +32,7 @@ class Patches:
         if missing:
             kind = type(self.target).__name__
             message = (
-                f"{kind} has no {', '.join(missing)}: cacheprefix-autogen is made for autogen-agentchat 0.7.4 and 0.7.5; "
+                f"{kind} has no {', '.join(missing)}: this version is made for autogen-agentchat 0.7.4 and 0.7.5; "
                 "install one of these, or give the agent a PrefixClient instead of wrapping it"
             )
             raise SetupError(message)

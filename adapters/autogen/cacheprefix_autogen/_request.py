@@ -9,10 +9,10 @@ from autogen_agentchat.agents import BaseChatAgent
 from autogen_core import CancellationToken
 from autogen_core.models import ChatCompletionClient, CreateResult, LLMMessage, SystemMessage, UserMessage
 from autogen_core.tools import Tool, ToolSchema
-from cacheprefix import Session
-from cacheprefix.errors import SetupError
 from pydantic import BaseModel, Field
 
+from cacheprefix import Session
+from cacheprefix.errors import SetupError
 from cacheprefix_autogen._agent import Binding
 from cacheprefix_autogen._client import PrefixClient
 from cacheprefix_autogen._member import Member

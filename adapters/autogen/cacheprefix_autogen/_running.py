@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def instance_of(team: BaseGroupChat, topic_type: str) -> Any:
     """The runtime's object for a topic type of a team; None when the team has not run yet."""
-    instances = getattr(team._runtime, "_instantiated_agents", None)  # noqa: SLF001 - the public way is a coroutine
-    return None if instances is None else instances.get(AgentId(topic_type, team._team_id))  # noqa: SLF001
+    instances = getattr(team._runtime, "_instantiated_agents", None)
+    return None if instances is None else instances.get(AgentId(topic_type, team._team_id))
 
 
 def take_over(target: Any, group: Group) -> None:
@@ -33,12 +33,12 @@ def take_over(target: Any, group: Group) -> None:
 
 
 def _take_over_team(team: BaseGroupChat, group: Group) -> None:
-    manager = instance_of(team, team._group_chat_manager_topic_type)  # noqa: SLF001
+    manager = instance_of(team, team._group_chat_manager_topic_type)
     thread = [m for m in getattr(manager, "_message_thread", []) if isinstance(m, BaseChatMessage)]
     if not thread:
         return
     waiting: dict[int, set[str]] = {}
-    topics = team._participant_topic_types  # noqa: SLF001
+    topics = team._participant_topic_types
     for rank, topic in enumerate(topics):
         container = instance_of(team, topic)
         waiting[rank] = {message.id for message in getattr(container, "_message_buffer", [])}

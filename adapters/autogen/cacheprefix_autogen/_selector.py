@@ -9,8 +9,8 @@ from typing import Any
 
 from autogen_agentchat.messages import BaseChatMessage
 from autogen_core.models import LLMMessage, SystemMessage, UserMessage
-from cacheprefix import Session
 
+from cacheprefix import Session
 from cacheprefix_autogen._canonical import SENDER
 from cacheprefix_autogen._layout import Layout, Request, restrict
 from cacheprefix_autogen._member import Member
@@ -51,9 +51,7 @@ class SelectorMember(Member):
             restriction = restrict(session, session.profile(model), given, (), self.name)
             if session.prefix.text:
                 messages.insert(0, SystemMessage(content=session.prefix.text))
-            layout = Layout(
-                messages, restriction.tools, restriction.tool_choice, len(shared), restriction.allowed, ()
-            )
+            layout = Layout(messages, restriction.tools, restriction.tool_choice, len(shared), restriction.allowed, ())
         tokens = sum(session.count(str(form.content), model) for form in shared)
         return layout if session.shares(self.conversation, model, lambda: tokens) else None
 
@@ -62,7 +60,8 @@ class SelectorMember(Member):
         match = self._pattern.fullmatch(first) if isinstance(first, str) else None
         if match is None:
             return None
-        fields = {name: match.group(name) for name in ("roles", "participants") if name in match.groupdict()}
+        found = match.groupdict()
+        fields: dict[str, str] = {name: found[name] for name in ("roles", "participants") if name in found}
         return self._template.format_map(_Fields(fields))
 
 

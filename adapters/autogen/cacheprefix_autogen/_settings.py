@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any, Literal
 
+from pydantic import BaseModel
+
 from cacheprefix import Session
 from cacheprefix.prefix import SharedPrefix
-from pydantic import BaseModel
 
 
 class PrefixSettings(BaseModel):

@@ -45,9 +45,7 @@ def load_member(member: Member, group: Group, state: Mapping[str, Any] | None) -
     if "entries" in state:
         load_transcript(group, state)
     known = group.loaded
-    member.view.restore(
-        [known[i] for i in state["view"] if i in known], [known[i] for i in state["own"] if i in known]
-    )
+    member.view.restore([known[i] for i in state["view"] if i in known], [known[i] for i in state["own"] if i in known])
     member.broken = any(i not in known for i in (*state["view"], *state["own"]))
 
 

@@ -11,6 +11,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import Self
+
 from cacheprefix.profiles import Usage, merge_usage, normalise_usage
 from cacheprefix.prompt import Api, Prompt
 
@@ -121,7 +123,7 @@ def tap(client: Any) -> bool:
             continue
         found = True
         if not getattr(resource, _TAPPED, False):
-            resource._post = _watched(post)  # noqa: SLF001 - the SDKs have no public hook that sees the final body
+            resource._post = _watched(post)
             setattr(resource, _TAPPED, True)
     return found
 
@@ -183,7 +185,7 @@ class _Tee:
         reports = self._sending.reports
         self._sending.answered(merge_usage(*reports) if reports else None, self._diagnostics)
 
-    async def __aenter__(self) -> _Tee:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

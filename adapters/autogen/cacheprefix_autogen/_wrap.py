@@ -12,9 +12,9 @@ from autogen_agentchat.agents import BaseChatAgent, MessageFilterAgent, SocietyO
 from autogen_agentchat.teams import BaseGroupChat, MagenticOneGroupChat, SelectorGroupChat
 from autogen_core import SingleThreadedAgentRuntime
 from autogen_core.models import ChatCompletionClient
+
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.errors import SetupError
-
 from cacheprefix_autogen._agent import Binding, adopt_tools, bind_agent, runners_of, tools_of
 from cacheprefix_autogen._client import PrefixClient
 from cacheprefix_autogen._common import common_text
@@ -68,7 +68,7 @@ def wrap(
         _bind_team(target, session, options)
     else:
         declared = bool(session.prefix.system or session.prefix.tools) and len(agents) == 1
-        _bind_alone(target, session, options, private=not declared)
+        _bind_alone(target, session, options, private=not declared)  # type: ignore[arg-type]
     return target
 
 
@@ -93,13 +93,13 @@ def session_of(target: Any) -> Session | None:
 def _agents(target: Any) -> list[BaseChatAgent]:
     """All agents inside, those of nested teams and filters included; agents used as tools are not."""
     if isinstance(target, BaseGroupChat):
-        return [agent for participant in target._participants for agent in _agents(participant)]  # noqa: SLF001
+        return [agent for participant in target._participants for agent in _agents(participant)]
     if isinstance(target, MessageFilterAgent):
-        return _agents(target._wrapped_agent)  # noqa: SLF001
+        return _agents(target._wrapped_agent)
     if isinstance(target, ForkAgent):
         return _agents(target.inner)
     if isinstance(target, SocietyOfMindAgent):
-        return [target, *_agents(target._team)]  # noqa: SLF001
+        return [target, *_agents(target._team)]
     return [target]
 
 
@@ -125,7 +125,8 @@ def _bind_alone(agent: BaseChatAgent, session: Session, options: Mapping[str, An
     binding = bind_agent(agent, group, private=private or bool(sub), **options)
     _adopt_all(group)
     if isinstance(agent, SocietyOfMindAgent):
-        binding.inner.append(_bind_team(agent._team, session.child(agent.name), options))  # noqa: SLF001
+        inner: Any = agent._team
+        binding.inner.append(_bind_team(inner, session.child(agent.name), options))
     for runner in sub:
         binding.inner.append(_bind_runner(runner, session, options))
     take_over(agent, group)
@@ -147,13 +148,13 @@ def _bind_runner(runner: Any, session: Session, options: Mapping[str, Any]) -> B
     return _bind_alone(runner, child, options, private=True)
 
 
-def _bind_team(team: BaseGroupChat, session: Session, options: Mapping[str, Any], outer: Group | None = None) -> Binding:
+def _bind_team(team: BaseGroupChat, session: Session, options: Mapping[str, Any]) -> Binding:
     group = Group(session, adopt=adopt_tools)
     group.team = True
     binding = Binding(team, session)
     binding.patches.expect("_participants", "save_state", "load_state")
     nested: list[tuple[Any, str]] = []
-    for rank, participant in enumerate(team._participants):  # noqa: SLF001 - AutoGen has no public way to them
+    for rank, participant in enumerate(team._participants):
         if isinstance(participant, BaseGroupChat):
             nested.append((participant, participant.name))
             continue
@@ -161,10 +162,10 @@ def _bind_team(team: BaseGroupChat, session: Session, options: Mapping[str, Any]
             unwrap(participant)
         binding.inner.append(bind_agent(participant, group, rank=rank, **options))  # type: ignore[arg-type]
         if isinstance(participant, SocietyOfMindAgent):
-            nested.append((participant._team, participant.name))  # noqa: SLF001
+            nested.append((participant._team, participant.name))
         binding.inner += [_bind_runner(runner, session, options) for runner in runners_of(participant)]
     _adopt_all(group, [agent for inner, _ in nested for agent in _agents(inner)])
-    binding.inner += [_bind_team(inner, session.child(name), options, group) for inner, name in nested]
+    binding.inner += [_bind_team(inner, session.child(name), options) for inner, name in nested]
     _bind_callers(team, group, binding)
     _keep_transcript(team, group, binding)
     take_over(team, group)
@@ -187,7 +188,7 @@ def _bind_callers(team: BaseGroupChat, group: Group, binding: Binding) -> None:
     if not isinstance(client, ChatCompletionClient):
         return
     session = group.session
-    models = [model_of(agent._model_client.client) for agent, m in group.members if not m.alone]  # noqa: SLF001
+    models = [model_of(agent._model_client.client) for agent, m in group.members if not m.alone]
     member: Member
     if isinstance(team, SelectorGroupChat):
         member = _selector(team, group, binding, models)
@@ -206,20 +207,22 @@ def _bind_callers(team: BaseGroupChat, group: Group, binding: Binding) -> None:
 
 def _selector(team: SelectorGroupChat, group: Group, binding: Binding, models: Sequence[str]) -> Member:
     binding.patches.expect("_selector_prompt", "_selector_func", "_model_context")
-    member = SelectorMember(group.session, group.transcript, team._selector_prompt, models)  # noqa: SLF001
-    member.context = team._model_context  # noqa: SLF001
+    member = SelectorMember(group.session, group.transcript, team._selector_prompt, models)
+    member.context = team._model_context
     group.callers.append(member)
-    own = team._selector_func  # noqa: SLF001
+    own = team._selector_func
 
     async def selector_func(thread: Sequence[Any]) -> str | None:
         group.session.attempt("selector", lambda: member.observe(thread), None)
         chosen: Any = own(thread) if own is not None else None
-        return await chosen if asyncio.iscoroutine(chosen) else chosen
+        if asyncio.iscoroutine(chosen):
+            chosen = await chosen
+        return None if chosen is None else str(chosen)
 
     for owner in (binding, *_manager(team, binding)):
         owner.patches.set("_selector_func", selector_func)
         if hasattr(owner.patches.target, "_is_selector_func_async"):
-            owner.patches.set("_is_selector_func_async", True)
+            owner.patches.set("_is_selector_func_async", value=True)
     return member
 
 
@@ -227,7 +230,7 @@ def _manager(team: BaseGroupChat, binding: Binding) -> list[Binding]:
     """The manager of a team that has already run, bound beside it."""
     from cacheprefix_autogen._running import instance_of  # noqa: PLC0415 - beside its other use
 
-    found = instance_of(team, team._group_chat_manager_topic_type)  # noqa: SLF001
+    found = instance_of(team, team._group_chat_manager_topic_type)
     if found is None:
         return []
     for inner in binding.inner:
@@ -264,9 +267,9 @@ def copied(target: Any) -> Any:
         if hasattr(new, name):
             setattr(new, name, copying.deepcopy(getattr(new, name)))
     if isinstance(target, MessageFilterAgent):
-        new._wrapped_agent = copied(target._wrapped_agent)  # noqa: SLF001
+        new._wrapped_agent = copied(target._wrapped_agent)
     if isinstance(target, SocietyOfMindAgent):
-        new._team = _copied_team(target._team)  # type: ignore[arg-type]  # noqa: SLF001
+        new._team = _copied_team(target._team)  # type: ignore[arg-type]
     return new
 
 
@@ -276,14 +279,14 @@ def _copied_team(team: BaseGroupChat) -> BaseGroupChat:
         raise SetupError(message)
     new = copying.copy(team)
     vars(new).update(
-        _participants=[copied(participant) for participant in team._participants],  # noqa: SLF001
+        _participants=[copied(participant) for participant in team._participants],
         _team_id=(team_id := str(uuid.uuid4())),
         _group_topic_type=f"group_topic_{team_id}",
-        _group_chat_manager_topic_type=f"{team._group_chat_manager_name}_{team_id}",  # noqa: SLF001
-        _participant_topic_types=[f"{name}_{team_id}" for name in team._participant_names],  # noqa: SLF001
+        _group_chat_manager_topic_type=f"{team._group_chat_manager_name}_{team_id}",
+        _participant_topic_types=[f"{name}_{team_id}" for name in team._participant_names],
         _output_topic_type=f"output_topic_{team_id}",
         _output_message_queue=asyncio.Queue(),
-        _termination_condition=copying.deepcopy(team._termination_condition),  # noqa: SLF001
+        _termination_condition=copying.deepcopy(team._termination_condition),
         _runtime=SingleThreadedAgentRuntime(ignore_unhandled_exceptions=False),
         _initialized=False,
         _is_running=False,
