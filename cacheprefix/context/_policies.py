@@ -5,6 +5,7 @@ Each takes the oldest first and stops when the target is reached. Pairs stay tog
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from cacheprefix.context._decisions import (
@@ -100,23 +101,24 @@ def drop_tool_uses(tools: Iterable[str] = DONE_USES) -> Policy:
     return policy
 
 
-def sliding_window(*, batch: float = 0.25) -> Policy:
+def sliding_window(*, batch: float = 0.25, whole_turns: bool = False) -> Policy:
     """Remove the oldest messages in one batch, a tool call always with its results.
 
-    At least ``batch`` of the window goes at a time, so that the next removal is far away.
+    At least ``batch`` of the window goes at a time, so that the next removal is far away. With
+    ``whole_turns`` a user's message goes only with all that answered it, and the other way round.
     """
 
     def policy(situation: Situation) -> Iterable[Decision]:
         if situation.need > 0:
             goal = max(situation.need, int(batch * situation.window))
-            for index in _oldest(situation, goal):
+            for index in _oldest(situation, goal, whole_turns=whole_turns):
                 yield Drop(index)
 
     policy.removes_messages = True  # type: ignore[attr-defined]  # tried after what can be had again
     return policy
 
 
-def _oldest(situation: Situation, goal: int) -> list[int]:
+def _oldest(situation: Situation, goal: int, *, whole_turns: bool) -> list[int]:
     """Indexes of the oldest units that may go, up to ``goal`` tokens; unreferenced ones first."""
     owner: dict[int, Group] = {}
     for group in situation.groups:
@@ -128,7 +130,10 @@ def _oldest(situation: Situation, goal: int) -> list[int]:
     for index, _ in situation.live():
         if index in seen or not situation.free[index]:
             continue
-        members = tuple(sorted(set(_members(owner[index])))) if index in owner else (index,)
+        if whole_turns:
+            members = _turn(situation, index)
+        else:
+            members = tuple(sorted(set(_members(owner[index])))) if index in owner else (index,)
         seen.update(members)
         if all(situation.free[member] for member in members):
             units.append(members)
@@ -143,6 +148,18 @@ def _oldest(situation: Situation, goal: int) -> list[int]:
         removed.extend(unit)
         gone += sum(_tokens(situation.views[index]) for index in unit)
     return sorted(removed)
+
+
+def _turn(situation: Situation, first: int) -> tuple[int, ...]:
+    """The messages from ``first`` to the next words of the user."""
+    members = []
+    for at in range(bisect_left(situation.alive, first), len(situation.alive)):
+        index = situation.alive[at]
+        view = situation.views[index]
+        if members and view is not None and view.is_prompt:
+            break
+        members.append(index)
+    return tuple(members)
 
 
 def _members(group: Group) -> Sequence[int]:
