@@ -135,7 +135,7 @@ class _Run:
         self._prices = Prices()
         self._rule = PreviousRequestRule(count)
         self._counts = CountsOnly()
-        self._warnings = Warnings()
+        self._warnings = Warnings(text=include_text)
         self._what_if = WhatIf(count) if what_if else None
         self._text = include_text
         self._begun = array("q")
@@ -178,7 +178,7 @@ class _Run:
             self._what_if.add(timed, record.session, record.agent)
         needed = usage is None or usage.cache_read_tokens is None
         simulated = self._stand_in.call(timed, needed=needed)
-        self._warnings.look(prompt, ready.place)
+        self._warnings.look(prompt, ready.place, record.agent, record.session)
         rule = self._rule.looks(prompt, record.session)
         call = _Open(ready, prompt, observation, usage, simulated if needed else None, rule)
 

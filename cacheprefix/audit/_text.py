@@ -58,7 +58,8 @@ def _parts(audit: Audit, *, previous: bool) -> Iterator[_Table | _Lines]:
     paid = f"cost {_number(all_.cost_units)} units{_usd(all_.usd if all_.priced else None)}"
     head = (
         f"{logs}: {_number(all_.calls)} calls, {_number(len(totals.agents))} agents",
-        f"input {_number(all_.input_tokens)} tokens: {all_.hit_rate:.1%} read from the cache, {written} written, {paid}",
+        f"input {_number(all_.input_tokens)} tokens: {all_.hit_rate:.1%} read from the cache, {written} written",
+        paid,
         f"lost to breaks: {_number(all_.lost_tokens)} tokens{_usd(totals.lost_usd)} in {_number(breaks)} breaks",
     )
     yield _Lines("What you pay", head)
@@ -132,7 +133,7 @@ def _evidence(audit: Audit) -> Iterator[str]:
         said = ", ".join(part for part in details if part)
         fix = "" if group.cause in told else f" {group.fix}"
         told.add(group.cause)
-        yield f"{where} ({said}):{fix}" if said else f"{where}:{fix}"
+        yield f"{where}{f' ({said})' if said else ''}{':' if fix else ''}{fix}"
         if group.excerpt:
             yield f"    before {group.excerpt['before']!r}"
             yield f"    after  {group.excerpt['after']!r}"

@@ -1,26 +1,80 @@
-"""What will break the cache sooner or later, found by looking at the stable part of the prompts."""
+"""What will break the cache sooner or later: lint, over every different system and tool list of a log."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
+from cacheprefix.cache import LintWarning, lint
 from cacheprefix.prompt import Prompt
 
-_KEPT = 200
-_SEEN = 10_000
+LOOKS = 300
+"""Stable parts that are looked at: a system prompt that changes on every call has shown itself long before."""
+
+_TWINS = 4
+_LINES = 1_000
 
 
 class Warnings:
-    """Looks once at every different system and tool list; keeps the first place of each finding."""
+    """Looks once at every different system and tool list, against others of the same agent and session."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, text: bool = False) -> None:
+        self._text = text
+        self._looks = 0
         self._seen: set[tuple[bytes, ...]] = set()
+        self._lines: OrderedDict[str, list[Prompt]] = OrderedDict()
+        self._single: dict[str, tuple[Prompt, str]] = {}
         self._found: dict[tuple[str, str], dict[str, Any]] = {}
 
     @property
     def found(self) -> tuple[dict[str, Any], ...]:
-        """The findings, in the order they were found: path, message, place in the log, how many variants."""
+        """The findings: smell, path, offset, message, place in the log, and how many variants have it."""
+        for prompt, place in self._single.values():
+            self._note(lint(prompt), place)
+        self._single.clear()
         return tuple(self._found.values())
 
-    def look(self, prompt: Prompt, place: str) -> None:
+    def look(self, prompt: Prompt, place: str, agent: str, session: str) -> None:
         """Look at a prompt unless its system and tools were seen before."""
+        if self._looks >= LOOKS:
+            return
+        names = [f"agent {agent}", *([f"session {session}"] if session else [])]
+        for name in names:
+            # Seen twice: what it says of itself is told by what changes.
+            self._single.pop(name, None)
+        key = tuple(one.digest for one in prompt.sections if one.tier != "messages")
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        earlier = [one for name in names for one in self._lines.get(name, ())]
+        if earlier:
+            self._looks += 1
+            self._note(lint(prompt, earlier), place)
+        else:
+            self._single[names[0]] = (prompt, place)
+        for name in names:
+            self._remember(name, prompt)
+
+    def _remember(self, name: str, prompt: Prompt) -> None:
+        line = self._lines.setdefault(name, [])
+        line.append(prompt)
+        del line[:-_TWINS]
+        self._lines.move_to_end(name)
+        if len(self._lines) > _LINES:
+            self._lines.popitem(last=False)
+
+    def _note(self, warnings: tuple[LintWarning, ...], place: str) -> None:
+        for one in warnings:
+            known = self._found.get((one.smell, one.path))
+            if known is not None:
+                known["count"] += 1
+                continue
+            told = {
+                "smell": one.smell,
+                "path": one.path,
+                "offset": one.offset,
+                "message": f"{one.smell.replace('_', ' ')}: {one.fix}",
+                "place": place,
+                "count": 1,
+            }
+            self._found[one.smell, one.path] = {**told, "excerpt": one.excerpt} if self._text else told

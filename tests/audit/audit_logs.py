@@ -5,10 +5,10 @@ import json
 import random
 from pathlib import Path
 
-WORDS = (
-    "the cache keeps what it has read and a request that begins alike is served from there while every word that "
-    "moves costs the whole rest again so agents append and never edit order refund ticket flight seat price ledger"
-).split()
+_TEXT = """the cache keeps what it has read and a request that begins alike is served from there while every
+word that moves costs the whole rest again so agents append and never edit
+order refund ticket flight seat price ledger"""
+WORDS = _TEXT.split()
 
 
 def prose(seed, words):
@@ -17,14 +17,19 @@ def prose(seed, words):
 
 
 def tool(name, words=30):
+    """A tool as Anthropic takes it."""
     return {
         "name": name,
         "description": prose(name, words),
-        "input_schema": {"type": "object", "properties": {"query": {"type": "string", "description": prose(name + "q", 8)}}},
+        "input_schema": {
+            "type": "object",
+            "properties": {"query": {"type": "string", "description": prose(name + "q", 8)}},
+        },
     }
 
 
 def chat_tool(name, words=30):
+    """The same tool as OpenAI takes it."""
     plain = tool(name, words)
     return {
         "type": "function",
@@ -101,7 +106,7 @@ def team(rounds=4, *, api="openai-chat", roles=("planner", "coder", "critic"), s
     ]
     lines = []
     for number in range(rounds):
-        for at, (role, talk) in enumerate(zip(roles, talks)):
+        for at, (role, talk) in enumerate(zip(roles, talks, strict=True)):
             if number or at:
                 talk.turn()
             talk.messages = list(talks[0].messages)

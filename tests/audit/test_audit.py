@@ -7,6 +7,7 @@ from io import BytesIO, StringIO
 
 import pytest
 from audit_logs import Conversation, prose, quiet, team, write
+
 from cacheprefix.audit import CHANGES, audit, write_json, write_summary
 from cacheprefix.errors import ProfileError, SetupError
 
@@ -21,6 +22,7 @@ def result_of(path, **options):
 
 
 def log_of(tmp_path, lines, name="log.jsonl"):
+    """The path of a log with these lines."""
     return write(tmp_path / name, lines)
 
 
@@ -242,16 +244,26 @@ def test_traces_that_lose_the_marks_are_judged_as_marked_when_counts_show_it(tmp
     lines = []
     for number, line in enumerate(quiet(4, api="anthropic")):
         body = line["request"]
-        text = [{"role": m["role"], "parts": [{"type": "text", "content": _plain(m["content"])}]} for m in body["messages"]]
+        text = [
+            {"role": m["role"], "parts": [{"type": "text", "content": _plain(m["content"])}]} for m in body["messages"]
+        ]
         total = sum(len(json.dumps(part)) for part in (text, body["system"])) // 4
-        usage = {"gen_ai.usage.input_tokens": total, "gen_ai.usage.cache_read.input_tokens": total - 300 if number else 0}
+        usage = {
+            "gen_ai.usage.input_tokens": total,
+            "gen_ai.usage.cache_read.input_tokens": total - 300 if number else 0,
+        }
         written = {"gen_ai.usage.cache_creation.input_tokens": 300 if number else total}
         attributes = {
             "gen_ai.operation.name": "chat", "gen_ai.provider.name": "anthropic", "gen_ai.request.model": body["model"],
             "gen_ai.conversation.id": "c", "gen_ai.input.messages": text,
             "gen_ai.system_instructions": [{"type": "text", "content": body["system"][0]["text"]}], **usage, **written,
         }  # fmt: skip
-        one = {"name": "chat", "context": {"trace_id": "t", "span_id": str(number)}, "start_time": line["ts"], "attributes": attributes}
+        one = {
+            "name": "chat",
+            "context": {"trace_id": "t", "span_id": str(number)},
+            "start_time": line["ts"],
+            "attributes": attributes,
+        }
         lines.append(one)
     found = result_of(log_of(tmp_path, lines))
     assert "breakpoint_missing" not in {call["cause"] for call in found["calls"]}
@@ -304,7 +316,15 @@ def test_the_summary_says_what_is_paid_lost_and_to_be_saved(tmp_path, plain):
     with audit([log_of(tmp_path, [*lines, "{broken"])]) as found:
         write_summary(found, told, plain=plain, previous=True)
     text = told.getvalue()
-    for expected in ("What you pay", "What you could pay", "tools_reordered", "Agents", "planner", "previous-request", ":13"):
+    for expected in (
+        "What you pay",
+        "What you could pay",
+        "tools_reordered",
+        "Agents",
+        "planner",
+        "previous-request",
+        ":13",
+    ):
         assert expected in text
 
 
@@ -378,6 +398,7 @@ def test_lmcache_sessions_raise_few_alarms_and_each_is_real(traces, tmp_path):
 
 
 def found_place(rows, index):
+    """File and line of a call."""
     return next(row.view["place"] for row in rows if row.public["index"] == index)
 
 
@@ -410,3 +431,23 @@ def test_a_block_more_or_less_is_no_break(tmp_path, off):
         line["usage"] = {"prompt_tokens": total, "prompt_tokens_details": {"cached_tokens": min(cached, total)}}
         before = total
     assert result_of(log_of(tmp_path, lines))["breaks"] == []
+
+
+def test_what_will_break_is_warned_of_with_its_path(tmp_path):
+    """A clock in the system prompt is a timestamp at system[0]; one that never changes is none."""
+    for moving in (True, False):
+        lines = quiet(3)
+        for number, line in enumerate(lines):
+            first = line["request"]["messages"][0]
+            first["content"] = f"Time: 2026-11-20T10:00:{number * moving:02}Z\n{first['content']}"
+        found = result_of(log_of(tmp_path, lines))["totals"]["lint"]
+        assert [(one["smell"], one["path"]) for one in found] == [("timestamp", "system[0]")] * moving
+        assert all("excerpt" not in one for one in found)
+
+
+def test_a_single_call_is_warned_of_what_may_change(tmp_path):
+    """With one call in the log nobody can know, so the warning stands."""
+    (line,) = quiet(1)
+    line["request"]["messages"][0]["content"] += " Session 123e4567-e89b-42d3-a456-426614174000."
+    (one,) = result_of(log_of(tmp_path, [line]))["totals"]["lint"]
+    assert (one["smell"], one["path"]) == ("uuid", "system[0]")

@@ -6,18 +6,22 @@ import json
 
 import pytest
 from audit_logs import quiet, write
-from cacheprefix.audit import Broken, Placed, Reader, Record, records, seconds
-from cacheprefix.errors import BodyError, SetupError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cacheprefix.audit import Broken, Placed, Reader, Record, records, seconds
+from cacheprefix.errors import BodyError, SetupError
+
 
 def read(path, **options):
+    """The records and the broken lines of a log."""
     found = list(records(str(path), **options))
     return [one.record for one in found if isinstance(one, Placed)], [one for one in found if isinstance(one, Broken)]
 
 
 def span(attributes, *, name="chat", start=1_000, parent="", identity="b1", events=()):
+    """One span in OTLP JSON."""
+
     def wire(value):
         if isinstance(value, bool):
             return {"boolValue": value}
@@ -47,6 +51,7 @@ def span(attributes, *, name="chat", start=1_000, parent="", identity="b1", even
 
 
 def export(*spans):
+    """Spans as a collector exports them."""
     return {"resourceSpans": [{"resource": {}, "scopeSpans": [{"scope": {}, "spans": list(spans)}]}]}
 
 
@@ -79,7 +84,8 @@ LANGSMITH = {
                 {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", "HumanMessage"],
                  "kwargs": {"content": "Hi", "type": "human"}},
                 {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", "AIMessage"],
-                 "kwargs": {"content": "", "type": "ai", "tool_calls": [{"id": "x", "name": "clock", "args": {"a": 1}}]}},
+                 "kwargs": {"content": "", "type": "ai",
+                            "tool_calls": [{"id": "x", "name": "clock", "args": {"a": 1}}]}},
                 {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", "ToolMessage"],
                  "kwargs": {"content": "noon", "type": "tool", "tool_call_id": "x"}},
             ]
@@ -106,8 +112,13 @@ LITELLM = {
     "completionStartTime": 1_763_000_001.5,
     "endTime": 1_763_000_003.0,
     "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
-    "model_parameters": {"tools": [{"type": "function", "function": {"name": "clock"}}], "temperature": 0, "stream": True},
-    "metadata": {"user_api_key_hash": "k1", "usage_object": {"prompt_tokens": 50, "prompt_tokens_details": {"cached_tokens": 0}}},
+    "model_parameters": {
+        "tools": [{"type": "function", "function": {"name": "clock"}}], "temperature": 0, "stream": True,
+    },
+    "metadata": {
+        "user_api_key_hash": "k1",
+        "usage_object": {"prompt_tokens": 50, "prompt_tokens_details": {"cached_tokens": 0}},
+    },
     "status": "success",
 }  # fmt: skip
 LMCACHE = {"timestamp": 1_760_995_776_640_783, "input": "user: Hi\n\nassistant: Ho", "output": "x", "session_id": "s"}
