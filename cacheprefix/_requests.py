@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix._calls import Call, units_of
@@ -67,7 +67,8 @@ def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
         prompt = session.decode(sent, asked.api, headers=asked.headers)
         profile = session.profile(prompt.model, asked.api, asked.provider)
         if asked.rewrite:
-            sent, prompt = _marked(session, asked, prompt, profile)
+            limit = asked.boundary(prompt) if callable(asked.boundary) else asked.boundary
+            sent, prompt = _marked(session, sent, prompt, profile, limit, asked.policy)
         session.plugins.call_all("before_call", prompt=prompt)
         agent = f"{session.name}/{asked.agent}" if session.name else asked.agent
         observation = session.shared.model.begin(
@@ -97,8 +98,7 @@ def gate_key(
     shared = sum(section.tokens for section in prompt.sections[:limit])
     if shared < profile.min_tokens:
         return None
-    chosen = plan_breakpoints(prompt, profile, boundary=limit)
-    marked = session.decode(mark(body, api, prompt, chosen), api) if chosen else prompt
+    _, marked = _marked(session, body, prompt, profile, limit, None)
     cold = shared - session.shared.model.expect(marked, profile, scope=where, at=session.clock()).tokens
     if cold < max(_WORTH_WAITING, profile.min_tokens):
         return None
@@ -106,20 +106,30 @@ def gate_key(
     return lane + chain(prompt, profile.settings)[limit - 1]
 
 
-def _marked(session: Session, asked: Asked, prompt: Prompt, profile: Profile) -> tuple[Mapping[str, Any], Prompt]:
-    limit = asked.boundary(prompt) if callable(asked.boundary) else asked.boundary
+def _marked(
+    session: Session,
+    body: Mapping[str, Any],
+    prompt: Prompt,
+    profile: Profile,
+    limit: int | None,
+    policy: ForkPolicy | None,
+) -> tuple[Mapping[str, Any], Prompt]:
+    """The body with breakpoints and routing key; the very same objects when nothing is to be added."""
     chosen: Sequence[Breakpoint] | None = session.plugins.call_first(
         "place_breakpoints", prompt=prompt, profile=profile
     )
     if chosen is None:
-        skip = asked.policy is not None and asked.policy.skip_cache_write
+        skip = policy is not None and policy.skip_cache_write
         chosen = plan_breakpoints(prompt, profile, boundary=limit, skip_tail=skip)
-    body = asked.body
     marked: Mapping[str, Any] = mark(body, prompt.api, prompt, chosen) if chosen else body
     key = profile.routing_key
     if key and not key.startswith("header:") and prompt.api.startswith("openai") and key not in body:
         marked = {**marked, key: session.prefix.key}
-    return (body, prompt) if marked is body else (marked, session.decode(marked, prompt.api, headers=asked.headers))
+    if marked is body:
+        return body, prompt
+    decoded = session.decode(marked, prompt.api)
+    kept = {name: value for name, value in prompt.settings.items() if name.startswith("header:")}
+    return marked, replace(decoded, settings={**decoded.settings, **kept}) if kept else decoded
 
 
 def _estimate(session: Session, asked: Asked, sent: Prompt, profile: Profile, agent: str, now: float) -> Usage | None:
