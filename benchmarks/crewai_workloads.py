@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import tempfile
@@ -27,6 +28,9 @@ os.environ.setdefault("CREWAI_STORAGE_DIR", tempfile.mkdtemp(prefix="crewai-"))
 from crewai import LLM, Agent, Crew, Process, Task
 from crewai.tools import BaseTool
 from pydantic import BaseModel, Field
+
+# The manager that CrewAI makes counts its window at every request, and says so where the server cannot count.
+logging.getLogger("crewai.llms.base_llm").setLevel(logging.ERROR)
 
 NewLLM = Callable[..., Any]
 Build = Callable[[NewLLM], tuple[Any, Callable[[], Any]]]
@@ -241,7 +245,7 @@ def agents(
     return made
 
 
-def tasks(who: Sequence[Agent], *, brief: bool = True, item: bool = False, **options: Any) -> list[Task]:
+def tasks(who: Sequence[Agent | None], *, brief: bool = True, item: bool = False, **options: Any) -> list[Task]:
     """The three tasks."""
     about = "\n\nThe brief:\n{brief}\n\nKeep to the brief." if brief else ""
     about += "\nThe region is (item {item})." if item else ""
@@ -311,9 +315,7 @@ def _for_each(*, same: bool) -> Build:
 
 def _hierarchical(llm: NewLLM) -> tuple[Any, Callable[[], Any]]:
     who = agents(llm)
-    parts = tasks(who)
-    for part in parts:
-        part.agent = None
+    parts = tasks([None, None, None])
     made = crew(who, parts, process=Process.hierarchical, manager_llm=llm())
     return made, lambda: made.kickoff(inputs={"brief": BRIEF})
 
@@ -350,7 +352,7 @@ def _guardrail(llm: NewLLM) -> tuple[Any, Callable[[], Any]]:
     who = agents(llm)
     tried: set[str] = set()
 
-    def check(output: Any) -> tuple[bool, Any]:
+    def check(output):
         name = output.raw[:40]
         first = name not in tried
         tried.add(name)

@@ -71,6 +71,12 @@ class Binding:
         self._warm: dict[bytes, float] = {}
 
     @property
+    def loops(self) -> float:
+        """Further requests a task makes after its first: as seen so far, two at least."""
+        frames = len({(call.agent, task) for task, call in self.tasks.values()})
+        return max(2.0, len(self.tasks) / frames - 1) if frames else 2.0
+
+    @property
     def rewrites(self) -> bool:
         """Whether requests may be changed at all."""
         return self.active and self.session.mode == "fork"

@@ -236,12 +236,9 @@ def _tools(crew: Any, agents: Sequence[Any]) -> list[dict[str, Any]]:
     if crew is None:
         return [schema for agent in agents for schema in schemas(agent.tools or [])]
     delegation = schemas(AgentTools(agents=crew.agents).tools())
-    if crew.process == Process.hierarchical:
-        # Workers get a task of the manager's own words, which shares nothing: their requests stay theirs.
-        return delegation
     found = [schema for agent in agents for schema in schemas(agent.tools or [])]
     found += [schema for task in crew.tasks for schema in schemas(task.tools or [])]
-    if any(agent.allow_delegation for agent in crew.agents):
+    if crew.process == Process.hierarchical or any(agent.allow_delegation for agent in crew.agents):
         found += delegation
     memory = getattr(crew, "_memory", None)
     if memory is not None:

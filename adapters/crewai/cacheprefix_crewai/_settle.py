@@ -38,12 +38,17 @@ def settle(
     offered = Offer(None) if text_mode else offer(session, profile, tools)
     if offered is None:
         return plain
+    alone = _speaks_alone(crew, agent)
+    if alone and tools and _same_for_all(crew):
+        offered = Offer(list(tools))  # in CrewAI's order, in which a manager's workers find their own tools cached
     texts = _texts(crew) if crew is not None else [*binding.remember_text(opening), opening.task]
     pieces = _pieces(binding, crew, texts)
-    moved = _text_tools(opening.system, crew, binding) if text_mode else ""
+    if crew is not None and crew.process == "hierarchical" and not alone:
+        return plain  # a worker's task is in the manager's own words and shares nothing
+    moved = opening.system if alone else _text_tools(opening.system, crew, binding) if text_mode else ""
     log = _log(crew, opening.task)
-    material = [piece.block for piece in pieces]
-    system = "\n\n".join(part for part in (session.prefix.text, moved.strip("\n"), *material) if part)
+    opened = session.prefix.text if binding.options.declared or not alone else ""
+    system = "\n\n".join(part for part in (opened, moved.strip("\n"), *(piece.block for piece in pieces)) if part)
     every = [*pieces, *log]
     tail = tail_of(session, role, opening, every, moved, offered, tools)
     frame = Frame(role, name, opening, tools, True, offered, system, tuple(log), tail, text_mode)
@@ -87,7 +92,7 @@ def _worthwhile(
         own_texts=own + count(moved),
         later=tuple(_later(binding, crew, task, frame, pieces, moved, texts, count)),
         overhead=_LABEL_TOKENS * len(used(opening.task, [*pieces, *frame.log])) + 8 * (frame.offer.said is not None),
-        loops=1 if frame.tools or frame.text_mode else 0,
+        loops=binding.loops if frame.tools or frame.text_mode else 0,
     )
     profile = session.profile(model)
     forced = binding.options.declared or bool(binding.options.shared_context)
@@ -181,6 +186,23 @@ def _text_tools(system: str, crew: Any, binding: Binding) -> str:
     kinds = {tuple(sorted(str(tool.name) for tool in agent.tools or [])) for agent in agents}
     end = system.find("\n```", system.rfind("Final Answer:"))
     return system[start : end + 4] if len(kinds) == 1 and end > 0 else ""
+
+
+def _speaks_alone(crew: Any, agent: Any) -> bool:
+    """Whether all tasks that can share are one agent's: then its role is shared too, and stays in front."""
+    if crew is None or getattr(agent, "inject_date", False):
+        return False
+    if crew.process == "hierarchical":
+        return agent is crew.manager_agent
+    return len(crew.tasks) > 1 and all(task.agent is agent for task in crew.tasks)
+
+
+def _same_for_all(crew: Any) -> bool:
+    """Whether a lone agent has the same tools in every task."""
+    kinds = {tuple(sorted(str(tool.name) for tool in task.tools or [])) for task in crew.tasks}
+    return len(kinds) == 1 and (
+        crew.process != "hierarchical" or all(task.agent in (None, crew.manager_agent) for task in crew.tasks)
+    )
 
 
 def _task_name(task: Any, opening: Opening) -> str:

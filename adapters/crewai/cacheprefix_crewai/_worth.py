@@ -26,21 +26,27 @@ class Stake:
     """Tokens of the shared texts that each later task would carry itself."""
     overhead: int
     """Tokens of references and limits, which the unmodified request has not."""
-    loops: int
-    """Further requests of each task that a fork or an unmodified request makes with all of it."""
+    loops: float
+    """Further requests of each task, at most, as far as is known."""
 
 
 def pays(stake: Stake, read: float) -> bool:
-    """Whether the forks of this and the later tasks cost less than the unmodified requests.
+    """Whether the forks of this and the later tasks cost less than the unmodified requests, however long they loop.
 
     ``read`` is the price of a cached token. Writing costs the same in both layouts and cancels out.
     """
+    return all(_fork(stake, read, loops) < _plain(stake, read, loops) * MARGIN for loops in (0.0, stake.loops))
+
+
+def _fork(stake: Stake, read: float, loops: float) -> float:
     shared = stake.fresh + stake.known
-    each = 1 + read * stake.loops
-    fork = stake.fresh + read * stake.known + read * stake.loops * shared + stake.overhead * each
-    plain = (read if stake.tools_known else 1.0) * stake.own_tools + stake.own_texts
-    plain += read * stake.loops * (stake.own_tools + stake.own_texts)
-    for texts in stake.later:
-        fork += read * shared * (1 + stake.loops) + stake.overhead * each
-        plain += read * stake.own_tools + texts + read * stake.loops * (stake.own_tools + texts)
-    return fork < plain * MARGIN
+    beside = stake.overhead * (1 + read * loops) * (1 + len(stake.later))
+    first = stake.fresh + read * stake.known
+    return first + read * shared * (loops + (1 + loops) * len(stake.later)) + beside
+
+
+def _plain(stake: Stake, read: float, loops: float) -> float:
+    first = (read if stake.tools_known else 1.0) * stake.own_tools + stake.own_texts
+    rest = sum(read * stake.own_tools + texts for texts in stake.later)
+    each = stake.own_tools * (1 + len(stake.later)) + stake.own_texts + sum(stake.later)
+    return first + rest + read * loops * each

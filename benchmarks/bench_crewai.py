@@ -1,0 +1,192 @@
+"""CrewAI crews, unmodified and installed: what their input costs under a provider's cache rules.
+
+``python -m benchmarks.bench_crewai`` prints a table and writes ``benchmarks/results/crewai.json``; ``--markdown``
+prints the table as Markdown. No model is called: a simulated provider serves every request. Unmodified crews keep
+CrewAI's own cache marks on Anthropic. OpenAI's rules from 5.6 on are read in two ways; the dearer one is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import logging
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from cacheprefix import Session
+from cacheprefix.profiles import Profile, cost_units, default_registry, normalise_usage
+from cacheprefix.server import Latency, Record, SimulatedProvider
+from cacheprefix_crewai import install
+
+from benchmarks.crewai_workloads import WORKLOADS, Workload, new_llm
+
+RESULTS = Path(__file__).parent / "results" / "crewai.json"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """One set of cache rules with the model that falls under it; further readings of the same rules."""
+
+    rules: str
+    model: str
+    read_price: float
+    readings: tuple[str, ...] = ()
+    provider: str | None = None
+    """What the session is told, where the model's name would tell something else."""
+
+
+RULES = (
+    Rules("exact", "gpt-5-2025-08-07", 0.1, provider="exact"),
+    Rules("openai", "gpt-5-2025-08-07", 0.1),
+    Rules("openai", "gpt-4o-2024-08-06", 0.5),
+    Rules("openai-5.6", "gpt-5.6", 0.1, ("openai-5.6-prefix",)),
+    Rules("anthropic", "anthropic/claude-sonnet-4-5-20250929", 0.1),
+)
+
+
+def run(workload: Workload, rules: Rules, reading: str, *, shared: bool) -> tuple[list[Record], Session | None]:
+    """Run a workload once on an empty cache; the requests as the provider saw them."""
+    latency = Latency(base=workload.latency, output=0.0, scale=1.0) if workload.latency else None
+    with SimulatedProvider(reading, workload.model(), latency=latency) as provider:
+        base = provider.anthropic_base_url if rules.rules == "anthropic" else provider.openai_base_url
+        target, go = workload.build(lambda **given: new_llm(rules.model, base, react=workload.react, **given))
+        if not shared:
+            go()
+            return list(provider.requests), None
+        with install(target, Session(provider=rules.provider)) as installed:
+            go()
+            return list(provider.requests), installed.session
+
+
+def summed(records: Sequence[Record], profile: Profile) -> dict[str, Any]:
+    """The fields of a row's side, from the usage the provider reported."""
+    usages = [normalise_usage(record.usage, record.api) for record in records]
+    return {
+        "calls": len(records),
+        "input_tokens": sum(usage.input_tokens or 0 for usage in usages),
+        "cache_read_tokens": sum(usage.cache_read_tokens or 0 for usage in usages),
+        "cache_write_tokens": sum(usage.cache_write_tokens or 0 for usage in usages),
+        "uncached_tokens": sum(usage.uncached_tokens or 0 for usage in usages),
+        "cost_units": round(sum(cost_units(usage, profile) for usage in usages), 1),
+    }
+
+
+def measure(names: Sequence[str], rule_sets: Sequence[Rules]) -> list[dict[str, Any]]:
+    """All rows."""
+    rows = []
+    for workload in WORKLOADS:
+        if names and not any(name in workload.name for name in names):
+            continue
+        for rules in rule_sets:
+            readings = [row_of(workload, rules, reading) for reading in (rules.rules, *rules.readings)]
+            rows.append(max(readings, key=lambda row: float(row["ratio"])))
+    return rows
+
+
+def row_of(workload: Workload, rules: Rules, reading: str) -> dict[str, Any]:
+    """One workload under one reading of the rules."""
+    profile = replace(default_registry().get(reading), read=rules.read_price)
+    unmodified, _ = run(workload, rules, reading, shared=False)
+    wrapped, session = run(workload, rules, reading, shared=True)
+    for side, records in (("unmodified", unmodified), ("shared", wrapped)):
+        failed = [record.error for record in records if record.status != 200]
+        if failed:
+            print(f"{workload.name} ({rules.rules}, {side}): {failed}", file=sys.stderr)
+    if len(unmodified) != len(wrapped):
+        print(f"{workload.name} ({rules.rules}): {len(unmodified)} calls, installed {len(wrapped)}", file=sys.stderr)
+    plain, shared = summed(unmodified, profile), summed(wrapped, profile)
+    first = cost_units(normalise_usage(wrapped[0].usage, wrapped[0].api), profile)
+    return {
+        "workload": workload.name,
+        "framework": "crewai",
+        "rules": rules.rules,
+        "reading": reading,
+        "model": rules.model,
+        "read_price": rules.read_price,
+        "unmodified": plain,
+        "shared": shared,
+        "ratio": round(shared["cost_units"] / plain["cost_units"], 4),
+        "goal": workload.goal,
+        "first_call_share": round(first / shared["cost_units"], 4),
+        "best_stock": None,
+        "notes": list(session.report().notes) if session else [],
+        "failures": dict(session.failures) if session else {},
+    }
+
+
+def table(rows: Sequence[dict[str, Any]], *, markdown: bool) -> str:
+    """One line a workload: its goal, and cost units of both sides with their ratio under every rule set."""
+    columns = list(dict.fromkeys((row["rules"], row["read_price"]) for row in rows))
+    head = ["workload", "goal", *(f"{name} {price:g}x" for name, price in columns)]
+    lines = []
+    for name in dict.fromkeys(row["workload"] for row in rows):
+        mine = [row for row in rows if row["workload"] == name]
+        cells = [name, "" if mine[0]["goal"] is None else f"{mine[0]['goal']:.2f}"]
+        for column in columns:
+            row = next((row for row in mine if (row["rules"], row["read_price"]) == column), None)
+            cells.append(
+                "-"
+                if row is None
+                else f"{row['unmodified']['cost_units']:,.0f} -> {row['shared']['cost_units']:,.0f} = {row['ratio']:.2f}"
+            )
+        lines.append(cells)
+    if markdown:
+        rule = ["---", *("---:" for _ in head[1:])]
+        return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *lines))
+    widths = [max(len(cells[i]) for cells in (head, *lines)) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(cells, widths)))
+        for cells in (head, *lines)
+    )
+
+
+def missed(row: dict[str, Any]) -> bool:
+    """Whether a row is dearer than unmodified, or misses its goal under the rules the goals are set for."""
+    goal = row["goal"] if row["rules"] == "exact" and row["goal"] is not None else 1.0
+    return bool(row["ratio"] > goal)
+
+
+def main() -> int:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of workload names; all without")
+    parser.add_argument("--rules", action="append", help="only these rule sets")
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print the result file instead of the table")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.getLogger("cacheprefix").setLevel(logging.ERROR)
+    started = time.monotonic()
+    rows = measure(options.names, [one for one in RULES if not options.rules or one.rules in options.rules])
+    result = {
+        "version": 1,
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("crewai", "openai", "anthropic")},
+        },
+        "rows": rows,
+    }
+    if not options.names and not options.rules:
+        RESULTS.parent.mkdir(parents=True, exist_ok=True)
+        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps(result, indent=1) if options.json else table(rows, markdown=options.markdown))
+    over = [row for row in rows if missed(row)]
+    for row in over:
+        print(f"missed: {row['workload']} under {row['rules']} {row['read_price']:g}x: {row['ratio']}", file=sys.stderr)
+    print(f"{time.monotonic() - started:.0f} s", file=sys.stderr)
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
