@@ -126,7 +126,7 @@ class PrefixMiddleware(AgentMiddleware):
             role=self.role,
             instruction=self.instruction,
             conversation=thread,
-            state=conversation_of(self.session, thread, request.state.get(CHANNEL)),
+            state=conversation_of(self.session, thread, _ledger_in(request)),
             allowed=self.allowed,
             pinned=self.pinned,
             volatile=dict(self.volatile(request.state)) if self.volatile is not None else {},
@@ -147,7 +147,7 @@ class PrefixMiddleware(AgentMiddleware):
         if frame is None or frame.state is None:
             return response
         ledger = frame.state.ledger
-        before = request.state.get(CHANNEL)
+        before = _ledger_in(request)
 
         def answered() -> Any:
             fresh = ledger.since(Ledger.from_json(before))
@@ -174,3 +174,8 @@ class PrefixMiddleware(AgentMiddleware):
             name=name,
             status="error",
         )
+
+
+def _ledger_in(request: ModelRequest) -> Mapping[str, Any] | None:
+    found = request.state.get(CHANNEL)
+    return found if isinstance(found, Mapping) else None

@@ -63,7 +63,7 @@ def forked(
     bound = session if session is not None else Session()
 
     def decorate(function: F) -> F:
-        name = role or getattr(function, "__name__", type(function).__name__)
+        name = role or str(getattr(function, "__name__", type(function).__name__))
 
         def frame(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Frame:
             state = args[0] if args else kwargs.get("state")

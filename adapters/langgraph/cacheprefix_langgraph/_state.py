@@ -34,7 +34,7 @@ def ledger_in(state: Any, session: Session) -> Mapping[str, Any] | None:
         config = var_child_runnable_config.get() or {}
         read = (config.get("configurable") or {}).get("__pregel_read")
         value = (
-            session.attempt("ledger channel", lambda: read(CHANNEL, False), None)
+            session.attempt("ledger channel", lambda: read(CHANNEL, False), None)  # noqa: FBT003 - LangGraph takes it by position
             if callable(read) and has_channel(read)
             else None
         )
