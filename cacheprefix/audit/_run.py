@@ -206,7 +206,9 @@ class _Run:
 
     def _finished(self, call: _Open, at: float) -> None:
         ready = call.ready
-        usage = call.simulated if call.usage is None else call.usage
+        # In a log that has usage elsewhere, a call without is unreported; the simulator only fills in its numbers.
+        silent = call.usage is None and not self.totals.reported
+        usage = call.simulated if silent else call.usage
         verdict = self._model.finish(call.observation, usage, at, diagnostics=ready.record.diagnostics)
         source, counted = "reported", usage
         if call.simulated is not None:
