@@ -173,7 +173,8 @@ class _Run:
                 self._recent.popitem(last=False)
         started = max(now, _first_given(record.response_started_ts, record.response_ended_ts, now))
         ended = max(started, _first_given(record.response_ended_ts, started))
-        timed = Timed(prompt, ready.profile, record.scope, now, started, ended)
+        known = record.response_started_ts is not None or record.response_ended_ts is not None
+        timed = Timed(prompt, ready.profile, record.scope, now, started, ended, known)
         if self._what_if is not None:
             self._what_if.add(timed, record.session, record.agent)
         needed = usage is None or usage.cache_read_tokens is None
@@ -182,8 +183,8 @@ class _Run:
         rule = self._rule.looks(prompt, record.session)
         call = _Open(ready, prompt, observation, usage, simulated if needed else None, rule)
 
-        self._answers.at(started, lambda at: self._model.first_token(observation, at))
-        self._answers.at(ended, lambda at: self._finished(call, at))
+        self._answers.at(started, lambda at: self._model.first_token(observation, at), known=known)
+        self._answers.at(ended, lambda at: self._finished(call, at), known=known)
 
     def result(self, reading: Reading, files: tuple[str, ...]) -> Audit:
         """Everything, once the log has ended."""

@@ -104,6 +104,8 @@ def _content(own: Record, before: Record, equal: int, shared: int, common: int, 
         return None
     if not found.cause.startswith("history") and not _related(own, before, common, found):
         return None
+    if found.cause == "system_changed" and not own.agent and not found.touched:
+        return None  # quite another system prompt, and no name: another agent that hears the same conversation
     sure = found.sure or rewritten
     if not sure and not found.behind:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from operator import is_
 from typing import TYPE_CHECKING
 
 from cacheprefix.cache._causes import Cause
@@ -34,12 +35,11 @@ class Change:
 
 def equal_sections(a: Sequence[Section], b: Sequence[Section]) -> int:
     """How many sections two prompts share from the start; settings are left out of it."""
-    low = 0
-    for left, right in zip(a, b, strict=False):
-        if left is not right and left.digest != right.digest:
-            break
-        low += 1
-    return low
+    # Unchanged sections are the very same objects, so most are told apart by address alone.
+    for index, same in enumerate(map(is_, a, b)):
+        if not same and a[index].digest != b[index].digest:
+            return index
+    return min(len(a), len(b))
 
 
 def kept(before: Sequence[Section], after: Sequence[Section], shared: int) -> int:

@@ -122,7 +122,7 @@ def _settle(
             if told.cause is not None:
                 return told.cause, told.missed_tokens or 0
             return ("unreported" if cause == "hit" and not told.hit else cause), 0
-        if lost > noise:
+        if lost > noise and not told.hit:
             return told.cause or "provider_miss", lost
         return ("hit" if read else cause), 0
     if reported is None:

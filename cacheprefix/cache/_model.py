@@ -39,6 +39,7 @@ class Observation:
     used: list[Life] = field(default_factory=list)
     before: Sequence[int] = ()
     done: bool = False
+    verdict: Verdict | None = None
 
     @property
     def index(self) -> int:
@@ -178,8 +179,13 @@ class CacheModel:
         *,
         diagnostics: Mapping[str, Any] | None = None,
     ) -> Verdict:
-        """The answer is complete: what the cache did. ``usage`` is None where the provider did not report."""
+        """The answer is complete: what the cache did. ``usage`` is None where the provider did not report.
+
+        A second call for the same request gives the first one's verdict.
+        """
         with self._lock:
+            if observation.verdict is not None:
+                return observation.verdict
             now = self._clock() if at is None else at
             self._open(observation, now)
             if observation.profile.ttl_from == "end":
@@ -190,6 +196,7 @@ class CacheModel:
                 observation.record, observation.profile, observation.sight, observation.path,
                 usage, read_diagnostics(diagnostics), self._alarm,
             )  # fmt: skip
+            observation.verdict = verdict
             self._note(observation, verdict, usage)
             if observation.record not in observation.sight.line.records:
                 self._forest.slim(observation.record)

@@ -313,3 +313,32 @@ def test_small_noise_of_a_provider_is_no_alarm() -> None:
         seen = desk.model.expect(prompt, profile, at=desk.now + 1).tokens
         verdict = desk.call(prompt, agent="a", usage=Usage(input_tokens=prompt.tokens, cache_read_tokens=seen - less))
         assert (verdict.cause, verdict.alarm) == (cause, alarm)
+
+
+def test_finishing_twice_counts_once() -> None:
+    """A stream that is closed and garbage-collected reports its end two times."""
+    model = CacheModel()
+    seen = model.begin(chat("one"), RULES, agent="a", at=0.0)
+    first = model.finish(seen, None, 1.0)
+    assert model.finish(seen, Usage(input_tokens=5, cache_read_tokens=5), 2.0) is first
+    model.fail(seen)
+    assert (model.status().calls, model.status().remembered) == (1, 1)
+
+
+def test_nameless_agents_that_hear_one_conversation_are_not_a_changed_system() -> None:
+    """Other system prompts over one transcript, and no names in the log: two agents, not one that changed."""
+    desk = Desk()
+    texts: list[str] = []
+    for turn in range(6):
+        texts += [f"u{turn}", f"a{turn}"]
+        verdict = desk.call(chat(*texts, "go", system=("alpha " if turn % 2 else "omega ") * 200))
+        assert not verdict.alarm
+
+
+def test_an_answer_that_never_ends_does_not_block_its_successors() -> None:
+    """A request that was begun and lost: the next one with the same bytes is written and read as usual."""
+    desk = Desk()
+    desk.model.begin(chat("one"), RULES, agent="lost", at=0.0)
+    desk.call(chat("one", "two", "three"), agent="a")
+    verdict = desk.call(chat("one", "two", "three", "four", "five"), agent="a")
+    assert verdict.cause == "hit"
