@@ -10,7 +10,7 @@ do the same kind of thing: clear results where it clears, remove messages where 
 from __future__ import annotations
 
 import argparse
-import datetime
+import datetime as dt
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -26,7 +26,9 @@ from cacheprefix.context import (
     Prices,
     apply,
     clear_tool_results,
+    drop_tool_uses,
     plan_compaction,
+    sliding_window,
     views_of,
 )
 from cacheprefix.context import replay as replay_ledger
@@ -35,7 +37,7 @@ RESULTS = Path(__file__).parent / "results" / "compaction.json"
 EQUAL = 0.05
 
 
-def nothing(static: int, window: int) -> Callable[[Sequence[Message]], list[Message]]:
+def nothing(static: int, window: int) -> Callable[[Sequence[Message]], list[Message]]:  # noqa: ARG001
     """Everything is sent, whatever the window says."""
     return list
 
@@ -65,7 +67,7 @@ def ours(read: float, write: float, share: float = 0.5, **settings: Any) -> Poli
     return policy
 
 
-def agentcache(static: int, window: int) -> Callable[[Sequence[Message]], list[Message]]:
+def agentcache(static: int, window: int) -> Callable[[Sequence[Message]], list[Message]]:  # noqa: ARG001
     """Agentcache's policy as described: above the limit, every tool result older than the last eight
     messages becomes a note with its size, and the session keeps the changed messages.
     """
@@ -90,7 +92,7 @@ def agentcache(static: int, window: int) -> Callable[[Sequence[Message]], list[M
     return send
 
 
-def clear_tool_uses(static: int, window: int) -> Callable[[Sequence[Message]], list[Message]]:
+def clear_tool_uses(static: int, window: int) -> Callable[[Sequence[Message]], list[Message]]:  # noqa: ARG001
     """LangChain's ContextEditing with ClearToolUsesEdit, its defaults but the trigger."""
     from langchain.agents.middleware.context_editing import ClearToolUsesEdit  # noqa: PLC0415
     from langchain_core.messages import convert_to_messages, convert_to_openai_messages  # noqa: PLC0415
@@ -110,7 +112,7 @@ def clear_tool_uses(static: int, window: int) -> Callable[[Sequence[Message]], l
     return send
 
 
-def llmbuffer(static: int, window: int) -> Callable[[Sequence[Message]], list[Message]]:
+def llmbuffer(static: int, window: int) -> Callable[[Sequence[Message]], list[Message]]:  # noqa: ARG001
     """Llmbuffer's PromptManager with its defaults and the window as ``max_tokens``."""
     from llmbuffer import PromptManager  # noqa: PLC0415
 
@@ -139,17 +141,30 @@ CLEARS: dict[str, Any] = {"policies": (clear_tool_results(None),), "keep_head": 
 """What agentcache and ClearToolUses do: only tool results go, and the words stay, whatever the window says."""
 REMOVES: dict[str, Any] = {"keep_users": False, "keep_head": 0.3, "slack": 0.0}
 """What llmbuffer does: the oldest messages go, the users' too, down to half of the window."""
-TIGHT: dict[str, Any] = {"keep_users": False, "keep_head": 0.0, "horizon": math.inf}
-"""The same for histories of some hundred tokens, where the window forces every compaction."""
+TIGHT: dict[str, Any] = {
+    "policies": (drop_tool_uses(None), sliding_window(batch=0.1)),
+    "keep_users": False,
+    "keep_head": 0.0,
+    "slack": 0.2,
+    "summarise": None,
+}
+"""The same for histories of some hundred tokens, where what stands for removed text costs as much as text."""
 
 
 def settings_for(workload: str, peer: str) -> dict[str, Any]:
     """Ours set to do the same kind of thing as the peer; everything else at its default."""
+    # Runs of ten requests end before most rewrites pay: there the window alone decides.
+    forced = {"horizon": math.inf} if workload.startswith("tau") else {}
     if peer in ("agentcache", "ClearToolUses"):
-        return CLEARS
+        return {**CLEARS, **forced}
     if peer == "llmbuffer":
-        return TIGHT if workload.startswith("tau") else REMOVES
+        return {**(TIGHT if workload.startswith("tau") else REMOVES), **forced}
     return {}
+
+
+def scaled(window: Callable[[Trace], int], scale: float) -> Callable[[Trace], int]:
+    """The window times a factor; never too small for a few words."""
+    return lambda trace: max(60, int(scale * window(trace)))
 
 
 def matched(traces: Sequence[Trace], window: Callable[[Trace], int], goal: float, settings: dict[str, Any]) -> float:
@@ -159,9 +174,10 @@ def matched(traces: Sequence[Trace], window: Callable[[Trace], int], goal: float
     best = (math.inf, 1.0)
     for _ in range(9):
         scale = (low + high) / 2
-        off = replay(traces, policy, None, lambda trace, s=scale: max(60, int(s * window(trace)))).retained / goal - 1
+        # Aim at the middle of the upper half of the band, so that both rules land inside it.
+        off = replay(traces, policy, None, scaled(window, scale)).retained / (goal * 1.025) - 1
         best = min(best, (abs(off), scale))
-        if abs(off) < EQUAL / 5:
+        if abs(off) < EQUAL / 4:
             break
         low, high = (scale, high) if off < 0 else (low, scale)
     return best[1]
@@ -193,13 +209,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 found = profile(rules)
                 theirs = replay(traces, policy, found, window)
                 own = ours(found.read, found.ttls[0].write, **{**settings_for(workload, peer), **options.settings})
-                mine = replay(traces, own, found, lambda trace, s=scale: max(60, int(s * window(trace))))
+                mine = replay(traces, own, found, scaled(window, scale))
                 rows.append(_row(workload, rules, found.read, peer, theirs, mine, scale))
                 if not options.json:
                     _print(rows[-1])
     result = {
         "version": 1,
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         "versions": {name: version(name) for name in ("llmbuffer", "langchain")},
         "rows": rows,
     }

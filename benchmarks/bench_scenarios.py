@@ -8,7 +8,7 @@ for every driver. ``missing`` counts messages that the reference sends and ours 
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import importlib.util
 import json
 import os
@@ -145,7 +145,9 @@ def _marked(messages: Sequence[dict[str, Any]], stable: int) -> list[dict[str, A
     return out
 
 
-def run(ref: ModuleType, driver: Callable[..., None], scenario: Any, sim: type) -> tuple[dict[str, Any], list[list[str]]]:
+def run(
+    ref: ModuleType, driver: Callable[..., None], scenario: Any, sim: type
+) -> tuple[dict[str, Any], list[list[str]]]:
     """The reference's own accounting of a driver, and what each request held."""
     sent: list[list[str]] = []
 
@@ -175,9 +177,7 @@ def main() -> None:
             theirs, theirs_sent = run(ref, ref.DRIVERS["reference (append-only)"], scenario, sim)
             mine, mine_sent = run(ref, lambda sc, emit, s: ours(ref, sc, emit, s), scenario, sim)
             naive, _ = run(ref, ref.DRIVERS["naive"], scenario, sim)
-            missing = sum(
-                len(set(a) - set(b)) for a, b in zip(theirs_sent, mine_sent, strict=True)
-            )
+            missing = sum(len(set(a) - set(b)) for a, b in zip(theirs_sent, mine_sent, strict=True))
             ratio = mine["cost_units"] / theirs["cost_units"]
             rows.append(
                 {
@@ -195,12 +195,13 @@ def main() -> None:
                 }
             )
             print(
-                f"{sim.name:36s} {scenario.name:62s} naive {naive['cost_units']:11,.0f}  reference "
-                f"{theirs['cost_units']:11,.0f}  ours {mine['cost_units']:11,.0f}  ratio {ratio:.3f}  missing {missing}",
+                f"{sim.name:36s} {scenario.name:62s} naive {naive['cost_units']:11,.0f}  "
+                f"reference {theirs['cost_units']:11,.0f}  ours {mine['cost_units']:11,.0f}  "
+                f"ratio {ratio:.3f}  missing {missing}",
                 flush=True,
             )
     RESULTS.parent.mkdir(exist_ok=True)
-    date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    date = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
     RESULTS.write_text(json.dumps({"version": 1, "date": date, "versions": {}, "rows": rows}, indent=1) + "\n")
 
 

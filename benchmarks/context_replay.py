@@ -10,8 +10,8 @@ import gzip
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_
 from functools import lru_cache
@@ -127,7 +127,7 @@ def replay(traces: Iterable[Trace], policy: Policy, profile: Profile | None, win
             totals.history_tokens += sum(map(tokens_of, messages))
             if cache is None or profile is None:
                 continue
-            _measure(totals, trace.messages[:step], messages, quotes)
+            _measure(totals, messages, quotes)
             totals.over_window += sum(map(tokens_of, messages)) > size
             body = _body(trace.system, messages, profile)
             prompt = decode(body, "anthropic" if profile.match == "breakpoint" else "openai-chat", memo=memo)
@@ -205,7 +205,7 @@ def quotable(text: str) -> frozenset[Any]:
     return frozenset(runs | names_in(text))
 
 
-def _measure(totals: Totals, history: Sequence[Message], sent: Sequence[Message], quotes: frozenset[Any]) -> None:
+def _measure(totals: Totals, sent: Sequence[Message], quotes: frozenset[Any]) -> None:
     waiting: set[str] = set()
     bad = False
     for message in sent:
@@ -217,7 +217,8 @@ def _measure(totals: Totals, history: Sequence[Message], sent: Sequence[Message]
         if not missing:
             break
         for text in _texts(message):
-            missing -= quotable(text)
+            held = quotable(text)
+            missing = {quote for quote in missing if quote not in held}
     names = {quote for quote in quotes if isinstance(quote, str)}
     totals.quoted += len(quotes)
     totals.kept += len(quotes) - len(missing)

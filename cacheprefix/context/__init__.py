@@ -2,7 +2,7 @@
 
 from cacheprefix.context._apply import apply, sendable, text_message
 from cacheprefix.context._boundaries import Boundaries, Boundary, boundaries_of
-from cacheprefix.context._budget import READ_TOOL, Budgeted, Results, ToolResultBudget, budget_results
+from cacheprefix.context._budget import READ_TOOL, Budgeted, Replace, Results, ToolResultBudget, budget_results
 from cacheprefix.context._build import Built, build, build_messages
 from cacheprefix.context._compaction import Circumstances, Compaction, plan_compaction
 from cacheprefix.context._decisions import (
@@ -26,7 +26,7 @@ from cacheprefix.context._policies import (
     sliding_window,
 )
 from cacheprefix.context._prices import Estimate, Prices, estimate
-from cacheprefix.context._read import Form, views_of
+from cacheprefix.context._read import Form, form_of, views_of
 from cacheprefix.context._readback import READ_TOOL_SCHEMA, full_result_reader
 from cacheprefix.context._replay import Item, Replayed, replay
 from cacheprefix.context._rewrite import carry_out, compact, compact_for_request, dumps, from_json, loads, plan, to_json
@@ -104,6 +104,7 @@ __all__ = [
     "Policy",
     "Prices",
     "Removed",
+    "Replace",
     "ReplaceResult",
     "Replayed",
     "RequestBudget",
@@ -137,6 +138,7 @@ __all__ = [
     "dumps",
     "estimate",
     "extract",
+    "form_of",
     "from_json",
     "full_result_reader",
     "grep",

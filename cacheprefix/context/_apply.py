@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cacheprefix.context._decisions import (
@@ -25,7 +25,8 @@ def apply(messages: Sequence[Message], decisions: Iterable[Decision], api: Form)
     """The messages with the decisions carried out, in the form they came in.
 
     A message that a decision leaves without content, calls and results is left out: no provider
-    takes an empty message. Raises ``SetupError`` for a decision beyond the end of the list.
+    takes an empty message. A reasoning item of the responses form stays or goes with the item behind it,
+    since the API takes neither alone. Raises ``SetupError`` for a decision beyond the end of the list.
     """
     by_index: dict[int, list[Decision]] = {}
     inserts: dict[int, list[Insert]] = {}
@@ -38,6 +39,8 @@ def apply(messages: Sequence[Message], decisions: Iterable[Decision], api: Form)
             by_index.setdefault(decision.index, []).append(decision)
     if not by_index and not inserts:
         return list(messages)
+    if api == "openai-responses":
+        _bind_reasoning(messages, by_index)
     out: list[Message] = []
     for index, message in enumerate(messages):
         if index in inserts:
@@ -46,7 +49,7 @@ def apply(messages: Sequence[Message], decisions: Iterable[Decision], api: Form)
         if mine is None:
             out.append(message)
             continue
-        changed = _openai(message, mine) if api == "openai-chat" else _anthropic(message, mine)
+        changed = _APPLY[api](message, mine)
         if changed is not None:
             out.append(changed)
     if len(messages) in inserts:
@@ -130,7 +133,32 @@ def _anthropic(message: Message, decisions: Sequence[Decision]) -> Message | Non
     return {**message, "content": kept}
 
 
-def _replaced(content: Any, decision: ReplaceResult) -> Any:
+def _responses(item: Message, decisions: Sequence[Decision]) -> Message | None:
+    out: dict[str, Any] = dict(item)
+    for decision in decisions:
+        if isinstance(decision, (Drop, DropResult, DropCall)):
+            return None
+        if isinstance(decision, ReplaceResult):
+            out["output"] = _replaced(out.get("output"), decision, "input_text")
+    return out
+
+
+def _bind_reasoning(items: Sequence[Message], by_index: dict[int, list[Decision]]) -> None:
+    """Give each reasoning item the fate of the calls or the answer it was made for."""
+    gone: list[bool] = []
+    for index in range(len(items) - 1, -1, -1):
+        kind = str(items[index].get("type") or "message")
+        if kind == "reasoning":
+            by_index.pop(index, None)
+            if gone and all(gone):
+                by_index[index] = [Drop(index)]
+        elif kind.endswith("_call") or items[index].get("role") == "assistant":
+            gone.append(any(isinstance(decision, (Drop, DropCall)) for decision in by_index.get(index, ())))
+        else:
+            gone = []
+
+
+def _replaced(content: Any, decision: ReplaceResult, kind: str = "text") -> Any:
     """String content stays a string; in blocks the first text takes the new one, other texts go."""
     if not isinstance(content, Sequence) or isinstance(content, str):
         return decision.text
@@ -144,5 +172,12 @@ def _replaced(content: Any, decision: ReplaceResult) -> Any:
         elif not is_text and decision.keep_media:
             out.append(block)
     if not placed:
-        out.insert(0, {"type": "text", "text": decision.text})
+        out.insert(0, {"type": kind, "text": decision.text})
     return out
+
+
+_APPLY: dict[Form, Callable[[Message, Sequence[Decision]], Message | None]] = {
+    "openai-chat": _openai,
+    "openai-responses": _responses,
+    "anthropic": _anthropic,
+}

@@ -33,6 +33,8 @@ from cacheprefix.prompt import estimate_tokens
 KEEP = "k"
 READ_TOOL = "read_full_result"
 Limit = int | str | None
+Replace = Callable[[ResultView], "str | tuple[int, str | Strategy | Run] | None"]
+"""Says for a new result what stands in its place: a text, tokens and strategy, or None for the budget's own rule."""
 """What ``by_tool`` takes for a tool: tokens, a strategy or its name, None for never cut."""
 
 
@@ -104,13 +106,13 @@ def budget_results(
     count: Count | None = None,
     store: Results | None = None,
     scope: str = "",
-    replace: Callable[[ResultView], str | None] | None = None,
+    replace: Replace | None = None,
 ) -> Budgeted:
     """Decide on results never seen before and replay what was decided on all others.
 
     Without a ``budget`` nothing new is decided. ``store`` keeps the full texts of what is cut, under
-    ``scope``; when it fails, the result stays whole. ``replace`` may give a text of its own for a new
-    result, which is then recorded. Raises ``StateError`` when a recorded decision names a strategy
+    ``scope``; when it fails, the result stays whole. ``replace`` may give a new result a text or a limit of
+    its own, which is then recorded. Raises ``StateError`` when a recorded decision names a strategy
     function that this budget does not have.
     """
     session = _Deciding(ledger, budget, count or estimate_tokens, store, scope, replace)
@@ -143,7 +145,7 @@ class _Deciding:
         count: Count,
         store: Results | None,
         scope: str,
-        replace: Callable[[ResultView], str | None] | None,
+        replace: Replace | None,
     ) -> None:
         self.ledger = ledger
         self.budget = budget
@@ -160,9 +162,13 @@ class _Deciding:
         if value is None:
             if self.budget is None:
                 return KEEP
-            tokens, strategy = self.budget.limit(result.name)
             own = self.replace(result) if self.replace else None
-            value = f"={json.dumps(own)}" if own is not None else self._cut(result, tokens, strategy)
+            if isinstance(own, str):
+                value = f"={json.dumps(own)}"
+            else:
+                tokens, strategy = self.budget.limit(result.name) if own is None else (own[0], strategy_of(own[1]))
+                self.known.setdefault(strategy.name, strategy)
+                value = self._cut(result, tokens, strategy)
             self._put("results", result.digest, value)
         return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,9 @@ from cacheprefix.context._apply import sendable, text_message
 from cacheprefix.context._read import views_of
 from cacheprefix.context._state import ContextState, check_system
 from cacheprefix.context._views import MESSAGE_TOKENS, Count, Role
-from cacheprefix.prompt import estimate_tokens
+from cacheprefix.prompt import Prompt, estimate_tokens
+
+_MESSAGE = re.compile(r"(?:messages|input)\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,17 @@ class Built:
     def tokens(self) -> int:
         """Tokens of the whole."""
         return self.prefix_tokens + self.suffix_tokens
+
+    def boundary(self, prompt: Prompt) -> int:
+        """How many leading sections of the decoded request the next one will find again.
+
+        Everything before the first message behind ``prefix_messages``; for ``Session.begin(boundary=...)``.
+        """
+        for index, section in enumerate(prompt.sections):
+            number = _MESSAGE.match(section.path)
+            if number is not None and int(number[1]) >= self.prefix_messages:
+                return index
+        return len(prompt.sections)
 
 
 def build(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import Literal
 
+from cacheprefix.context._budget import ToolResultBudget
 from cacheprefix.context._decisions import (
     Drop,
     DropCall,
@@ -136,19 +137,21 @@ def plan_compaction(
     around: Circumstances | None = None,
     *,
     count: Count | None = None,
+    budget: ToolResultBudget | None = None,
     readable: bool = False,
     force: bool = False,
 ) -> Plan:
     """Plan a compaction of a history under its ledger; nothing changes before ``Plan.commit``.
 
-    ``readable`` says that cleared results will go into a store, so that their placeholders say so.
-    ``force`` compacts to the target whatever the trigger and the price say. Raises ``BudgetError``
-    with ``over_by`` when even the least that must be sent is above the request budget.
+    ``budget`` is that of the results, for strategies of its own that the ledger names. ``readable`` says
+    that cleared results will go into a store, so that their placeholders say so. ``force`` compacts to the
+    target whatever the trigger and the price say. Raises ``BudgetError`` with ``over_by`` when even the
+    least that must be sent is above the request budget.
     """
     rules = settings or Compaction()
     here = around or Circumstances()
     counter = count or estimate_tokens
-    now = replay(views, ledger, count=counter)
+    now = replay(views, ledger, budget, count=counter)
     items = now.items
     trigger, target = rules.limits(here.request)
     draft = Draft(items, counter, here.static_tokens)

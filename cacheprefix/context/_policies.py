@@ -77,22 +77,25 @@ def clear_thinking(keep_turns: int = 1) -> Policy:
     return policy
 
 
-def drop_tool_uses(tools: Iterable[str] = DONE_USES) -> Policy:
-    """Take out old calls of ``tools`` together with their results; failed ones stay."""
-    wanted = frozenset(tools)
+def drop_tool_uses(tools: Iterable[str] | None = DONE_USES, *, keep_last: int = 0) -> Policy:
+    """Take out old calls of ``tools`` (None: of all) together with their results; failed ones stay.
+
+    The last ``keep_last`` messages with calls are left alone.
+    """
+    wanted = None if tools is None else frozenset(tools)
 
     def policy(situation: Situation) -> Iterable[Decision]:
         need = situation.need
-        for group in situation.groups:
-            if situation.views[group.index] is None:
-                continue
+        groups = [group for group in situation.groups if situation.views[group.index] is not None]
+        for group in groups[: len(groups) - keep_last] if keep_last else groups:
             if not all(situation.free[index] for index in _members(group)):
                 continue
             for call in group.calls:
                 if need <= 0:
                     return
                 answers = [(at, result) for at, result in group.results if result.call_id == call.id]
-                if call.name not in wanted or not answers or any(result.is_error for _, result in answers):
+                meant = wanted is None or call.name in wanted
+                if not meant or not answers or any(result.is_error for _, result in answers):
                     continue
                 yield DropCall(group.index, call.id)
                 yield from (DropResult(at, result.part) for at, result in answers)

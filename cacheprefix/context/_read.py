@@ -1,4 +1,4 @@
-"""Views of message dicts in the OpenAI chat and the Anthropic form, with memory of messages seen.
+"""Views of message dicts in the forms of OpenAI's two APIs and of Anthropic, with memory of messages seen.
 
 A message's JSON bytes are the key of the memory, so a message changed in place is never mistaken
 for its earlier self, and a history that only grows costs one short look at each old message.
@@ -25,9 +25,10 @@ from cacheprefix.context._views import (
     make_result,
 )
 from cacheprefix.errors import BodyError
-from cacheprefix.prompt import dumps, estimate_tokens
+from cacheprefix.prompt import Api, dumps, estimate_tokens
 
-Form = Literal["openai-chat", "anthropic"]
+Form = Literal["openai-chat", "openai-responses", "anthropic"]
+"""``openai-responses``: a message is one item of ``input`` (message, function_call, its output, reasoning)."""
 MARKS = "_cacheprefix"
 """The field of a message dict that holds its key and pin; taken off before anything is sent."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
@@ -40,6 +41,11 @@ _ROLES: dict[str, Role] = {
     "assistant": "assistant",
     "tool": "tool",
     "function": "tool",
+}
+_FORMS: dict[str, Form] = {
+    "openai-chat": "openai-chat",
+    "openai-responses": "openai-responses",
+    "anthropic": "anthropic",
 }
 _THINKING = ("thinking", "redacted_thinking", "reasoning")
 
@@ -107,6 +113,11 @@ def _named(view: MessageView, names: Mapping[str, str], count: Count) -> Message
     return found
 
 
+def form_of(api: Api) -> Form | None:
+    """The message form of an API; None for those whose messages this room cannot read."""
+    return _FORMS.get(api)
+
+
 def role_of(message: Mapping[str, Any], path: str) -> Role:
     """The role in this room's four words; raises ``BodyError`` for a missing or unknown one."""
     role = message.get("role")
@@ -142,6 +153,33 @@ def _read_openai(message: Mapping[str, Any], path: str, count: Count) -> Message
     return make_message(
         role, texts, count, calls=calls, thinking=thinking[:1], media=media, key=key, pinned=pinned, summary=summary
     )
+
+
+def _read_responses(item: Mapping[str, Any], path: str, count: Count) -> MessageView:
+    key, pinned, summary = _marks(item)
+    kind = str(item.get("type") or "message")
+    if kind == "message":
+        texts, media = _content(item.get("content"), f"{path}.content")
+        role = role_of(item, path)
+        return make_message(role, texts, count, media=media, key=key, pinned=pinned, summary=summary)
+    call_id = item.get("call_id")
+    if kind.endswith("_call_output") and isinstance(call_id, str):
+        inner, pictures = _content(item.get("output"), f"{path}.output")
+        result = make_result(call_id, "", "\n".join(inner) if inner else None, count, media=pictures)
+        return make_message("tool", (), count, results=(result,), key=key, pinned=pinned)
+    if kind.endswith("_call") and isinstance(call_id, str):
+        given = item.get("arguments", item.get("input", item.get("action")))
+        call = make_call(call_id, str(item.get("name") or kind), _arguments(given, path), count)
+        return make_message("assistant", (), count, calls=(call,), key=key, pinned=pinned)
+    if kind == "reasoning":
+        # No thinking that could be cleared by itself: the API refuses the item behind it without it.
+        summaries, _ = _content(item.get("summary") or "", f"{path}.summary")
+        shown, _ = _content(item.get("content") or "", f"{path}.content")
+        sealed = str(item.get("encrypted_content") or "")
+        return make_message("assistant", [*summaries, *shown, sealed or str(item.get("id") or "")], count)
+    # What a kind unknown here belongs to cannot be known either, so it stays where it is.
+    data = dumps(item, path).decode("utf-8", "surrogatepass")
+    return make_message("assistant", (data,), count, key=key, pinned=True)
 
 
 def _read_anthropic(message: Mapping[str, Any], path: str, count: Count) -> MessageView:
@@ -290,4 +328,8 @@ class _Memo:
 
 _MEMO = _Memo(64_000_000)
 _NAMED = _Memo(64_000_000)
-_READERS: dict[Form, Read] = {"openai-chat": _read_openai, "anthropic": _read_anthropic}
+_READERS: dict[Form, Read] = {
+    "openai-chat": _read_openai,
+    "openai-responses": _read_responses,
+    "anthropic": _read_anthropic,
+}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cacheprefix.context._apply import apply, text_message
-from cacheprefix.context._budget import Results, ToolResultBudget, budget_results
+from cacheprefix.context._budget import Replace, Results, ToolResultBudget, budget_results
 from cacheprefix.context._frozen import FrozenDict, freeze
 from cacheprefix.context._groups import is_open
 from cacheprefix.context._ledger import Ledger
@@ -95,28 +95,29 @@ def append_message(
     store: Results | None = None,
     scope: str = "",
     hook: TransitionHook | None = None,
+    replace_result: Replace | None = None,
     count: Count | None = None,
 ) -> ContextState:
     """The state with one message more.
 
-    Tool results are decided on by ``budget`` when all results of their turn are there. In mode
+    Tool results are decided on by ``budget`` when all results of their turn are there, or by
+    ``replace_result`` (see ``budget_results``). In mode
     ``agent_cycle`` the final answer commits the turn, through ``hook``. Raises ``BodyError`` for a
     malformed message; later changes of the passed object change nothing.
     """
     counter = count or estimate_tokens
+    terms = _Terms(budget, store, scope, replace_result, counter)
     frozen: FrozenDict = freeze(message, "message")
     view = view_of(frozen, state.api, counter, "message")
     if state.pending and not view.results:
         # Whoever speaks before all results are in gives up on them: the open call is closed as it is.
-        state = _join(state, budget, store, scope, counter)
+        state = _join(state, terms)
     if view.calls or state.pending:
         state = replace(state, pending=(*state.pending, frozen))
         if not is_open(views_of(state.pending, state.api, counter)):
-            state = _join(state, budget, store, scope, counter)
+            state = _join(state, terms)
         return state
-    state = (
-        _settled(state, [(frozen, view)]) if not view.results else _lone(state, frozen, budget, store, scope, counter)
-    )
+    state = _settled(state, [(frozen, view)]) if not view.results else _lone(state, frozen, terms)
     if state.mode == "agent_cycle" and view.role == "assistant":
         return transition(state, hook, count=counter)
     return state
@@ -223,42 +224,45 @@ def _settled(state: ContextState, entries: Sequence[tuple[FrozenDict, MessageVie
     return replace(state, turn=state.turn.extended(entries), since_removal=since)
 
 
-def _join(
-    state: ContextState, budget: ToolResultBudget | None, store: Results | None, scope: str, count: Count
-) -> ContextState:
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """By what results are decided on."""
+
+    budget: ToolResultBudget | None
+    store: Results | None
+    scope: str
+    replace: Replace | None
+    count: Count
+
+
+def _join(state: ContextState, terms: _Terms) -> ContextState:
     """Budget the open group's results as one turn, and let what waited for it follow."""
     group = list(state.pending)
-    shown, ledger = _budgeted(group, state, budget, store, scope, count)
-    after = [(message, view_of(message, state.api, count, "context")) for message in state.waiting]
-    entries = [*zip(shown, views_of(shown, state.api, count), strict=True), *after]
+    shown, ledger = _budgeted(group, state, terms)
+    after = [(message, view_of(message, state.api, terms.count, "context")) for message in state.waiting]
+    entries = [*zip(shown, views_of(shown, state.api, terms.count), strict=True), *after]
     state = replace(state, pending=(), waiting=(), ledger=ledger)
     return _settled(state, entries)
 
 
-def _lone(
-    state: ContextState,
-    message: FrozenDict,
-    budget: ToolResultBudget | None,
-    store: Results | None,
-    scope: str,
-    count: Count,
-) -> ContextState:
+def _lone(state: ContextState, message: FrozenDict, terms: _Terms) -> ContextState:
     """A result whose call is not open: it is budgeted for itself."""
-    shown, ledger = _budgeted([message], state, budget, store, scope, count)
+    shown, ledger = _budgeted([message], state, terms)
     state = replace(state, ledger=ledger)
-    return _settled(state, list(zip(shown, views_of(shown, state.api, count), strict=True)))
+    return _settled(state, list(zip(shown, views_of(shown, state.api, terms.count), strict=True)))
 
 
-def _budgeted(
-    messages: Sequence[FrozenDict],
-    state: ContextState,
-    budget: ToolResultBudget | None,
-    store: Results | None,
-    scope: str,
-    count: Count,
-) -> tuple[list[FrozenDict], Ledger]:
-    views = views_of(messages, state.api, count)
-    done = budget_results(views, state.ledger, budget, count=count, store=store, scope=scope)
+def _budgeted(messages: Sequence[FrozenDict], state: ContextState, terms: _Terms) -> tuple[list[FrozenDict], Ledger]:
+    views = views_of(messages, state.api, terms.count)
+    done = budget_results(
+        views,
+        state.ledger,
+        terms.budget,
+        count=terms.count,
+        store=terms.store,
+        scope=terms.scope,
+        replace=terms.replace,
+    )
     shown = apply(messages, done.decisions, state.api)
     return [freeze(message, f"results[{n}]") for n, message in enumerate(shown)], done.ledger
 
