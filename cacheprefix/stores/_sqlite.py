@@ -59,10 +59,11 @@ class SqliteStore:
     sees them a little late. ``timeout`` is how many seconds a call waits for another process's
     write before it raises.
 
-    Times to live follow the machine's steady clock; after a restart of the machine, or where
-    the system does not name its start, the wall clock. Neither direction of a changed wall
-    clock brings an expired entry back. Generations do not survive a restart of the machine,
-    because a power cut may have lost the last bump.
+    Times to live follow the machine's steady clock, so that setting the wall clock neither brings an
+    expired entry back nor keeps a lease from ending. After a restart of the machine, and between
+    processes where the system does not name its start (only Linux does), the wall clock counts:
+    what it says lies in the future is dropped. Generations do not survive a restart of the
+    machine, because a power cut may have lost the last bump.
 
     Raises:
         StoreError: the file cannot be opened, is no database of this kind, is locked for
