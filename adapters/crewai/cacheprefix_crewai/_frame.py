@@ -110,5 +110,6 @@ def tail_of(
     if session.tail == "cards" and session.prefix.roles.get(role) == instruction:
         instruction = session.tail_for(role, instruction)
     limits = session.tail_for("", "", tools=offer.said) if offer.said is not None else ""
-    parts = [instruction, opening.task.lstrip("\n"), coworkers_note(tools), limits]
+    roster = "" if offer.tools == list(tools or ()) else coworkers_note(tools)
+    parts = [instruction, opening.task.lstrip("\n"), roster, limits]
     return referred("\n\n".join(part for part in parts if part), pieces)

@@ -198,11 +198,11 @@ def _speaks_alone(crew: Any, agent: Any) -> bool:
 
 
 def _same_for_all(crew: Any) -> bool:
-    """Whether a lone agent has the same tools in every task."""
-    kinds = {tuple(sorted(str(tool.name) for tool in task.tools or [])) for task in crew.tasks}
-    return len(kinds) == 1 and (
-        crew.process != "hierarchical" or all(task.agent in (None, crew.manager_agent) for task in crew.tasks)
-    )
+    """Whether a lone agent has the same tools in every task. CrewAI gives a manager to the tasks it reaches."""
+    if crew.process == "hierarchical":
+        waiting = [task for task in crew.tasks if task.agent is not crew.manager_agent]
+        return not any(task.tools or task.agent is not None for task in waiting)
+    return len({tuple(sorted(str(tool.name) for tool in task.tools or [])) for task in crew.tasks}) == 1
 
 
 def _task_name(task: Any, opening: Opening) -> str:
