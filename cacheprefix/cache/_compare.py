@@ -54,12 +54,16 @@ def difference_from(
             best, best_shared, most = record, equal, common
     if best is None:
         return None
-    if best.lane != own.lane or best.keys[:best_shared] != own.keys[:best_shared]:
-        reachable = own.totals[shared - 1] if shared else 0
-        wanted = own.totals[best_shared - 1] if best_shared else 0
-        if wanted > reachable and (best is newest or reachable < _MOSTLY * wanted):
-            return _settings(own, best, most, profile)
-    return _content(own, best, best_shared, shared, most, rewritten=rewritten)
+    found = _content(own, best, best_shared, shared, most, rewritten=rewritten)
+    if best.lane == own.lane and best.keys[:best_shared] == own.keys[:best_shared]:
+        return found
+    reachable = own.totals[shared - 1] if shared else 0
+    # Content elsewhere than at the start only tells that it is the same agent where that has a name, or where
+    # the difference in content would count as a break itself.
+    wanted = most if own.agent or found is not None else (own.totals[best_shared - 1] if best_shared else 0)
+    if wanted > reachable and (best is newest or reachable < _MOSTLY * wanted):
+        return _settings(own, best, most, profile) or found
+    return found
 
 
 def _settings(own: Record, before: Record, tokens: int, profile: Profile) -> Finding | None:

@@ -252,7 +252,7 @@ class _Scene:
         self.now = 1000.0
         self.make.small = cause == "below_minimum"
         self.tools = [self.make.tool(i) for i in range(2 if self.make.small else self.rng.randint(3, 6))]
-        self.system = self.make.words(400, 900) if self.make.small else self.make.words(900, 1600)
+        self.system = self.make.words(300, 700) if self.make.small else self.make.words(900, 1600)
         self.named = self.rng.random() < 0.8
 
     def agent(self, number: int) -> Agent:

@@ -1,0 +1,157 @@
+"""One cause a call: what is named when several things went wrong at once, and in every wire form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cacheprefix.cache import CacheModel, Verdict
+from cacheprefix.profiles import Usage, default_registry
+from cacheprefix.prompt import Api, decode
+from cacheprefix.server import ProviderCache
+
+TEXT = "The ledger is kept in ink, and every entry has a witness. "
+OPENAI = default_registry().get("openai")
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    """A conversation of nine messages, with the changes made to it."""
+    tools = [{"type": "function", "function": {"name": name, "description": TEXT * 3}} for name in "abc"]
+    rows = [{"role": ("user", "assistant")[i % 2], "content": f"{i} {TEXT * 5}"} for i in range(9)]
+    made = {"model": "gpt-5.1", "messages": [{"role": "system", "content": TEXT * 60}, *rows], "tools": tools}
+    for name, value in changes.items():
+        if name == "system":
+            made["messages"][0] = {"role": "system", "content": value}
+        elif name == "edit":
+            made["messages"][value] = {**made["messages"][value], "content": f"edited {TEXT * 5}"}
+        elif name == "drop":
+            del made["messages"][value]
+        elif name == "tools":
+            made["tools"] = value(tools)
+        else:
+            made[name] = value
+    return made
+
+
+def after(changes: dict[str, Any], *, scope: str = "", gap: float = 1.0, api: Api = "openai-chat") -> Verdict:
+    """The verdict on a changed continuation of the conversation."""
+    model, provider = CacheModel(), ProviderCache(OPENAI)
+    verdict = None
+    for at, made, where in ((0.0, body(), ""), (gap, body(**changes), scope)):
+        if at:
+            made["messages"] += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "and then?"}]
+        prompt = decode(made, api)
+        seen = model.begin(prompt, OPENAI, scope=where, agent="clerk", at=at)
+        outcome = provider.serve(prompt, at, scope=where)
+        usage = Usage(input_tokens=outcome.input_tokens, cache_read_tokens=outcome.read_tokens)
+        verdict = model.finish(seen, usage, at)
+    assert verdict is not None
+    return verdict
+
+
+def swap(tools: list[Any]) -> list[Any]:
+    """The tools in another order."""
+    return tools[::-1]
+
+
+def reworded(tools: list[Any]) -> list[Any]:
+    """One tool described otherwise."""
+    return [*tools[:2], {"type": "function", "function": {"name": "c", "description": TEXT * 2 + "Or not."}}]
+
+
+LATER = {"service_tier": "flex"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "cause", "path"),
+    [
+        ({"model": "gpt-5.2", "tools": swap, **LATER}, {"scope": "b"}, "scope_changed", "scope"),
+        ({"model": "gpt-5.2", "tools": swap, **LATER}, {}, "model_changed", "model"),
+        ({"tools": swap, "system": TEXT, **LATER}, {}, "settings_changed", "service_tier"),
+        ({"tools": swap, "system": "x" + TEXT * 60}, {}, "tools_reordered", "tools[0]"),
+        ({"tools": reworded, "edit": 3}, {}, "tools_changed", "tools[2].function.description"),
+        ({"system": "x" + TEXT * 60, "edit": 3}, {}, "system_changed", "system[0]"),
+        ({"edit": 3, "drop": 6}, {}, "history_edited", "messages[3].content"),
+        ({"drop": 3, "edit": 6}, {}, "history_truncated", "messages[3].content"),
+        ({"edit": 3}, {"gap": 400.0}, "history_edited", "messages[3].content"),
+        ({}, {"gap": 400.0}, "ttl_expired", None),
+    ],
+)
+def test_the_first_cause_by_precedence_is_named(
+    changes: dict[str, Any], options: dict[str, Any], cause: str, path: str | None
+) -> None:
+    """Scope, model, settings, then the earliest place in cache order; times only where the bytes match."""
+    verdict = after(changes, **options)
+    assert (verdict.cause, verdict.path) == (cause, path)
+
+
+@pytest.mark.parametrize(
+    ("tools", "cause", "path"),
+    [
+        (lambda tools: [], "tools_changed", "tools[0]"),
+        (lambda tools: tools[:2], "tools_changed", "tools[2]"),
+        (lambda tools: [*tools, {**tools[0], "function": {"name": "z"}}], "tools_changed", "tools[3]"),
+        (lambda tools: [tools[0], {**tools[0], "function": {"name": "z"}}, *tools[1:]], "tools_changed", "tools[1]"),
+        (lambda tools: tools[1:], "tools_changed", "tools[0]"),
+    ],
+    ids=["none left", "last one gone", "one more at the end", "one put in between", "first one gone"],
+)
+def test_a_tool_that_comes_or_goes_is_named_by_its_place(tools: Any, cause: str, path: str) -> None:
+    """Not by the difference of two tools that have nothing to do with each other."""
+    verdict = after({"tools": tools})
+    assert (verdict.cause, verdict.path) == (cause, path)
+
+
+def responses(rows: list[str]) -> dict[str, Any]:
+    """OpenAI responses: instructions and input items."""
+    given: list[dict[str, Any]] = [
+        {"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(rows)
+    ]
+    given.insert(2, {"type": "function_call", "call_id": "c", "name": "a", "arguments": "{}"})
+    given.insert(3, {"type": "function_call_output", "call_id": "c", "output": rows[1]})
+    return {"model": "gpt-5.1", "instructions": TEXT * 60, "input": given}
+
+
+def gemini(rows: list[str]) -> dict[str, Any]:
+    """Gemini: contents of parts."""
+    contents = [{"role": ("user", "model")[i % 2], "parts": [{"text": text}]} for i, text in enumerate(rows)]
+    return {"model": "gemini-2.5-flash", "systemInstruction": {"parts": [{"text": TEXT * 60}]}, "contents": contents}
+
+
+def bedrock(rows: list[str]) -> dict[str, Any]:
+    """Bedrock Converse: content blocks and cache points."""
+    point = {"cachePoint": {"type": "default"}}
+    messages: list[dict[str, Any]] = [
+        {"role": ("user", "assistant")[i % 2], "content": [{"text": text}]} for i, text in enumerate(rows)
+    ]
+    messages[-1]["content"].append(point)
+    name = "anthropic.claude-sonnet-4-5-20250929-v1:0"
+    return {"modelId": name, "system": [{"text": TEXT * 60}, point], "messages": messages}
+
+
+FORMS: list[tuple[Api, Any, str, str]] = [
+    ("openai-responses", responses, "openai", "messages[3].output"),
+    ("gemini", gemini, "gemini-implicit", "messages[1].content[0]"),
+    ("bedrock", bedrock, "bedrock", "messages[1].content[0]"),
+]
+
+
+@pytest.mark.parametrize(("api", "make", "rules", "path"), FORMS, ids=[form[0] for form in FORMS])
+def test_an_edit_is_found_in_every_wire_form(api: Api, make: Any, rules: str, path: str) -> None:
+    """Appending is a hit and an edit is named at its place, whatever the API."""
+    rows = [f"{i} {TEXT * 20}" for i in range(12)]
+    profile = default_registry().profile_for("gemini-2.5-flash") if api == "gemini" else default_registry().get(rules)
+    model, provider = CacheModel(), ProviderCache(profile)
+    edited = [rows[0], rows[1].replace("ink", "blood"), *rows[2:]]
+    verdicts = []
+    for at, given in enumerate((rows[:5], rows[:7], rows[:9], edited[:11])):
+        prompt = decode(make(given), api)
+        seen = model.begin(prompt, profile, agent="clerk", at=float(at))
+        outcome = provider.serve(prompt, float(at))
+        assert seen.expectation.tokens == outcome.read_tokens
+        usage = Usage(input_tokens=outcome.input_tokens, cache_read_tokens=outcome.read_tokens)
+        verdicts.append(model.finish(seen, usage, float(at)))
+    assert [verdict.cause for verdict in verdicts[1:3]] == ["hit", "hit"]
+    assert (verdicts[3].cause, verdicts[3].alarm) == ("history_edited", True)
+    assert (verdicts[3].path or "").startswith(path if api != "openai-responses" else "messages[")
