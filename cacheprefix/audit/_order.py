@@ -58,16 +58,19 @@ class Answers:
     """First tokens and ends of answers that lie ahead, told in order of time."""
 
     def __init__(self, limit: int = 10_000) -> None:
-        self._ahead: list[tuple[float, int, Callable[[float], None]]] = []
+        self._ahead: list[tuple[float, bool, int, Callable[[float], None]]] = []
         self._limit = limit
         self._numbers = count()
 
-    def at(self, when: float, tell: Callable[[float], None]) -> None:
-        """Call ``tell(when)`` once the time has come."""
-        heapq.heappush(self._ahead, (when, next(self._numbers), tell))
+    def at(self, when: float, tell: Callable[[float], None], *, known: bool = True) -> None:
+        """Call ``tell(when)`` once the time has come; ``known`` is False where the log does not say when."""
+        heapq.heappush(self._ahead, (when, not known, next(self._numbers), tell))
 
     def until(self, now: float) -> None:
-        """Tell everything before ``now``; an answer that begins at ``now`` comes too late for a request then."""
-        while self._ahead and (self._ahead[0][0] < now or len(self._ahead) > self._limit):
-            when, _, tell = heapq.heappop(self._ahead)
+        """Tell everything up to ``now``. An answer of unknown time comes after all requests of its own instant."""
+        while self._ahead:
+            when, guessed, _, tell = self._ahead[0]
+            if (when, guessed) > (now, False) and len(self._ahead) <= self._limit:
+                return
+            heapq.heappop(self._ahead)
             tell(when)

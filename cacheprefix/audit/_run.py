@@ -101,12 +101,16 @@ def audit(
         table.get(rules)
     reading = Reading(table, (*readers, *BUILTIN), Overrides(provider, model, rules, count))
     run = _Run(reading.count, include_text=include_text, what_if=what_if)
-    for item in reading.requests(files, on_bytes):
-        if isinstance(item, Broken):
-            run.totals.damaged(str(item))
-        else:
-            run.request(item)
-    return run.result(reading, tuple(files))
+    try:
+        for item in reading.requests(files, on_bytes):
+            if isinstance(item, Broken):
+                run.totals.damaged(str(item))
+            else:
+                run.request(item)
+        return run.result(reading, tuple(files))
+    except BaseException:
+        run.close()
+        raise
 
 
 @dataclass(slots=True)
@@ -142,6 +146,10 @@ class _Run:
         self._alarmed: dict[tuple[str, str], str] = {}
         self._recent: OrderedDict[int, Prompt] = OrderedDict()
         self._now = float("-inf")
+
+    def close(self) -> None:
+        """Give up: the rows written so far go away."""
+        self._rows.close()
 
     def request(self, ready: Ready) -> None:
         """Judge one request; its row is written when its answer ends."""

@@ -50,6 +50,8 @@ class Timed:
     at: float
     started: float
     ended: float
+    known: bool = True
+    """Whether the log says when the answer came."""
 
 
 class StandIn:
@@ -93,8 +95,8 @@ class StandIn:
     def _play(self, call: Timed) -> Usage:
         self._answers.until(call.at)
         served = self._simulation.begin(call.prompt, call.profile, call.at, call.scope)
-        self._answers.at(call.started, served.begun)
-        self._answers.at(call.ended, served.ended)
+        self._answers.at(call.started, served.begun, known=call.known)
+        self._answers.at(call.ended, served.ended, known=call.known)
         return served.usage
 
 

@@ -165,8 +165,8 @@ class WhatIf:
                 prompt = self._marking.marked(prompt, points)
             served = simulation.begin(prompt, call.profile, timed.at, timed.scope)
             costs.append(served.units(call.profile))
-            answers.at(timed.started, served.begun)
-            answers.at(timed.ended, served.ended)
+            answers.at(timed.started, served.begun, known=timed.known)
+            answers.at(timed.ended, served.ended, known=timed.known)
         return costs
 
 

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 from audit_logs import Conversation, prose, quiet, team, write
+
 from cacheprefix.audit import audit
 from cacheprefix.report import page_data, write_page
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split(" ")
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
 SECRET = "Zanzibar-4711 </script><b>&"
 
 
@@ -269,7 +270,7 @@ CONTRAST = """() => {
     const ground = behind(node), ink = over(ground, getComputedStyle(node).color);
     const [low, high] = [light(ink), light(ground)].sort((a, b) => a - b);
     const ratio = (high + .05) / (low + .05);
-    if (ratio < 4.5) faint.push(`${node.className || node.tagName}: ${node.textContent.slice(0, 30)} ${ratio.toFixed(2)}`);
+    if (ratio < 4.5) faint.push(`${node.className || node.tagName}: ${node.textContent} ${ratio.toFixed(2)}`);
   }
   return [...new Set(faint)];
 }"""
