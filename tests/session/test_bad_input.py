@@ -1,0 +1,122 @@
+"""What cannot be read goes out untouched; what is set up wrongly is said at once."""
+
+import threading
+
+import openai
+import pytest
+
+from cacheprefix import Session, SharedPrefix, wrap
+from cacheprefix.errors import SetupError, ToolClashError
+from cacheprefix.profiles import CacheprefixProfileWarning
+from cacheprefix.server import SimulatedProvider
+
+LONG = "The handbook says that every statement needs a source. " * 90
+
+
+@pytest.mark.parametrize(
+    ("body", "api", "path"),
+    [
+        ({"model": "gpt-5.2", "messages": 3}, "openai-chat", "messages"),
+        ({"model": "gpt-5.2", "messages": [{"content": "x"}]}, "openai-chat", r"messages\[0\].role"),
+        (
+            {"model": "gpt-5.2", "messages": [{"role": "user", "content": [7]}]},
+            "openai-chat",
+            r"messages\[0\].content\[0\]",
+        ),
+        ({"model": 5, "messages": []}, "openai-chat", "model"),
+        ({"model": "claude-sonnet-4-6", "system": 4, "messages": []}, "anthropic", "system"),
+        ({"model": "gpt-5.2", "input": [{"role": "user", "content": object()}]}, "openai-responses", "messages"),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_passed_on_and_named_with_its_path(body, api, path):
+    """The very same object goes out, and the warning says where the trouble is."""
+    session = Session(SharedPrefix(system="s"))
+    with pytest.warns(UserWarning, match=path):
+        turn = session.begin(body, api)
+    assert turn.body is body
+    assert turn.finish({"prompt_tokens": 1}) is None
+    assert session.failures == {"begin": 1}
+
+
+def test_a_model_nobody_knows_is_said_once_and_its_calls_go_on():
+    """The rules are guessed as automatic, and the answer arrives."""
+    with SimulatedProvider(rules="exact") as provider:
+        client = openai.OpenAI(base_url=provider.openai_base_url, api_key="k", max_retries=0)
+        session = Session(SharedPrefix(system=LONG))
+        body = {"model": "nobody-knows-1", "messages": [{"role": "user", "content": "hi"}]}
+        with pytest.warns(CacheprefixProfileWarning, match="nobody-knows-1"):
+            turn = session.begin(body, "openai-chat")
+        turn.finish(client.chat.completions.create(**turn.body).usage)
+        turn = session.begin(body, "openai-chat")
+        turn.finish(client.chat.completions.create(**turn.body).usage)
+        client.close()
+    assert len(session.calls) == 2
+    assert turn.body is body
+
+
+@pytest.mark.parametrize("options", [{"mode": "fast"}, {"tail": "middle"}])
+def test_options_that_do_not_exist_are_errors_at_set_up(options):
+    """The message lists what there is."""
+    with pytest.raises(SetupError, match="use "):
+        Session(**options)
+
+
+def test_clashing_tools_are_an_error_where_the_session_is_made():
+    """Before any request."""
+    tools = [{"name": "t", "input_schema": {"a": 1}}, {"name": "t", "input_schema": {"a": 2}}]
+    with pytest.raises(ToolClashError):
+        Session(SharedPrefix(system="s", tools=tools))
+
+
+def test_wrapping_what_no_adapter_knows_names_the_adapters():
+    """And what to install."""
+    with pytest.raises(SetupError, match=r"no installed adapter can wrap a builtins\.int"):
+        wrap(3, Session())
+
+
+def test_empty_prompts_lists_and_usage_are_no_trouble():
+    """Nothing to share is not an error."""
+    session = Session()
+    for body in ({"model": "gpt-5.2", "messages": []}, {"model": "", "messages": [{"role": "user", "content": ""}]}):
+        session.begin(body, "openai-chat").finish(None)
+    assert not session.failures
+    assert "all" in str(session.report())
+    assert session.report().as_dict()["total"]["calls"] == 2
+
+
+def test_a_turn_is_finished_once_whoever_comes_first():
+    """Finish, fail and finish again: one call."""
+    session = Session()
+    turn = session.begin({"model": "gpt-5.2", "messages": [{"role": "user", "content": "x"}]}, "openai-chat")
+    first = turn.finish({"prompt_tokens": 5})
+    turn.fail()
+    assert turn.finish({"prompt_tokens": 7}) is first
+    assert len(session.calls) == 1
+
+
+def test_many_threads_share_one_session():
+    """Every call is counted, none is lost, and every body stays its own."""
+    session = Session(SharedPrefix(system=LONG))
+    bodies = []
+
+    def work(number):
+        for turn_number in range(25):
+            content = f"{number}-{turn_number}-\ud800-日本語"
+            body = {
+                "model": "gpt-5.2",
+                "messages": [{"role": "system", "content": LONG}, {"role": "user", "content": content}],
+            }
+            turn = session.begin(body, "openai-chat", agent=f"a{number}", boundary=1)
+            turn.first_token()
+            turn.finish({"prompt_tokens": 1300, "prompt_tokens_details": {"cached_tokens": 0}})
+            bodies.append(turn.body["messages"][-1]["content"] == content)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(session.calls) == 400
+    assert all(bodies)
+    assert not session.failures
+    assert session.report().total.calls == 400
