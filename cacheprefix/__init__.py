@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cacheprefix._turn import Turn
     from cacheprefix._wrap import wrap
     from cacheprefix.cache import Breakpoint, Verdict
-    from cacheprefix.context import ToolResultBudget
+    from cacheprefix.context import Compaction, RequestBudget, ToolResultBudget
     from cacheprefix.errors import CacheprefixError
     from cacheprefix.hookspecs import hookimpl
     from cacheprefix.prefix import AbortHandle, Fork, ForkPolicy, SharedPrefix
@@ -31,12 +31,14 @@ _HOMES = {
     "CacheprefixError": "errors",
     "CacheprefixWarning": "_notices",
     "Call": "_calls",
+    "Compaction": "context",
     "Conversation": "_conversation",
     "Fork": "prefix",
     "ForkPolicy": "prefix",
     "Profile": "profiles",
     "Prompt": "prompt",
     "Report": "_calls",
+    "RequestBudget": "context",
     "Section": "prompt",
     "Session": "session",
     "SharedPrefix": "prefix",
@@ -54,12 +56,14 @@ __all__ = [
     "CacheprefixError",
     "CacheprefixWarning",
     "Call",
+    "Compaction",
     "Conversation",
     "Fork",
     "ForkPolicy",
     "Profile",
     "Prompt",
     "Report",
+    "RequestBudget",
     "Section",
     "Session",
     "SharedPrefix",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cacheprefix.cache import Verdict
+    from cacheprefix.context import ResultView, Strategy, ToolResultBudget
     from cacheprefix.prefix import SharedPrefix
 
 log = logging.getLogger("cacheprefix")
@@ -24,6 +25,14 @@ class Freezing:
         return prefix
 
 
+class ToolResults:
+    """Cuts large tool results by the session's budget; a plugin of the application may say otherwise for each."""
+
+    def cacheprefix_replace_tool_result(self, result: ResultView, budget: ToolResultBudget) -> tuple[int, Strategy]:
+        """Tokens and strategy for the result's tool."""
+        return budget.limit(result.name)
+
+
 class BreakDetection:
     """Logs every alarm with its cause, its place and what it cost; never prompt text."""
 
@@ -39,5 +48,9 @@ class BreakDetection:
         )
 
 
-BUILTINS: tuple[tuple[str, object], ...] = (("freezing", Freezing()), ("break detection", BreakDetection()))
+BUILTINS: tuple[tuple[str, object], ...] = (
+    ("freezing", Freezing()),
+    ("tool-result budget", ToolResults()),
+    ("break detection", BreakDetection()),
+)
 """Names and plugins, in the order they are registered."""

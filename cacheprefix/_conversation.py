@@ -1,88 +1,338 @@
-"""One thread, team run or kickoff: its ledger of decisions, and what was decided on its messages."""
+"""One thread, team run or kickoff: its ledger of decisions and, where the application wants it, its history."""
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.context import Ledger, MessageView, ReplaceResult, ToolResultBudget, budget_results
-from cacheprefix.errors import StateError
-from cacheprefix.prompt import dumps, loads
+from cacheprefix import context
+from cacheprefix._terms import Ask, Terms, appended, guarded, transitioned
+from cacheprefix.context import (
+    Boundaries,
+    Built,
+    Compaction,
+    ContextState,
+    ContextStats,
+    Form,
+    Ledger,
+    MessageView,
+    Plan,
+    ReplaceResult,
+    RequestBudget,
+    Role,
+    ToolResultBudget,
+)
+from cacheprefix.context import Mode as CommitMode
+from cacheprefix.errors import SetupError, StateError
+from cacheprefix.prompt import decode
 
 if TYPE_CHECKING:
-    from cacheprefix.context import Results, ResultView
+    from cacheprefix.context import Count, Replace, Results, TransitionHook
 
 VERSION = 1
 
 
 class Conversation:
-    """The state of one conversation. Safe to use from several threads.
+    """The state of one conversation. Safe to use from several threads and tasks.
 
-    Adapters keep ``dumps()`` where the framework keeps its own state. ``id`` is the framework's thread or run id, ``scope`` who may share with it. The ledger only grows.
+    Adapters use its ``ledger``: the framework keeps the history, they keep ``dumps()`` beside it. A loop without a
+    framework gives it the history too: ``append`` what is said, ``build_messages`` what is sent. ``id`` is the
+    thread's or run's id, ``scope`` who may share with it. Every method changes all or nothing: when it raises, the
+    state is the one before.
     """
 
-    def __init__(self, id: str, *, scope: str = "", prefix_key: str = "", ledger: Ledger | None = None) -> None:  # noqa: A002
+    def __init__(
+        self,
+        id: str,  # noqa: A002 - the field's word
+        *,
+        scope: str = "",
+        prefix_key: str = "",
+        ledger: Ledger | None = None,
+        api: Form = "openai-chat",
+        mode: CommitMode = "none",
+        terms: Terms | None = None,
+    ) -> None:
         self.id = id
         self.scope = scope
         self.prefix_key = prefix_key
-        self._ledger = ledger or Ledger()
-        self._lock = threading.Lock()
+        self.model = ""
+        """The model last used; its profile gives the prices of a compaction."""
+        self._terms = terms or Terms()
+        state = context.new_state(api, mode=mode, system=self._terms.system)
+        self._state = state if ledger is None else replace(state, ledger=ledger)
+        self._lock = threading.RLock()
+        self._compacting = threading.Lock()
+        self._cold_after: float | None = None
+        self._epochs: dict[str, int] = {}
+
+    # ------------------------------------------------------------------ decisions on a framework's history
 
     @property
     def ledger(self) -> Ledger:
         """The decisions so far; an immutable value."""
-        return self._ledger
+        return self._state.ledger
 
     def merge(self, other: Ledger | Mapping[str, Any] | None) -> None:
         """Take in decisions made elsewhere (a joined branch, a saved state); order does not matter."""
-        if other is None:
+        if other is None or other is self.ledger:
             return
         ledger = other if isinstance(other, Ledger) else Ledger.from_json(other)
-        with self._lock:
-            self._ledger = self._ledger.merge(ledger)
+        self._change(lambda state: replace(state, ledger=state.ledger.merge(ledger)))
 
     def fork(self) -> Conversation:
-        """A conversation that starts with the same decisions and keeps its own from here on."""
-        return Conversation(self.id, scope=self.scope, prefix_key=self.prefix_key, ledger=self._ledger.clone())
+        """A conversation that starts with the same decisions and history and keeps its own from here on."""
+        twin = Conversation(self.id, scope=self.scope, prefix_key=self.prefix_key, terms=self._terms)
+        twin.model, twin._state, twin._cold_after = self.model, self._state, self._cold_after
+        twin._epochs = dict(self._epochs)
+        return twin
 
     def shorten(
         self,
         views: Sequence[MessageView],
         budget: ToolResultBudget | None,
         *,
-        count: Callable[[str], int],
+        count: Count,
         store: Results | None = None,
-        replace: Callable[[ResultView], str | None] | None = None,
+        replace: Replace | None = None,
     ) -> tuple[ReplaceResult, ...]:
         """Decide on tool results never seen before, and repeat what was decided on the others."""
         with self._lock:
-            done = budget_results(
-                views, self._ledger, budget, count=count, store=store, scope=self.scope, replace=replace
+            done = context.budget_results(
+                views, self.ledger, budget, count=count, store=store, scope=self.scope, replace=replace
             )
-            self._ledger = done.ledger
+            self.merge(done.ledger)
         return done.decisions
 
+    @contextmanager
+    def compacting(self) -> Iterator[bool]:
+        """Whether the caller may compact now; False while another thread does."""
+        free = self._compacting.acquire(blocking=False)
+        try:
+            yield free
+        finally:
+            if free:
+                self._compacting.release()
+
+    # ------------------------------------------------------------------ the history
+
+    @property
+    def state(self) -> ContextState:
+        """Ledger, zones and history as an immutable value, for the functions of ``cacheprefix.context``."""
+        return self._state
+
+    @property
+    def api(self) -> Form:
+        """The form of its messages."""
+        return self._state.api
+
+    def bind(self, terms: Terms, *, api: Form | None = None, mode: CommitMode | None = None) -> None:
+        """Go by these terms from now on. Raises ``SetupError`` when a history exists in another form or mode."""
+        with self._lock:
+            state = self._state
+            api, mode = api or state.api, mode or state.mode
+            if (api, mode) != (state.api, state.mode) and (state.messages or state.zones):
+                message = f"conversation {self.id!r} has a history of {state.api} messages in mode {state.mode!r}"
+                raise SetupError(message)
+            if not state.messages:
+                fresh = context.new_state(api, mode=mode, system=terms.system)
+                state = replace(fresh, ledger=state.ledger, zones=state.zones)
+            self._state, self._terms = state, terms
+
+    def append(self, *messages: Mapping[str, Any]) -> None:
+        """Append messages in wire form, all or none. Raises ``BodyError`` for a malformed one.
+
+        Tool results are shortened once, when all results of their turn are there; a hook that fails is counted,
+        and what it was to change is appended unchanged.
+        """
+        self._change(lambda state: appended(state, messages, self._terms, self.scope))
+
+    def append_context(self, content: str | Sequence[Any], key: str = "context", *, role: Role = "user") -> None:
+        """Append durable context under a key. Raises ``BudgetError`` when it is more than may ever stand."""
+        terms = self._terms
+        self._change(
+            lambda state: context.append_context(
+                state, content, key, limit=terms.context_limit, role=role, count=terms.count
+            )
+        )
+
+    def set_zone(self, name: str, text: str) -> None:
+        """Stage a zone's text (project, memories), most stable first; shown with the next break of the prefix."""
+        self._change(lambda state: context.set_zone(state, name, text))
+
+    def commit(self, hook: TransitionHook | None = None) -> None:
+        """Commit the turn to the history, through ``hook`` or the conversation's own."""
+        terms = self._terms
+        self._change(lambda state: transitioned(state, hook or terms.hook, terms))
+
+    @contextmanager
+    def trial(self) -> Iterator[Conversation]:
+        """A draft of the conversation that replaces it when the block ends, and leaves no trace when it raises.
+
+        Raises ``StateError`` at the end when the conversation itself was changed meanwhile.
+        """
+        base, draft = self._state, self.fork()
+        yield draft
+        with self._lock:
+            if replace(self._state, ledger=base.ledger) != base:
+                message = f"conversation {self.id!r} changed while a trial of it ran; append to one of the two"
+                raise StateError(message)
+            self._state = replace(draft.state, ledger=draft.ledger.merge(self.ledger))
+
+    # ------------------------------------------------------------------ what is sent
+
+    def build(
+        self,
+        volatile: str | None = None,
+        *,
+        volatile_role: Role = "user",
+        settle: bool = True,
+        ask: Ask | None = None,
+    ) -> Built:
+        """The request's messages with what is known about them; pass ``built.boundary`` to ``Session.begin``.
+
+        ``volatile`` (time, retrieval, UI state) is for this call alone and stands behind everything cached.
+        ``settle`` first compacts if that is due, which ``ask`` may help with a summary. Raises ``BudgetError`` with
+        ``over_by`` when the request budget cannot be met.
+        """
+        terms = self._terms
+        if settle:
+            self._settle(terms.count(volatile) if volatile else 0, ask)
+        return context.build(self._state, terms.system, volatile, volatile_role=volatile_role, count=terms.count)
+
+    def build_messages(
+        self, volatile: str | None = None, *, volatile_role: Role = "user", ask: Ask | None = None
+    ) -> list[Any]:
+        """The messages of ``build`` alone. The Anthropic form takes its system text beside them."""
+        return self.build(volatile, volatile_role=volatile_role, ask=ask).messages
+
+    def plan(self, *, force: bool = False) -> Plan:
+        """What ``compact`` would do, what it costs and whether it is due; nothing changes."""
+        rules, around = self._rules()
+        return self._planned(self._state, rules, around, force=force)
+
+    def preview(self, *, force: bool = False) -> str:
+        """The plan in words."""
+        return self.plan(force=force).preview()
+
+    def compact(self, *, force: bool = False, ask: Ask | None = None) -> bool:
+        """Compact if that is due; says whether it was. ``force`` goes to the target whatever the price."""
+        with self.compacting() as free:
+            return free and self._compact(*self._rules(), force=force, ask=ask)
+
+    def compact_for_request(self, request: RequestBudget | None = None, *, volatile_tokens: int = 0) -> bool:
+        """Make the whole request fit ``request``. Raises ``BudgetError`` with ``over_by`` when it cannot."""
+        terms = self._terms
+        limit = request or terms.request
+        if limit is None:
+            message = "compact_for_request needs a RequestBudget, here or as Session(request_budget=...)"
+            raise SetupError(message)
+        rules, _ = self._rules()
+        before = self._state
+        self._change(
+            lambda state: context.compact_for_request(
+                state,
+                limit,
+                rules,
+                system=terms.system,
+                static_tokens=terms.static_tokens + volatile_tokens,
+                store=terms.store,
+                consolidate=terms.consolidate,
+                count=terms.count,
+            )
+        )
+        return self._state is not before
+
+    def statistics(self, limit: int | None = None) -> ContextStats:
+        """Tokens, remaining, at capacity, messages since the last removal; against the budget or trigger in force."""
+        terms = self._terms
+        if limit is None and terms.request is not None:
+            limit = terms.request.room
+        if limit is None:
+            limit = (terms.compaction or Compaction()).trigger or Compaction().trigger or 0
+        static = terms.static_tokens + (terms.count(terms.system) if terms.system else 0)
+        return context.stats(self._state, limit, static_tokens=static, count=terms.count)
+
+    def hand_over(self, last: int = 6, *, max_chars: int = 4_000) -> str:
+        """The last messages as plain text, for an agent that starts with an empty history."""
+        state = self._state
+        views = context.views_of(state.messages, state.api, self._terms.count)
+        return context.hand_over(views, last, max_chars=max_chars)
+
+    def boundaries(
+        self, volatile: str | None = None, *, tools: Sequence[Any] = (), model: str = "", minimum: int = 0
+    ) -> Boundaries:
+        """The predicted cacheable prefix of the next request and where its stable parts end; nothing changes."""
+        built = self.build(volatile, settle=False)
+        body: dict[str, Any] = {"model": model or self.model, "messages": built.messages}
+        if self.api == "anthropic" and built.system:
+            body["system"] = built.system
+        if tools:
+            body["tools"] = list(tools)
+        count = self._terms.count
+        prompt = decode(body, self.api, count=lambda text, _: count(text))
+        return context.boundaries_of(prompt, volatile=len(prompt.sections) - built.boundary(prompt), minimum=minimum)
+
+    # ------------------------------------------------------------------ what the session tells it
+
+    def events_for(self, agent: str) -> tuple[str, ...]:
+        """What happened since the agent's last finished request that explains rewritten bytes."""
+        return ("compaction",) if self.ledger.epoch > self._epochs.get(agent, 0) else ()
+
+    def answered(self, agent: str, model: str, epoch: int, cold_after: float | None) -> None:
+        """A request was answered; the cache holds what it wrote until ``cold_after`` (None: no promise)."""
+        with self._lock:
+            self.model = model
+            self._cold_after = cold_after
+            self._epochs[agent] = max(epoch, self._epochs.get(agent, 0))
+
+    def cold_at(self, now: float) -> bool:
+        """Whether the provider has forgotten this conversation for certain."""
+        return self._cold_after is not None and now > self._cold_after
+
+    # ------------------------------------------------------------------ JSON
+
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types: version, prefix key, ledger. Holds no prompt text."""
-        return {
+        """Plain JSON types: version, prefix key, ledger; and the history, where it is kept here.
+
+        Of the prefix it holds digests alone.
+        """
+        state = self._state
+        data: dict[str, Any] = {
             "version": VERSION,
             "id": self.id,
             "prefix": self.prefix_key,
-            "ledger": self._ledger.to_json(),
+            "ledger": state.ledger.to_json(),
         }
+        if state.messages or state.zones:
+            data["context"] = context.to_json(replace(state, ledger=Ledger()))
+            data["cold_after"] = self._cold_after
+        return data
 
     def dumps(self) -> str:
         """The state as JSON; loaded elsewhere, the same messages give byte-identical prompts."""
-        return dumps(self.to_json(), "conversation").decode()
+        # Keys keep their order: inside a message it is part of the bytes that the cache compares.
+        return json.dumps(self.to_json(), separators=(",", ":"))
+
+    @classmethod
+    def loads(cls, text: str, *, scope: str = "", prefix_key: str = "", terms: Terms | None = None) -> Conversation:
+        """Read ``dumps``' text, as ``restore`` does."""
+        data = _parsed(text)
+        made = cls(str(data.get("id", "")) if isinstance(data, Mapping) else "", scope=scope, terms=terms)
+        made.prefix_key = prefix_key
+        made.restore(data)
+        return made
 
     def restore(self, state: str | Mapping[str, Any], *, rebase: bool = False) -> None:
         """Merge a saved state into this conversation.
 
         Raises ``StateError`` when it is of another shape, of a newer version, or was saved under another
-        prefix; ``rebase=True`` takes it over to the prefix now in force.
+        prefix; ``rebase=True`` takes it over to the prefix now in force. A saved history needs an empty one here.
         """
-        data = loads(state, "conversation") if isinstance(state, str) else state
+        data = _parsed(state) if isinstance(state, str) else state
         if not isinstance(data, Mapping) or "version" not in data:
             message = "this is no saved conversation: a JSON object with a version is expected"
             raise StateError(message)
@@ -96,4 +346,102 @@ class Conversation:
                 "restore the old system text and tools, or pass rebase=True and pay for one rewrite"
             )
             raise StateError(message)
+        if "context" in data:
+            self._restore_history(data, rebase=rebase)
         self.merge(data.get("ledger"))
+
+    def _restore_history(self, data: Mapping[str, Any], *, rebase: bool) -> None:
+        terms = self._terms
+        held = context.from_json(data["context"], count=terms.count)
+        digest = context.digest_of(terms.system) if terms.system else ""
+        if terms.system and held.system_digest and held.system_digest != digest and not rebase:
+            message = (
+                "the conversation was saved with another static system text, so nothing of its prefix is in the "
+                "cache; restore the old text, or pass rebase=True and pay for one rewrite"
+            )
+            raise StateError(message)
+        cold = data.get("cold_after")
+        with self._lock:
+            if self._state.messages:
+                message = f"conversation {self.id!r} already has a history; restore into a new one"
+                raise StateError(message)
+            system = digest if terms.system else held.system_digest
+            self._state = replace(held, ledger=self._state.ledger, system_digest=system)
+            self._cold_after = float(cold) if isinstance(cold, (int, float)) else None
+
+    # ------------------------------------------------------------------ inside
+
+    def _change(self, change: Callable[[ContextState], ContextState]) -> None:
+        with self._lock:
+            self._state = change(self._state)
+
+    def _settle(self, volatile_tokens: int, ask: Ask | None) -> None:
+        terms = self._terms
+        if terms.compaction is not None:
+            guarded(terms.attempt, "compaction", lambda: self._compact_if_due(volatile_tokens, ask), None)
+        if terms.request is not None:
+            guarded(
+                terms.attempt, "request budget", lambda: self.compact_for_request(volatile_tokens=volatile_tokens), None
+            )
+
+    def _compact_if_due(self, volatile_tokens: int, ask: Ask | None) -> None:
+        rules, around = self._rules()
+        trigger, target = rules.limits(around.request)
+        tokens = self.statistics(trigger).tokens + volatile_tokens
+        # A plan looks at the whole history; most requests need none.
+        if tokens <= (trigger + target) // 2 or (tokens <= trigger and not around.prices.cold):
+            return
+        with self.compacting() as free:
+            if free:
+                self._compact(rules, replace(around, static_tokens=around.static_tokens + volatile_tokens), ask=ask)
+
+    def _rules(self) -> tuple[Compaction, context.Circumstances]:
+        terms = self._terms
+        rules = terms.compaction or Compaction(trigger=None if terms.request else Compaction().trigger)
+        around = context.Circumstances(request=terms.request)
+        if terms.fitted is not None:
+            rules, around = terms.fitted(self, rules)
+        return rules, replace(around, static_tokens=around.static_tokens + terms.static_tokens)
+
+    def _planned(self, state: ContextState, rules: Compaction, around: context.Circumstances, *, force: bool) -> Plan:
+        terms = self._terms
+        return context.plan(
+            state, rules, around, system=terms.system, readable=terms.store is not None, force=force, count=terms.count
+        )
+
+    def _compact(
+        self, rules: Compaction, around: context.Circumstances, *, force: bool = False, ask: Ask | None = None
+    ) -> bool:
+        terms = self._terms
+        planned = self._planned(self._state, rules, around, force=force)
+        if not planned.due:
+            return False
+        summary = ""
+        if planned.request is not None and ask is not None:
+            request = planned.request
+            summary = str(terms.attempt("summary", lambda: ask(request), "") or "")
+        before = self.ledger.epoch
+        # Planned again on the state as it is now: the model may have taken its time over the summary.
+        self._change(
+            lambda state: context.compact(
+                state,
+                rules,
+                around,
+                system=terms.system,
+                store=terms.store,
+                scope=self.scope,
+                consolidate=terms.consolidate,
+                summary=summary,
+                force=force,
+                count=terms.count,
+            )
+        )
+        return self.ledger.epoch > before
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        message = f"this is no saved conversation: not JSON ({error})"
+        raise StateError(message) from None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix._calls import Call, units_of
+from cacheprefix._condense import cold_after
 from cacheprefix._turn import Seen, Turn
 from cacheprefix.cache import Breakpoint, CacheModel, mark, plan_breakpoints
 from cacheprefix.profiles import Profile, Usage, money, normalise_usage
@@ -40,6 +41,8 @@ class Shared:
     conversations: OrderedDict[tuple[str, str, str], Conversation]
     sharing: set[tuple[str, str, str]]
     lock: threading.RLock
+    roles: set[str] = field(default_factory=set)
+    """Roles that front doors were made for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class Asked:
     policy: ForkPolicy | None
     scope: str
     rewrite: bool
+    held: Conversation | None = None
 
 
 def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
@@ -71,12 +75,14 @@ def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
             sent, prompt = _marked(session, sent, prompt, profile, limit, asked.policy)
         session.plugins.call_all("before_call", prompt=prompt)
         agent = f"{session.name}/{asked.agent}" if session.name else asked.agent
+        held = asked.held
+        events, epoch = ((), 0) if held is None else (held.events_for(agent), held.ledger.epoch)
         observation = session.shared.model.begin(
-            prompt, profile, scope=asked.scope, agent=agent, session=asked.conversation, at=now
+            prompt, profile, scope=asked.scope, agent=agent, session=asked.conversation, at=now, events=events
         )
         expected = _estimate(session, asked, prompt, profile, agent, now)
         purpose = asked.policy.purpose if asked.policy else ""
-        seen = Seen(prompt, profile, observation, agent, asked.conversation, purpose, now, expected)
+        seen = Seen(prompt, profile, observation, agent, asked.conversation, purpose, now, expected, held, epoch)
     except Exception as error:
         session.shared.notices.failed("begin", error)
         return Turn(asked.body, None, *_reports(session, leave))
@@ -183,6 +189,8 @@ def _finished(
     if call is None:
         return None
     session.shared.totals.remember(call)
+    if seen.held is not None:
+        seen.held.answered(seen.agent, seen.prompt.model, seen.epoch, cold_after(seen.prompt, seen.profile, ended))
     session.plugins.call_all("after_call", call=call, verdict=call.verdict)
     if call.verdict.alarm:
         session.plugins.call_all("cache_break", verdict=call.verdict)

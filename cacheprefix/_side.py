@@ -17,7 +17,7 @@ from cacheprefix._replies import (
     result_messages,
     user_message,
 )
-from cacheprefix.context import Form, apply, views_of
+from cacheprefix.context import apply, form_of, views_of
 from cacheprefix.errors import UnsafeForkError
 from cacheprefix.prefix import AbortHandle, Compatibility, Fork, ForkPolicy, compatibility
 from cacheprefix.prompt import Api, Prompt, dumps, encode
@@ -206,14 +206,14 @@ def _steps(plan: Plan) -> Generator[dict[str, Any] | ToolRequest, Any, ForkResul
 
 
 def _shortened(plan: Plan, messages: Sequence[Any]) -> Sequence[Any]:
-    if plan.api == "openai-responses":
-        return messages
-    form: Form = "anthropic" if plan.api == "anthropic" else "openai-chat"
     session = plan.session
+    form = form_of(plan.api)
+    if form is None:
+        return messages
     model = str(plan.body.get("model", ""))
 
     def work() -> Sequence[Any]:
-        views = views_of(messages, form, lambda text: session.count(text, model))
+        views = views_of(messages, form, session.counter(model))
         decisions = session.shorten(plan.conversation, views, model)
         return apply(messages, decisions, form) if decisions else messages
 

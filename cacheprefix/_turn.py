@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cacheprefix._calls import Call
+    from cacheprefix._conversation import Conversation
     from cacheprefix.cache import Observation, Verdict
     from cacheprefix.profiles import Profile, Usage
     from cacheprefix.prompt import Prompt
@@ -27,6 +28,9 @@ class Seen:
     started_at: float
     unmodified: Usage | None
     """Estimated usage of the request as the application made it; None when that is the request itself."""
+    held: Conversation | None = None
+    epoch: int = 0
+    """Epoch of the conversation's ledger when the request went out."""
 
 
 @dataclass(slots=True)

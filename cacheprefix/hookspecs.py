@@ -14,6 +14,7 @@ import pluggy
 if TYPE_CHECKING:
     from cacheprefix._calls import Call
     from cacheprefix.cache import Breakpoint, Verdict
+    from cacheprefix.context import Compaction, Decision, ResultView, Situation, Strategy, ToolResultBudget
     from cacheprefix.prefix import Fork, SharedPrefix
     from cacheprefix.profiles import Profile
     from cacheprefix.prompt import Prompt
@@ -61,13 +62,15 @@ def cacheprefix_fork(fork: Fork) -> Fork | None:
 
 
 @hookspec(firstresult=True)
-def cacheprefix_replace_tool_result(result: Any, budget: Any) -> Any:
-    """What stands in the prompt in place of a tool's result, decided once and recorded in the ledger."""
+def cacheprefix_replace_tool_result(
+    result: ResultView, budget: ToolResultBudget
+) -> str | tuple[int, Strategy | str] | None:
+    """What stands in place of a tool's result: a text, or tokens and a shipped strategy; decided once and recorded."""
 
 
 @hookspec(firstresult=True)
-def cacheprefix_compact(view: Any, policy: Any) -> Any:
-    """How a conversation that outgrew its policy is made shorter."""
+def cacheprefix_compact(view: Situation, policy: Compaction) -> Iterable[Decision] | None:
+    """How a conversation that outgrew its policy is made shorter: decisions, tried before the policy's own."""
 
 
 @hookspec(firstresult=True)

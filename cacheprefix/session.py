@@ -10,15 +10,33 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from cacheprefix._calls import Call, Report, tally
+from cacheprefix._condense import condense, replacing, summary_by_fork, terms_of
 from cacheprefix._conversation import Conversation
 from cacheprefix._notices import CacheprefixWarning, Notices
 from cacheprefix._original import unmodified
 from cacheprefix._requests import Asked, Boundary, Original, Shared, begin, gate_key
 from cacheprefix._side import ForkResult, ToolExecutor, arun, plan_fork, run
+from cacheprefix._terms import Ask
 from cacheprefix._totals import Totals
 from cacheprefix._turn import Turn
 from cacheprefix.cache import CacheModel, CacheStatus, Verdict
-from cacheprefix.context import MessageView, ReplaceResult, Results, ResultView, ToolResultBudget
+from cacheprefix.context import (
+    Boundaries,
+    Compaction,
+    Consolidate,
+    Count,
+    Decision,
+    Form,
+    MessageView,
+    ReplaceResult,
+    RequestBudget,
+    Results,
+    ToolResultBudget,
+    TransitionHook,
+    boundaries_of,
+    concatenate,
+)
+from cacheprefix.context import Mode as CommitMode
 from cacheprefix.errors import SetupError
 from cacheprefix.plugins import Plugins
 from cacheprefix.prefix import (
@@ -32,6 +50,7 @@ from cacheprefix.prefix import (
     TailPlacement,
     Tool,
     tail_text,
+    union_tools,
 )
 from cacheprefix.profiles import (
     CacheprefixProfileWarning,
@@ -66,10 +85,11 @@ class Session:
     """A team's shared prefix, policies, prompt trees and totals. Make one and bind it to the front doors.
 
     Safe to share between threads, tasks and conversations. ``mode="observe"`` changes nothing that is sent.
-    ``budget`` shortens large tool results once; ``results`` keeps their full texts. ``gate`` is how many seconds
-    siblings wait at most for the one that writes their cold prefix; None sends them all at once. ``provider`` names a
-    profile where the model's name does not tell. ``clock`` gives seconds. ``on_break`` is called with every
-    verdict that is an alarm, beside the log. Raises ``SetupError`` for options that do not exist.
+    ``budget`` shortens large tool results once; ``results`` keeps their full texts. ``compaction`` (or its trigger
+    in tokens) shortens histories when that pays; ``request_budget`` holds whole requests to the model's window.
+    ``gate`` is how many seconds siblings wait at most for the one that writes their cold prefix; None sends them all
+    at once. ``provider`` names a profile where the model's name does not tell. ``clock`` gives seconds. ``on_break``
+    is called with every verdict that is an alarm, beside the log. Raises ``SetupError`` for options that do not exist.
     """
 
     def __init__(
@@ -78,6 +98,8 @@ class Session:
         *,
         mode: Mode = "fork",
         budget: ToolResultBudget | None = None,
+        compaction: Compaction | int | None = None,
+        request_budget: RequestBudget | None = None,
         tail: TailPlacement = "tail",
         gate: float | None = 30.0,
         provider: str | None = None,
@@ -94,6 +116,10 @@ class Session:
         _one_of("tail", tail, ("tail", "sticky", "cards"))
         self.mode = mode
         self.budget = budget
+        self.compaction = Compaction(compaction) if isinstance(compaction, int) else compaction
+        self.request_budget = request_budget
+        if self.compaction is not None:
+            self.compaction.limits(request_budget)
         self.tail = tail
         self._gate = Gate(gate) if gate else None
         self.provider = provider
@@ -104,6 +130,7 @@ class Session:
         self.results: Results = results if results is not None else ResultStore(MemoryStore())
         self.plugins = Plugins.with_builtins(plugins)
         self._counter = counter
+        self._counters: dict[str, Count] = {}
         self._counts_by_plugin = counter is None and self.plugins.overrides("count_tokens")
         self.shared = Shared(
             CacheModel(clock=clock, count=self.count),
@@ -166,6 +193,15 @@ class Session:
             if not self._prefix.text:
                 self._prefix = self._freeze(replace(self._prefix, system=text))
 
+    def join(self, role: str) -> None:
+        """Tell of a role before its first request; for adapters, at set-up."""
+        self.shared.roles.add(f"{self.name}/{role}")
+
+    @property
+    def alone(self) -> bool:
+        """Whether no more than one role has joined: then nobody is there to share a prefix with."""
+        return len(self.shared.roles) <= 1
+
     def tail_for(
         self,
         role: str,
@@ -215,22 +251,45 @@ class Session:
 
     # ------------------------------------------------------------------ conversations
 
-    def conversation(self, id: str = "", *, scope: str | None = None) -> Conversation:  # noqa: A002 - the field's word
+    def conversation(
+        self,
+        id: str = "",  # noqa: A002 - the field's word
+        *,
+        scope: str | None = None,
+        api: Form | None = None,
+        mode: CommitMode | None = None,
+        model: str = "",
+        hook: TransitionHook | None = None,
+        consolidate: Consolidate = concatenate,
+        context_limit: int | None = None,
+    ) -> Conversation:
         """The conversation of a thread or run id, made when it is new.
 
-        The most recent 10,000 are kept; what must last longer belongs into the framework's own state.
+        The most recent 10,000 are kept; what must last longer belongs into the framework's own state. Without a
+        framework the conversation keeps the history itself: then say in which form of messages (``api``), when a
+        turn becomes history (``mode``, through ``hook``), and what durable context may have (``context_limit``).
+        Raises ``SetupError`` when it has a history in another form or mode.
         """
         key = (self.name, self.scope if scope is None else scope, id)
         known = self.shared.conversations
         with self.shared.lock:
             found = known.get(key)
+            new = found is None
             if found is None:
                 found = known[key] = Conversation(id, scope=key[1], prefix_key=self._prefix.key)
                 if len(known) > _KEEP_CONVERSATIONS:
                     known.popitem(last=False)
             else:
                 known.move_to_end(key)
+        if new or api is not None or mode is not None:
+            options = {"hook": hook, "consolidate": consolidate, "context_limit": context_limit}
+            found.bind(terms_of(self, model or found.model, **options), api=api, mode=mode)
+            found.model = model or found.model
         return found
+
+    def known(self, id: str, scope: str | None = None) -> Conversation | None:  # noqa: A002 - as above
+        """The conversation of an id, where there is one."""
+        return self.shared.conversations.get((self.name, self.scope if scope is None else scope, id))
 
     def shorten(
         self, conversation: Conversation, views: Sequence[MessageView], model: str = ""
@@ -238,22 +297,50 @@ class Session:
         """What stands in place of large tool results, decided once and replayed; empty when it fails."""
         if self.mode == "observe" or (self.budget is None and not len(conversation.ledger)):
             return ()
-        replacing = self._replacement if self.plugins.overrides("replace_tool_result") else None
         return self.attempt(
             "tool-result budget",
             lambda: conversation.shorten(
                 views,
                 self.budget,
-                count=lambda text: self.count(text, model),
+                count=self.counter(model),
                 store=self.results,
-                replace=replacing,
+                replace=replacing(self),
             ),
             (),
         )
 
-    def _replacement(self, result: ResultView) -> str | None:
-        answer = self.plugins.call_first("replace_tool_result", result=result, budget=self.budget)
-        return answer if isinstance(answer, str) else None
+    def condense(
+        self,
+        conversation: Conversation,
+        views: Sequence[MessageView],
+        model: str = "",
+        api: Api | None = None,
+        *,
+        static_tokens: int | None = None,
+        ask: Ask | None = None,
+    ) -> tuple[Decision, ...]:
+        """All decisions on a framework's history: results cut once, and compaction where it is due and pays.
+
+        ``views`` are of the history as the framework has it, never of what was sent: what the ledger holds is
+        repeated, byte for byte, in forks and resumed threads too. ``static_tokens`` is what is sent beside it (the
+        prefix by default); ``ask`` writes summaries for ``Compaction(summarise="fork")``. Fails open, but raises
+        ``BudgetError`` with ``over_by`` where a ``request_budget`` cannot be met.
+        """
+        return condense(self, conversation, views, model, api, static_tokens, ask)
+
+    def summary_by_fork(
+        self, *, body: Mapping[str, Any], api: Api, send: Callable[[dict[str, Any]], Any], conversation: str = ""
+    ) -> Ask:
+        """An ``ask`` for compaction: a fork of ``body``, the request as last sent, so that its prefix is read."""
+        return summary_by_fork(self, body, api, send, conversation)
+
+    def boundaries(self, body: Mapping[str, Any], api: Api, *, volatile: int = 0) -> Boundaries:
+        """The predicted cacheable prefix of any body, its boundaries and what stands behind it, in tokens.
+
+        The last ``volatile`` sections change with every call. Raises ``BodyError`` for a malformed body.
+        """
+        prompt = self.decode(body, api)
+        return boundaries_of(prompt, volatile=volatile, minimum=self.profile(prompt.model, api).min_tokens)
 
     # ------------------------------------------------------------------ one request
 
@@ -263,7 +350,7 @@ class Session:
         api: Api,
         *,
         agent: str = "",
-        conversation: str = "",
+        conversation: str | Conversation = "",
         boundary: Boundary = None,
         original: Original = None,
         headers: Mapping[str, str] | None = None,
@@ -281,9 +368,11 @@ class Session:
         ``aqueue``; the turn releases the siblings that wait behind it. Never raises: whatever fails, ``turn.body``
         is ``body``.
         """
+        held = self.known(conversation, scope) if isinstance(conversation, str) else conversation
+        name = conversation if isinstance(conversation, str) else conversation.id
         asked = Asked(
-            body, api, agent, conversation, boundary, original, headers, provider, policy,
-            self.scope if scope is None else scope, rewrite and self.mode == "fork",
+            body, api, agent, name, boundary, original, headers, provider, policy,
+            self.scope if scope is None else scope, rewrite and self.mode == "fork", held,
         )  # fmt: skip
         return begin(self, asked, leave or FOLLOW)
 
@@ -366,6 +455,14 @@ class Session:
                 return counted
         return default_counter(model)(text, model)
 
+    def counter(self, model: str = "") -> Count:
+        """``count`` for one model; the same object each time, as the memory of views needs it."""
+        found = self._counters.get(model)
+        if found is None:
+            # Of two threads that come at once the first one's stays.
+            found = self._counters.setdefault(model, lambda text: self.count(text, model))
+        return found
+
     def forked(self, fork: Fork) -> Fork:
         """Let plugins change a fork's tail; anything else they change is refused and named."""
         for changed in self.plugins.call_all("fork", fork=fork):
@@ -378,6 +475,8 @@ class Session:
         return fork
 
     def _freeze(self, prefix: SharedPrefix) -> SharedPrefix:
+        # A clash is the application's mistake and raises here; inside a hook it would only be reported.
+        union_tools(tool for tool in prefix.tools if isinstance(tool, Tool))
         frozen = self.plugins.call_first("freeze", prefix=prefix)
         return frozen if isinstance(frozen, SharedPrefix) else prefix
 

@@ -9,10 +9,10 @@ cleared, the new one is news and stays.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cacheprefix.context._budget import Results, ToolResultBudget, budget_results
+from cacheprefix.context._budget import Replace, Results, ToolResultBudget, budget_results
 from cacheprefix.context._decisions import (
     Decision,
     Drop,
@@ -36,7 +36,7 @@ class Item:
     index: int
     """Index of the native message; for an inserted text that of the message it stands before."""
     address: str
-    """The ledger's address of the message, or of the place of an inserted text."""
+    """The ledger's address of an inserted text; of messages it is worked out when one is needed."""
     inserted: bool = False
 
 
@@ -48,8 +48,6 @@ class Replayed:
     items: tuple[Item, ...]
     ledger: Ledger
     """With the decisions on results that were seen for the first time."""
-    results: Mapping[tuple[int, int], str]
-    """Addresses of results by index and part."""
 
     @property
     def tokens(self) -> int:
@@ -65,7 +63,7 @@ def replay(
     count: Count | None = None,
     store: Results | None = None,
     scope: str = "",
-    replace_result: Callable[[ResultView], str | None] | None = None,
+    replace_result: Replace | None = None,
 ) -> Replayed:
     """All decisions that hold for a history, old ones from the ledger and new ones by the budget.
 
@@ -77,20 +75,20 @@ def replay(
     shown: dict[tuple[int, int], ReplaceResult] = {(d.index, d.part): d for d in budgeted.decisions}
     actions = ledger.section("actions")
     inserts = ledger.section("inserts")
-    messages, results = addresses(views)
     dropped: set[int] = set()
     partial: list[Decision] = []
     texts: list[tuple[str, Insert]] = []
     if actions or inserts:
+        messages, results = addresses(views)
         place = {address: index for index, address in enumerate(messages)}
         dropped = _dropped_runs(views, actions, place)
         partial = _partial(views, actions, messages, results, shown, dropped)
         texts = _texts(actions, inserts, place, len(views))
     live = [d for d in shown.values() if d.index not in dropped]
     decisions: list[Decision] = [*live, *partial, *(Drop(index) for index in sorted(dropped))]
-    items = _items(views, messages, decisions, texts, counter, dropped)
+    items = _items(views, decisions, texts, counter, dropped)
     decisions += [new for _, new in texts]
-    return Replayed(tuple(decisions), items, budgeted.ledger, results)
+    return Replayed(tuple(decisions), items, budgeted.ledger)
 
 
 def addresses(views: Sequence[MessageView]) -> tuple[list[str], dict[tuple[int, int], str]]:
@@ -220,7 +218,6 @@ def _texts(
 
 def _items(
     views: Sequence[MessageView],
-    messages: list[str],
     decisions: Sequence[Decision],
     texts: Sequence[tuple[str, Insert]],
     count: Count,
@@ -234,7 +231,7 @@ def _items(
     for address, new in texts:
         before.setdefault(new.index, []).append((address, new))
     if not by_index and not before and not dropped:
-        return tuple(Item(view, index, messages[index]) for index, view in enumerate(views))
+        return tuple(Item(view, index, "") for index, view in enumerate(views))
     out: list[Item] = []
     for index in range(len(views) + 1):
         for address, new in before.get(index, ()):
@@ -245,7 +242,7 @@ def _items(
         if index in by_index and view is not None:
             view = changed(view, by_index[index], count)
         if view is not None:
-            out.append(Item(view, index, messages[index]))
+            out.append(Item(view, index, ""))
     return tuple(out)
 
 

@@ -1,0 +1,213 @@
+"""What a session makes of a history: results cut at first sight, compaction when it is due, all of it recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix._terms import Ask, Terms, guarded
+from cacheprefix.context import (
+    Circumstances,
+    Compaction,
+    Decision,
+    MessageView,
+    Plan,
+    Prices,
+    Replayed,
+    ResultView,
+    Situation,
+    SummaryRequest,
+    plan_compaction,
+    replay,
+)
+from cacheprefix.prefix import ForkPolicy, Tool
+
+if TYPE_CHECKING:
+    from cacheprefix._conversation import Conversation
+    from cacheprefix.context import Replace
+    from cacheprefix.profiles import Profile
+    from cacheprefix.prompt import Api, Prompt
+    from cacheprefix.session import Session
+
+
+def condense(
+    session: Session,
+    conversation: Conversation,
+    views: Sequence[MessageView],
+    model: str,
+    api: Api | None,
+    static_tokens: int | None,
+    ask: Ask | None,
+) -> tuple[Decision, ...]:
+    """The decisions that hold for a history; see ``Session.condense``."""
+    if session.mode == "observe" or (_idle(session) and not len(conversation.ledger)):
+        return ()
+    again = partial(_replayed, session, conversation, views, model)
+    first = session.attempt("tool-result budget", again, None)
+    if first is None:
+        return ()
+    conversation.merge(first.ledger)
+    if session.compaction is None and session.request_budget is None:
+        return first.decisions
+    with conversation.compacting() as free:
+        if not free:
+            return first.decisions
+        work = partial(_compacted, session, conversation, views, first, model, api, static_tokens, ask)
+        if not guarded(session.attempt, "compaction", work, False):  # noqa: FBT003 - what is returned when it fails
+            return first.decisions
+    second = session.attempt("compaction", again, None)
+    return first.decisions if second is None else second.decisions
+
+
+def terms_of(session: Session, model: str, **options: Any) -> Terms:
+    """A session's settings for a conversation that keeps its own history; those of ``observe`` change nothing."""
+    active = session.mode != "observe"
+    return Terms(
+        system=session.prefix.text,
+        static_tokens=_tool_tokens(session, model),
+        budget=session.budget if active else None,
+        store=session.results,
+        replace_result=replacing(session),
+        compaction=session.compaction if active else None,
+        request=session.request_budget,
+        count=session.counter(model),
+        fitted=partial(_fitted, session, model),
+        attempt=session.attempt,
+        **options,
+    )
+
+
+def replacing(session: Session) -> Replace:
+    """The hook ``replace_tool_result`` as the context room takes it."""
+
+    def replaced(result: ResultView) -> Any:
+        answer = session.plugins.call_first("replace_tool_result", result=result, budget=session.budget)
+        return answer if isinstance(answer, str) or (isinstance(answer, tuple) and len(answer) == 2) else None
+
+    return replaced
+
+
+def cold_after(prompt: Prompt, profile: Profile, ended: float) -> float | None:
+    """When the provider has forgotten a request for certain; None where it promises nothing."""
+    names = {section.marker.ttl for section in prompt.sections if section.marker is not None}
+    lives = [profile.ttl(name).seconds for name in names or {None}]
+    known = [life for life in lives if life is not None]
+    return ended + max(known) if known and len(known) == len(lives) else None
+
+
+def summary_by_fork(
+    session: Session,
+    body: Mapping[str, Any],
+    api: Api,
+    send: Callable[[dict[str, Any]], Any],
+    conversation: str,
+) -> Ask:
+    """Asks for a summary as a fork of ``body``; see ``Session.summary_by_fork``."""
+
+    def ask(request: SummaryRequest) -> str:
+        profile = session.profile(str(body.get("model", "")), api)
+        calm = bool(body.get("tools")) and api != "anthropic" and profile.placement("tool_choice") == "none"
+        result = session.fork(
+            request.instruction,
+            body=body,
+            api=api,
+            send=send,
+            role="summary",
+            # Room for a model that thinks first; the summary itself is cut to what was asked for.
+            policy=replace(ForkPolicy.background_summary(), max_output_tokens=max(1_024, 2 * request.max_tokens)),
+            overrides={"tool_choice": "none"} if calm else None,
+            conversation=conversation,
+        )
+        # An answer that calls a tool is no summary; an extract then stands in its place.
+        return result.text if result.stopped == "done" else ""
+
+    return ask
+
+
+def _idle(session: Session) -> bool:
+    return session.budget is None and session.compaction is None and session.request_budget is None
+
+
+def _replayed(session: Session, conversation: Conversation, views: Sequence[MessageView], model: str) -> Replayed:
+    return replay(
+        views,
+        conversation.ledger,
+        session.budget,
+        count=session.counter(model),
+        store=session.results,
+        scope=conversation.scope,
+        replace_result=replacing(session),
+    )
+
+
+def _compacted(
+    session: Session,
+    conversation: Conversation,
+    views: Sequence[MessageView],
+    now: Replayed,
+    model: str,
+    api: Api | None,
+    static_tokens: int | None,
+    ask: Ask | None,
+) -> bool:
+    """Record a compaction, if one is due."""
+    static = static_tokens
+    if static is None:
+        static = session.count(session.prefix.text, model) + _tool_tokens(session, model)
+    rules = session.compaction or Compaction(trigger=None)
+    rules, around = _fitted(session, model, conversation, rules, api=api)
+    around = replace(around, static_tokens=static)
+    trigger, target = rules.limits(around.request)
+    tokens = now.tokens + static
+    if tokens <= (trigger + target) // 2 or (tokens <= trigger and not around.prices.cold):
+        return False
+    count = session.counter(model)
+    plan: Plan = plan_compaction(views, now.ledger, rules, around, count=count, budget=session.budget, readable=True)
+    if not plan.due:
+        return False
+    if plan.request is not None and ask is not None:
+        request = plan.request
+        plan = plan.with_summary(str(session.attempt("summary", lambda: ask(request), "") or ""))
+    conversation.merge(plan.commit(session.results, scope=conversation.scope))
+    return True
+
+
+def _fitted(
+    session: Session, model: str, conversation: Conversation, rules: Compaction, *, api: Api | None = None
+) -> tuple[Compaction, Circumstances]:
+    """A compaction under the rules of the provider that answers this conversation, and its hooks."""
+    around = Circumstances(request=session.request_budget)
+    named = model or conversation.model
+    if named:
+        profile = session.profile(named, api)
+        prices = Prices(min(profile.read, 1.0), profile.default_ttl.write, conversation.cold_at(session.clock()))
+        around = replace(around, prices=prices)
+        if profile.thinking_bound and not rules.thinking_bound:
+            bound = f"{profile.name} takes a thinking block only behind the very prefix that it was made under"
+            rules = replace(rules, thinking_bound=bound)
+    if session.plugins.overrides("compact"):
+        rules = replace(rules, policies=(partial(_hooked, session, rules), *rules.row()))
+    return rules, around
+
+
+def _hooked(session: Session, rules: Compaction, situation: Situation) -> Iterable[Decision]:
+    answer = session.plugins.call_first("compact", view=situation, policy=rules)
+    if answer is None:
+        return ()
+    nothing: tuple[Decision, ...] = ()
+    return session.attempt("compact hook", lambda: tuple(_checked(answer, situation)), nothing)
+
+
+def _checked(answer: Iterable[Any], situation: Situation) -> Iterable[Decision]:
+    for decision in answer:
+        if not isinstance(decision, Decision) or not 0 <= decision.index < len(situation.views):
+            message = f"the compact hook answered {decision!r}; it gives decisions on situation.views"
+            raise TypeError(message)
+        yield decision
+
+
+def _tool_tokens(session: Session, model: str) -> int:
+    schemas = (tool.schema.decode() for tool in session.prefix.tools if isinstance(tool, Tool))
+    return sum(session.count(schema, model) for schema in schemas)

@@ -1,0 +1,124 @@
+"""What a conversation goes by, and appending to it so that a failing hook takes nothing with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cacheprefix.context import (
+    Circumstances,
+    Compaction,
+    Consolidate,
+    ContextState,
+    Count,
+    Replace,
+    RequestBudget,
+    Results,
+    SummaryRequest,
+    ToolResultBudget,
+    TransitionHook,
+    append_message,
+    concatenate,
+    transition,
+)
+from cacheprefix.errors import BodyError, BudgetError
+from cacheprefix.prompt import estimate_tokens
+
+if TYPE_CHECKING:
+    from cacheprefix._conversation import Conversation
+
+Ask = Callable[[SummaryRequest], str]
+"""Asks the model for a summary; ``Session.summary_by_fork`` makes one that rides on the cached prefix."""
+Attempt = Callable[[str, Callable[[], Any], Any], Any]
+"""Runs our own or a hook's work and answers with its last argument when that fails, as ``Session.attempt`` does."""
+T = TypeVar("T")
+
+
+def plainly(step: str, work: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG001 - one signature for all
+    """An ``Attempt`` that lets errors through, for conversations without a session."""
+    return work()
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a conversation goes by and does not store. A session fills it in from its own settings."""
+
+    system: str = ""
+    """The static system text; the state holds its digest alone."""
+    static_tokens: int = 0
+    """Tokens of whatever else is sent beside the history: the tools."""
+    budget: ToolResultBudget | None = None
+    store: Results | None = None
+    replace_result: Replace | None = None
+    compaction: Compaction | None = None
+    request: RequestBudget | None = None
+    context_limit: int | None = None
+    """Tokens that all durable context may have."""
+    hook: TransitionHook | None = None
+    consolidate: Consolidate = concatenate
+    count: Count = estimate_tokens
+    fitted: Callable[[Conversation, Compaction], tuple[Compaction, Circumstances]] | None = None
+    """Fits a compaction to the provider: prices, warmth of the cache, hooks."""
+    attempt: Attempt = plainly
+
+
+def guarded(attempt: Attempt, step: str, work: Callable[[], T], otherwise: T) -> T:
+    """Fail open, but for a budget that cannot be met: what would be sent then is refused anyway."""
+    refused: list[BudgetError] = []
+
+    def tried() -> T:
+        try:
+            return work()
+        except BudgetError as error:
+            refused.append(error)
+            return otherwise
+
+    done: T = attempt(step, tried, otherwise)
+    if refused:
+        raise refused[0]
+    return done
+
+
+def appended(state: ContextState, messages: Sequence[Mapping[str, Any]], terms: Terms, scope: str) -> ContextState:
+    """The state with messages appended, their results shortened, and the agent cycle closed by its answer."""
+    mode = state.mode
+    # The cycle is closed below: a transition hook that fails must not take the message with it.
+    working = replace(state, mode="manual") if mode == "agent_cycle" else state
+    for message in messages:
+        working = _with_results(working, message, terms, scope)
+        if mode == "agent_cycle" and not working.pending and message.get("role") == "assistant":
+            working = transitioned(working, terms.hook, terms)
+    return replace(working, mode=mode)
+
+
+def transitioned(state: ContextState, hook: TransitionHook | None, terms: Terms) -> ContextState:
+    """The state with its turn committed, as it is where the hook fails."""
+    if hook is not None:
+        done = terms.attempt("transition hook", lambda: transition(state, hook, count=terms.count), None)
+        if isinstance(done, ContextState):
+            return done
+    return transition(state, count=terms.count)
+
+
+def _with_results(state: ContextState, message: Mapping[str, Any], terms: Terms, scope: str) -> ContextState:
+    def add(budget: ToolResultBudget | None) -> ContextState:
+        return append_message(
+            state,
+            message,
+            budget=budget,
+            store=terms.store,
+            scope=scope,
+            replace_result=terms.replace_result,
+            count=terms.count,
+        )
+
+    def shortened() -> ContextState | None:
+        try:
+            return add(terms.budget)
+        except BodyError:
+            # The message is malformed, which the caller is told below; no failure of ours.
+            return None
+
+    done = None if terms.budget is None else terms.attempt("tool-result budget", shortened, None)
+    return done if isinstance(done, ContextState) else add(None)
