@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cacheprefix.cache._causes import Cause
 from cacheprefix.cache._marks import Marks, marks, message_ends, reach, request_ttl
 from cacheprefix.profiles import Profile, Ttl, Usage
-from cacheprefix.prompt import CountTokens, Prompt, Section, shared_tokens
+from cacheprefix.prompt import CountTokens, Prompt, Section, shared_characters, shared_tokens
 
 if TYPE_CHECKING:
     from cacheprefix.cache._tree import Life, Node
@@ -53,6 +53,8 @@ class Outlook:
     """That sibling."""
     alive: int = 0
     """Sections from the start whose entries this read keeps alive."""
+    common: tuple[int, int, int] | None = None
+    """A beginning found to be common: which section's, and how many bytes and tokens of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +232,8 @@ def _shortfall(request: Request, found: Marks, read: int) -> tuple[Cause, int | 
 def _units(request: Request, found: Marks, part: int, sibling: Node | None) -> Outlook:
     """Whole units only: ends of earlier requests, and beginnings found to be common to two of them.
 
-    DeepSeek's guide to context caching (api-docs.deepseek.com/guides/kv_cache, read 2026-11-21).
+    DeepSeek's guide to context caching (api-docs.deepseek.com/guides/kv_cache, read 2026-11-21): after A+B and
+    A+C a request A+D reads A, and only then.
     """
     totals, path, now = request.totals, request.path, request.now
     known = len(path)
@@ -238,18 +241,43 @@ def _units(request: Request, found: Marks, part: int, sibling: Node | None) -> O
     read = totals[whole - 1] if whole else 0
     ttl = request_ttl(request.prompt, request.profile)
     ends = {len(totals) - 1: ttl}
-    if whole < known < len(totals):
+    kept, common = _common(request)
+    if kept:
+        whole, read = known, (totals[known - 1] if known else 0) + kept
+    elif whole < known < len(totals):
         ends[known - 1] = ttl
-    reason: Cause = "hit" if known else "cold_start"
+    reason: Cause = "hit" if known or part else "cold_start"
     place = None
-    for index in range(known - 1, whole - 1, -1):
-        life = path[index].life
-        if life is not None:
-            reason, place = _state(life, now), index
-            break
-    else:
-        if whole < known:
-            reason, place = "breakpoint_after_change", known - 1
+    if whole < known:
+        life = path[known - 1].life
+        waiting = life is not None and _state(life, now) != "hit"
+        reason = _state(life, now) if waiting else "breakpoint_after_change"
+        place = known - 1
     if read < max(request.profile.min_tokens, 1):
         read = whole = 0
-    return Outlook(read, whole, reason, place, {}, ends, found, part, sibling, whole)
+    return Outlook(read, whole, reason, place, {}, ends, found, part, sibling, whole, common)
+
+
+def _common(request: Request) -> tuple[int, tuple[int, int, int] | None]:
+    """Tokens read from a kept common beginning of the first unknown section, and a longer one found just now."""
+    at = len(request.path)
+    parent = request.path[-1] if at else request.root
+    if parent is None or at >= len(request.sections):
+        return 0, None
+    own, model = request.sections[at], request.prompt.model
+    kept = [
+        one.tokens
+        for one in parent.commons or ()
+        if one.life.readable_at <= request.now <= one.life.expires and one.begins(own)
+    ]
+    size = 0
+    for side in parent.neighbours(own):
+        node = next(side, None)
+        if node is not None and node.section is not None:
+            size = max(size, shared_characters(node.section.text, own.text))
+    text = own.text[:size]
+    tokens = request.count(text, model) if size else 0
+    # The envelope of a message counts into what a unit of it would hold.
+    if size and tokens + (0 if own.head == "+" else 1) > max(kept, default=0):
+        return max(kept, default=0), (at, len(text.encode("utf-8", "surrogatepass")), tokens)
+    return max(kept, default=0), None

@@ -14,7 +14,7 @@ from cacheprefix.cache._compare import Finding, difference_from
 from cacheprefix.cache._expect import Expectation, Outlook, Request, outlook
 from cacheprefix.cache._judge import Sight, judge
 from cacheprefix.cache._line import Line, Record
-from cacheprefix.cache._tree import Forest, Life, Node, address, keys_of
+from cacheprefix.cache._tree import Common, Forest, Life, Node, address, keys_of
 from cacheprefix.cache._verdict import Verdict, read_diagnostics
 from cacheprefix.profiles import Profile, Usage
 from cacheprefix.prompt import CountTokens, Prompt, estimate_tokens
@@ -23,6 +23,7 @@ _COMPACTIONS = frozenset({"compaction", "compacted", "compact", "history_compact
 _KEEP_NAMED = 8
 _KEEP_UNNAMED = 32
 _RECENT = 50
+_KEEP_COMMONS = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -317,8 +318,27 @@ class CacheModel:
                 entry.writers += 1
                 observation.fresh.append(entry)
             observation.used.append(entry)
+        if seen.common is not None:
+            self._keep_common(observation, now)
         for index in () if seen.marks.refused else seen.marks.dropped:
             path[index].dropped = True
+
+    def _keep_common(self, observation: Observation, now: float) -> None:
+        """A beginning found to be common becomes a unit that later requests can read."""
+        found, path = observation.outlook.common, observation.path
+        if found is None:
+            return
+        at, size, tokens = found
+        section, holder = observation.record.sections[at], path[at].parent
+        assert holder is not None
+        kept = [one for one in holder.commons or () if now <= one.life.expires]
+        same = next((one for one in kept if one.size == size and one.begins(section)), None)
+        if same is None:
+            same = Common(section, size, tokens, Life(observation.profile.default_ttl, now))
+            kept.append(same)
+        same.life.writers += 1
+        observation.fresh.append(same.life)
+        holder.commons = kept[-_KEEP_COMMONS:]
 
     @staticmethod
     def _open(observation: Observation, at: float) -> None:

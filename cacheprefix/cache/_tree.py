@@ -57,10 +57,32 @@ class Life:
         self.expires = max(self.expires, until)
 
 
+class Common:
+    """A beginning that two sections have in common and that the provider keeps as a unit of its own."""
+
+    __slots__ = ("life", "section", "size", "tokens")
+
+    def __init__(self, section: Section, size: int, tokens: int, life: Life) -> None:
+        self.section = section
+        self.size = size
+        """Bytes of the section's data that belong to it."""
+        self.tokens = tokens
+        self.life = life
+
+    def begins(self, section: Section) -> bool:
+        """Whether a section begins with it."""
+        own = self.section
+        return (own.kind, own.head) == (section.kind, section.head) and (
+            section.data[: self.size] == own.data[: self.size]
+        )
+
+
 class Node:
     """One section behind those of its ancestors."""
 
-    __slots__ = ("branches", "children", "dropped", "key", "known", "last", "life", "parent", "refs", "section")
+    __slots__ = (
+        "branches", "children", "commons", "dropped", "key", "known", "last", "life", "parent", "refs", "section",
+    )  # fmt: skip
 
     def __init__(self, parent: Node | None, key: bytes, section: Section | None) -> None:
         self.parent = parent
@@ -69,6 +91,8 @@ class Node:
         self.children: dict[bytes, Node] = {}
         self.branches: dict[tuple[str, str], list[tuple[bytes, bytes]]] | None = None
         """Children by kind and envelope, as sorted (data, key), once there are two."""
+        self.commons: list[Common] | None = None
+        """Common beginnings of its children, for providers that keep such units; the latest few."""
         self.life: Life | None = None
         self.last = -1
         """Index of the latest request that went through here; -1 for none."""

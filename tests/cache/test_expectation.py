@@ -234,7 +234,7 @@ def request(name: str, rows: list[tuple[str, bool]], ttl: str | None, *, flag: b
 
 
 @pytest.mark.parametrize(
-    "name", ["exact", "openai", "openai-5.6", "openai-5.6-prefix", "anthropic", "groq", "gemini-implicit"]
+    "name", ["exact", "openai", "openai-5.6", "openai-5.6-prefix", "anthropic", "groq", "gemini-implicit", "deepseek"]
 )
 @settings(max_examples=60, deadline=None)
 @given(steps=workloads())
