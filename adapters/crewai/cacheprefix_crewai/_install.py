@@ -37,6 +37,11 @@ class Installation:
         return self._binding.session
 
     @property
+    def conversation(self) -> str:
+        """Id of the crew's conversation, the same in another process: ``session.conversation(id).dumps()``."""
+        return self._binding.conversation
+
+    @property
     def active(self) -> bool:
         """False once it was taken back."""
         return self._binding.active

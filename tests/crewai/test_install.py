@@ -1,0 +1,190 @@
+"""Installing and taking back: nothing is left behind, nobody else is touched."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from benchmarks.crewai_workloads import BRIEF, agents, crew, tasks
+from cacheprefix import Session, wrap
+from cacheprefix.errors import SetupError
+from cacheprefix_crewai import callback, install, session_of, uninstall
+
+INPUTS = {"brief": BRIEF}
+
+
+def run(provider: Any, team: Any) -> list[bytes]:
+    provider.reset()
+    team.kickoff(inputs=INPUTS)
+    return [record.body for record in provider.requests]
+
+
+@pytest.fixture
+def team(provide, new_llm):
+    """``team(kind)`` gives a provider and a crew on it."""
+
+    def make(kind: str = "openai", **options: Any):
+        provider = provide("anthropic" if "anthropic" in kind else "openai")
+        who = agents(lambda: new_llm(provider, kind), **options)
+        return provider, crew(who, tasks(who))
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["openai", "responses", "anthropic", "litellm", "litellm-anthropic"])
+def test_observing_changes_no_byte(team, kind) -> None:
+    """In ``observe`` mode all requests are those of the crew as it was."""
+    provider, plain = team(kind)
+    before = run(provider, plain)
+    with install(plain, Session(mode="observe")) as installed:
+        assert run(provider, plain) == before
+    assert len(installed.session.calls) == len(before) == 8
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic", "litellm"])
+def test_taking_it_back_restores_every_byte(team, kind) -> None:
+    """After ``with`` the requests are byte-identical to those before it."""
+    provider, plain = team(kind)
+    before = run(provider, plain)
+    with install(plain):
+        assert run(provider, plain) != before
+    assert run(provider, plain) == before
+
+
+def test_taking_it_back_leaves_no_trace_on_the_objects(team) -> None:
+    """Classes and instance dicts are what they were."""
+    _, plain = team()
+    watched = [plain, *plain.agents, *(agent.llm for agent in plain.agents)]
+    before = [(type(one), sorted(vars(one))) for one in watched]
+    with install(plain):
+        assert [(type(one), sorted(vars(one))) for one in watched] != before
+    assert [(type(one), sorted(vars(one))) for one in watched] == before
+
+
+def test_models_and_crews_stay_what_they_are(team) -> None:
+    """An installed model is still the same object of the same class to everyone who asks."""
+    _, plain = team()
+    llm, kind = plain.agents[0].llm, type(plain.agents[0].llm)
+    with install(plain):
+        assert plain.agents[0].llm is llm
+        assert isinstance(llm, kind)
+        assert type(llm).__name__ == kind.__name__
+        assert isinstance(plain, type(plain).__mro__[1])
+
+
+def test_installing_twice_is_once(team) -> None:
+    """The second call with the same session finds the first."""
+    _, plain = team()
+    session = Session()
+    install(plain, session)
+    install(plain, session)
+    uninstall(plain)
+    assert session_of(plain) is None
+
+
+def test_another_session_takes_over(team) -> None:
+    """The last session that was installed is the one in force."""
+    _, plain = team()
+    first, second = Session(), Session()
+    install(plain, first)
+    install(plain, second)
+    assert session_of(plain) is second
+    uninstall(plain)
+
+
+def test_only_crews_and_agents_can_be_installed_on() -> None:
+    """Anything else is refused with the name of what it was."""
+    with pytest.raises(SetupError, match="found str"):
+        install("a crew")
+
+
+def test_the_core_finds_the_adapter_for_a_crew(team) -> None:
+    """``cacheprefix.wrap`` installs and gives the crew back."""
+    _, plain = team()
+    session = Session()
+    if not any(info.name == "crewai" for info in session.plugins.loaded):
+        pytest.skip("the adapter is on the path but not installed, so that no entry point names it")
+    assert wrap(plain, session) is plain
+    assert session_of(plain) is session
+    uninstall(plain)
+
+
+def test_the_callback_form_installs_at_kickoff(team) -> None:
+    """A crew with the callback sends forks; the user's own callbacks fire as before."""
+    provider, plain = team()
+    fired: list[str] = []
+    session = Session()
+    plain.before_kickoff_callbacks = [callback(session), lambda inputs: fired.append("before") or inputs]
+    plain.after_kickoff_callbacks = [lambda output: fired.append("after") or output]
+    plain.task_callback = lambda output: fired.append("task")
+    sent = run(provider, plain)
+    assert len({body.split(b'"role":"user"', 1)[0] for body in sent}) == 1
+    assert fired == ["before", "task", "task", "task", "after"]
+    assert len(session.calls) == 8
+    uninstall(plain)
+
+
+def test_two_crews_that_share_a_model_do_not_meet(provide, new_llm) -> None:
+    """Installing one crew leaves every byte of the other, and its calls are not counted."""
+    provider = provide("openai")
+    llm = new_llm(provider)
+    first, second = (crew(who, tasks(who)) for who in (agents(lambda: llm), agents(lambda: llm)))
+    before = run(provider, second)
+    with install(first) as installed:
+        assert run(provider, second) == before
+        assert installed.session.calls == ()
+        run(provider, first)
+        assert len(installed.session.calls) == 8
+    assert run(provider, second) == before
+
+
+def test_two_installed_crews_in_threads_keep_their_sessions(provide, new_llm) -> None:
+    """Crews that run at the same time count into their own sessions, on one model object."""
+    provider = provide("openai")
+    llm = new_llm(provider)
+    teams = [crew(who, tasks(who)) for who in (agents(lambda: llm), agents(lambda: llm))]
+    installed = [install(one) for one in teams]
+    threads = [threading.Thread(target=one.kickoff, kwargs={"inputs": INPUTS}) for one in teams]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(one.session.calls) for one in installed] == [8, 8]
+    for one in installed:
+        one.undo()
+
+
+def test_copies_of_a_kickoff_for_each_are_part_of_the_installation(provide, new_llm) -> None:
+    """Every run sends forks, on OpenAI natively and through LiteLLM, whose models are made anew by a copy."""
+    for kind in ("openai", "litellm"):
+        provider = provide("openai")
+        who = agents(lambda: new_llm(provider, kind))
+        team = crew(who, tasks(who, item=True))
+        with install(team) as installed:
+            team.kickoff_for_each(inputs=[{"brief": BRIEF, "item": item} for item in ("north", "south")])
+        heads = {body.split(b'"role":"user"', 1)[0] for body in (record.body for record in provider.requests)}
+        assert len(heads) == 1
+        assert len(installed.session.calls) == 16
+
+
+def test_identical_runs_send_identical_bytes(provide, new_llm) -> None:
+    """A second kickoff repeats the first request for request."""
+    provider = provide("openai")
+    who = agents(lambda: new_llm(provider))
+    team = crew(who, tasks(who))
+    with install(team):
+        assert run(provider, team) == run(provider, team)
+
+
+def test_agents_of_a_flow_share_a_context_they_are_told(provide, new_llm) -> None:
+    """``shared_context`` stands first in every agent's requests, and not in its task."""
+    provider = provide("openai")
+    who = agents(lambda: new_llm(provider))
+    with install(who, shared_context=BRIEF) as installed:
+        for agent, name in zip(who, ("research", "analysis", "writing"), strict=True):
+            agent.kickoff(f"Do your part. (plan {name})\n\n{BRIEF}")
+    heads = {record.body.split(b'"role":"user"', 1)[0] for record in provider.requests}
+    assert len(heads) == 1
+    assert all(record.body.count(BRIEF[:200].encode()) == 1 for record in provider.requests)
+    assert len(installed.session.calls) == 8

@@ -1,0 +1,204 @@
+"""What installed crews send: the shared part first, the role and its task last."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from benchmarks.crewai_workloads import BRIEF, COWORKERS, CrewModel, agents, crew, tasks
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.prompt import common_prefix, decode
+from cacheprefix_crewai import install
+
+
+def bodies(provider: Any) -> list[dict[str, Any]]:
+    return [json.loads(record.body) for record in provider.requests]
+
+
+@pytest.fixture
+def ran(provide, new_llm):
+    """``ran(kind)`` runs the three specialists installed; their session, provider and output."""
+
+    def go(kind: str = "openai", rules: str = "openai", session: Session | None = None, **options: Any):
+        provider = provide(rules)
+        who = agents(lambda: new_llm(provider, kind), **options)
+        team = crew(who, tasks(who))
+        with install(team, session) as installed:
+            output = team.kickoff(inputs={"brief": BRIEF})
+        return installed, provider, output
+
+    return go
+
+
+def test_every_role_begins_with_the_same_system_text_and_tools(ran) -> None:
+    """Requests of the three roles have equal system messages and equal tools in equal order."""
+    _, provider, _ = ran()
+    sent = bodies(provider)
+    assert len(sent) == 8
+    assert len({json.dumps(body["messages"][0]) for body in sent}) == 1
+    assert len({json.dumps(body["tools"]) for body in sent}) == 1
+
+
+def test_an_input_that_all_tasks_contain_stands_once_in_the_shared_part(ran) -> None:
+    """The brief is in the system message and in no other."""
+    _, provider, _ = ran()
+    for body in bodies(provider):
+        holders = [message["role"] for message in body["messages"] if BRIEF in str(message.get("content"))]
+        assert holders == ["system"]
+
+
+def test_role_goal_backstory_and_task_stand_in_one_user_message_behind_the_shared_part(ran) -> None:
+    """The last user message of a task's first request holds what makes it this role's."""
+    _, provider, _ = ran()
+    first = bodies(provider)[0]["messages"]
+    assert [message["role"] for message in first] == ["system", "user"]
+    for words in ("Senior Market Researcher", "Find reliable facts", "You have read every study", "(plan research)"):
+        assert words in first[-1]["content"]
+        assert words not in first[0]["content"]
+
+
+def test_an_answer_that_two_later_tasks_need_becomes_a_shared_message(ran) -> None:
+    """The researcher's result precedes the analyst's and the writer's role in the same bytes."""
+    _, provider, _ = ran()
+    with_log = [body["messages"][1]["content"] for body in bodies(provider)[3:]]
+    assert len(set(with_log)) == 1
+    assert with_log[0].startswith("[result of task 1 by Senior Market Researcher]\nResult of research")
+
+
+def test_the_tool_loop_of_a_task_only_grows_at_its_end(ran) -> None:
+    """Within a task each request begins with the whole previous one."""
+    _, provider, _ = ran()
+    sent = [decode(body, "openai-chat") for body in bodies(provider)]
+    for before, after in ((sent[0], sent[1]), (sent[1], sent[2]), (sent[3], sent[4]), (sent[6], sent[7])):
+        assert common_prefix(before, after).sections == len(before.sections)
+
+
+@pytest.mark.parametrize("kind", ["openai", "responses", "anthropic", "litellm"])
+def test_the_outputs_are_those_of_the_crew_as_it_was(ran, provide, new_llm, kind) -> None:
+    """With a model that answers by the task alone, every task's output is the same installed and not."""
+    rules = "anthropic" if kind == "anthropic" else "openai"
+    _, _, output = ran(kind, rules)
+    provider = provide(rules)
+    who = agents(lambda: new_llm(provider, kind))
+    plain = crew(who, tasks(who)).kickoff(inputs={"brief": BRIEF})
+    assert [one.raw for one in output.tasks_output] == [one.raw for one in plain.tasks_output]
+
+
+@pytest.mark.parametrize("kind", ["openai", "responses", "anthropic", "litellm"])
+def test_a_role_change_reads_the_shared_part_from_the_cache(ran, kind) -> None:
+    """The first request of the second and third role reads more than the brief."""
+    _, provider, _ = ran(kind, "anthropic" if kind == "anthropic" else "openai")
+    reads = [_read(record.usage) for record in provider.requests]
+    assert len(reads) == 8
+    assert reads[3] > 1_000
+    assert reads[6] > 1_000
+
+
+def test_agents_with_different_tools_send_one_union_and_are_kept_to_their_own(ran) -> None:
+    """The array of tools is the union; what differs is only ``tool_choice``."""
+    _, provider, _ = ran(own_tools=True)
+    sent = bodies(provider)
+    assert len({json.dumps(body["messages"][0]) for body in sent}) == 1
+    assert {len(body["tools"]) for body in sent} == {3}
+    allowed = sent[0]["tool_choice"]["allowed_tools"]["tools"]
+    assert [tool["function"]["name"] for tool in allowed] == ["search_market_data"]
+
+
+def test_a_declared_prefix_opens_every_request(ran) -> None:
+    """The user's own system text stands first, whatever the estimate says."""
+    handbook = "Handbook of the house: be exact, be brief, name sources."
+    _, provider, _ = ran(session=Session(SharedPrefix(system=handbook)))
+    assert all(body["messages"][0]["content"].startswith(handbook) for body in bodies(provider))
+
+
+def test_the_last_call_at_max_iter_keeps_the_tools(provide, new_llm) -> None:
+    """CrewAI drops the tools for its forced final answer; the fork keeps them and forbids their use."""
+    provider = provide("openai", CrewModel(obstinate=True))
+    who = agents(lambda: new_llm(provider), max_iter=2)
+    team = crew(who, tasks(who))
+    with install(team):
+        output = team.kickoff(inputs={"brief": BRIEF})
+    forced = [body for body in bodies(provider) if "MUST give" in str(body["messages"][-1]["content"])]
+    assert len(forced) == 3
+    assert {len(body["tools"]) for body in forced} == {3}
+    assert {body["tool_choice"] for body in forced} == {"none"}
+    assert all(one.raw.startswith("Result of") for one in output.tasks_output)
+
+
+def test_a_tool_call_where_none_is_allowed_is_refused_and_asked_again(provide, new_llm) -> None:
+    """On Anthropic ``tool_choice`` would cost the cached messages: the tools stay and a call is turned down once."""
+    from cacheprefix.server import Reply, ToolCall
+
+    model = CrewModel(obstinate=True)
+
+    def stubborn(request: Any) -> Reply:
+        if "MUST give" in request.tail and "Tools are not available here" not in request.tail:
+            return Reply(tool_calls=(ToolCall("style_guide", {"kind": "memo"}),))
+        if "Tools are not available here" in request.tail:
+            return Reply("Result of obedience.")
+        return model(request)
+
+    provider = provide("anthropic", stubborn)
+    who = agents(lambda: new_llm(provider, "anthropic"), max_iter=2)
+    team = crew(who, tasks(who))
+    with install(team):
+        output = team.kickoff(inputs={"brief": BRIEF})
+    assert [one.raw for one in output.tasks_output] == ["Result of obedience."] * 3
+
+
+def test_tool_call_ids_follow_from_their_place(ran) -> None:
+    """Two runs with different ids from the provider send the same bytes."""
+    _, provider, _ = ran()
+    ids = [
+        call["id"] for body in bodies(provider) for message in body["messages"] for call in message.get("tool_calls") or ()
+    ]
+    assert ids
+    assert set(ids) <= {"call_0001", "call_0002"}
+
+
+def test_text_mode_requests_share_the_tool_text_and_carry_no_tools(provide, new_llm) -> None:
+    """Agents without native tool calls share the description of their tools; no array of tools is added."""
+    provider = provide("openai")
+    who = agents(lambda: new_llm(provider, react=True))
+    team = crew(who, tasks(who))
+    with install(team):
+        output = team.kickoff(inputs={"brief": BRIEF})
+    sent = bodies(provider)
+    assert all("tools" not in body for body in sent)
+    assert len({body["messages"][0]["content"] for body in sent}) == 1
+    assert "You ONLY have access to the following tools" in sent[0]["messages"][0]["content"]
+    assert output.raw.startswith("Result of writing")
+
+
+def test_delegation_tools_name_the_whole_crew_and_the_tail_names_the_coworkers(provide, new_llm) -> None:
+    """The descriptions that differ by agent are one in the union; each tail says whom its agent can turn to."""
+    provider = provide("openai")
+    who = agents(lambda: new_llm(provider), allow_delegation=True)
+    team = crew(who, tasks(who))
+    with install(team):
+        team.kickoff(inputs={"brief": BRIEF})
+    sent = bodies(provider)
+    assert len({json.dumps(body["tools"]) for body in sent}) == 1
+    tail = sent[0]["messages"][-1]["content"]
+    assert "Coworkers you can turn to: Financial Analyst, Report Writer." in tail
+
+
+def test_a_hierarchical_crew_shares_what_its_manager_repeats(provide, new_llm) -> None:
+    """The manager's requests begin alike; its workers' are theirs."""
+    from crewai import Process
+
+    provider = provide("openai")
+    who = agents(lambda: new_llm(provider))
+    team = crew(who, tasks([None] * 3), process=Process.hierarchical, manager_llm=new_llm(provider))
+    with install(team):
+        output = team.kickoff(inputs={"brief": BRIEF})
+    managers = [body for body in bodies(provider) if "Crew Manager" in body["messages"][0]["content"]]
+    assert len(managers) == 6
+    assert len({body["messages"][0]["content"] for body in managers}) == 1
+    assert len(COWORKERS) == len(output.tasks_output)
+
+
+def _read(usage: Any) -> int:
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+    return int(details.get("cached_tokens") or usage.get("cache_read_input_tokens") or 0)
