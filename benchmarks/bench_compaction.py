@@ -145,7 +145,7 @@ TIGHT: dict[str, Any] = {
     "policies": (drop_tool_uses(None), sliding_window(batch=0.1)),
     "keep_users": False,
     "keep_head": 0.0,
-    "slack": 0.2,
+    "slack": 0.3,
     "summarise": None,
 }
 """The same for histories of some hundred tokens, where what stands for removed text costs as much as text."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from typing import Literal
 
 from cacheprefix.context._budget import ToolResultBudget
@@ -180,7 +179,7 @@ def plan_compaction(
     price = estimate(before, draft.tokens, draft.before_first_change(), here.prices)
     horizon = rules.horizon if rules.horizon is not None else float(max(turns, 1))
     worth = draft.tokens < _SCARCE * trigger and price.pays(horizon)
-    changes = record(draft, views, now.results, ledger.section("inserts"))
+    changes = record(draft, views, ledger.section("inserts"))
     ask = rules.summarise == "fork" and bool(changes.summary_at)
     return Plan(
         reason,
@@ -269,7 +268,7 @@ class _Work:
     def _order(self, row: Sequence[Policy], free: Sequence[bool], need: int) -> Sequence[Policy]:
         """The row; removal first where all that is free has to go, so that nothing is cleared in vain."""
         views = self.draft.views
-        loose = sum(view.tokens for view in compress(views, free) if view is not None)
+        loose = sum(view.tokens for view in [views[at] for at in self.draft.alive if free[at]] if view is not None)
         if loose > need or self.rules.policies is not None or row is not self.row:
             return row
         return (sliding_window(batch=0), *row)
@@ -287,6 +286,8 @@ class _Work:
         situation = Situation(
             draft.views,
             draft.alive,
+            draft.results_at,
+            draft.thinking_at,
             draft.groups,
             free,
             draft.tokens,

@@ -32,12 +32,16 @@ class Draft:
     """New texts by the index of the item they stand before."""
     tokens: int = field(init=False)
     alive: list[int] = field(init=False)
+    results_at: list[int] = field(init=False)
+    thinking_at: list[int] = field(init=False)
     _owner: dict[int, list[Group]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         whole = [item.view for item in self.items]
         self.views = list(whole)
         self.alive = list(range(len(whole)))
+        self.results_at = [index for index, view in enumerate(whole) if view.results]
+        self.thinking_at = [index for index, view in enumerate(whole) if view.thinking]
         self.groups = groups_of(whole)
         self.tokens = self.static_tokens + sum(view.tokens for view in whole)
         for group in self.groups:
@@ -46,11 +50,14 @@ class Draft:
 
     def take(self, decisions: Iterable[Decision], free: Sequence[bool]) -> None:
         """Carry decisions out, made pair-safe; what touches a protected message is left out."""
-        for decision in list(decisions):
-            if isinstance(decision, Insert):
-                self.insert(decision)
-            elif isinstance(decision, Drop):
+        made = list(decisions)
+        if not made:
+            return
+        for decision in made:
+            if isinstance(decision, Drop):
                 self._drop(decision.index, free)
+            elif isinstance(decision, Insert):
+                self.insert(decision)
             elif free[decision.index]:
                 if isinstance(decision, (DropCall, DropResult)):
                     self._drop_pair(decision, free)
@@ -58,6 +65,8 @@ class Draft:
                     self._change(decision)
         views = self.views
         self.alive = [index for index in self.alive if views[index] is not None]
+        self.results_at = [index for index in self.results_at if views[index] is not None]
+        self.thinking_at = [index for index in self.thinking_at if views[index] is not None]
         self.groups = [group for group in self.groups if views[group.index] is not None]
 
     def before_first_change(self) -> int:
@@ -101,6 +110,8 @@ class Draft:
             self.views[index] = None
 
     def _drop(self, index: int, free: Sequence[bool]) -> None:
+        if self.views[index] is None:
+            return
         owners = self._owner.get(index)
         if owners is None:
             if free[index]:

@@ -71,6 +71,9 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._merged())
 
+    def __bool__(self) -> bool:
+        return bool(self._layers)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ledger) and self._merged() == other._merged()
 

@@ -39,7 +39,7 @@ def clear_tool_results(tools: Iterable[str] | None = STALE_RESULTS, *, keep_last
     def policy(situation: Situation) -> Iterable[Decision]:
         found = [
             (index, result)
-            for index, view in situation.live()
+            for index, view in situation.with_results()
             for result in view.results
             if (wanted is None or result.name in wanted) and not is_placeholder(result.text)
         ]
@@ -62,7 +62,7 @@ def clear_thinking(keep_turns: int = 1) -> Policy:
     """Take out the thinking of all but the newest ``keep_turns`` assistant messages that have some."""
 
     def policy(situation: Situation) -> Iterable[Decision]:
-        thinking = [index for index, view in situation.live() if view.thinking]
+        thinking = [index for index, _ in situation.with_thinking()]
         need = situation.need
         for index in thinking[: len(thinking) - keep_turns] if keep_turns else thinking:
             view = situation.views[index]
@@ -125,13 +125,13 @@ def _oldest(situation: Situation, goal: int, *, whole_turns: bool) -> list[int]:
     """Indexes of the oldest units that may go, up to ``goal`` tokens; unreferenced ones first."""
     owner: dict[int, Group] = {}
     for group in situation.groups:
-        if situation.views[group.index] is not None:
-            for index in _members(group):
-                owner.setdefault(index, group)
+        owner.setdefault(group.index, group)
+        for index, _ in group.results:
+            owner.setdefault(index, group)
     units: list[tuple[int, ...]] = []
     seen: set[int] = set()
-    for index, _ in situation.live():
-        if index in seen or not situation.free[index]:
+    for index in [index for index in situation.alive if situation.free[index]]:
+        if index in seen:
             continue
         if whole_turns:
             members = _turn(situation, index)
@@ -140,9 +140,10 @@ def _oldest(situation: Situation, goal: int, *, whole_turns: bool) -> list[int]:
         seen.update(members)
         if all(situation.free[member] for member in members):
             units.append(members)
-    first = [unit for unit in units if not any(member in situation.referenced for member in unit)]
-    later = [unit for unit in units if any(member in situation.referenced for member in unit)]
-    order = [*first, *later]
+    order = units
+    if situation.referenced:
+        last = [unit for unit in units if not situation.referenced.isdisjoint(unit)]
+        order = [unit for unit in units if situation.referenced.isdisjoint(unit)] + last
     removed: list[int] = []
     gone = 0
     for unit in order:
@@ -155,7 +156,7 @@ def _oldest(situation: Situation, goal: int, *, whole_turns: bool) -> list[int]:
 
 def _turn(situation: Situation, first: int) -> tuple[int, ...]:
     """The messages from ``first`` to the next words of the user."""
-    members = []
+    members: list[int] = []
     for at in range(bisect_left(situation.alive, first), len(situation.alive)):
         index = situation.alive[at]
         view = situation.views[index]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from cacheprefix.context._decisions import DropCall, DropThinking, ReplaceResult
 from cacheprefix.context._draft import Draft
 from cacheprefix.context._plan import Clearing
-from cacheprefix.context._replay import is_placeholder
+from cacheprefix.context._replay import addresses, is_placeholder
 from cacheprefix.context._views import MessageView
 
 
@@ -25,11 +25,13 @@ class Record:
 def record(
     draft: Draft,
     views: Sequence[MessageView],
-    results: Mapping[tuple[int, int], str],
     inserts: Mapping[str, str],
 ) -> Record:
-    """A draft's changes as ledger entries; ``results`` are addresses, ``inserts`` what the ledger has."""
+    """A draft's changes as ledger entries; ``inserts`` is what the ledger has of them already."""
     out = Record()
+    if not draft.decided and not draft.inserted:
+        return out
+    messages, results = addresses(views)
     run: list[str] = []
     for position, item in enumerate([*draft.items, None]):
         decisions = draft.decided.get(position, ()) if item is not None else ()
@@ -39,7 +41,7 @@ def record(
                 out.entries.append(("actions", f"{item.address}/i", "d"))
                 continue
         elif gone and item is not None:
-            run.append(item.address)
+            run.append(messages[item.index])
             continue
         if run:
             out.entries.append(("actions", run[0], f"r:{run[-1]}"))
@@ -55,12 +57,12 @@ def record(
                 thinking = True
             elif isinstance(decision, DropCall):
                 numbers = [n for n, call in enumerate(views[item.index].calls) if call.id == decision.call_id]
-                out.entries.extend(("actions", f"{item.address}/c{n}", "c") for n in numbers)
+                out.entries.extend(("actions", f"{messages[item.index]}/c{n}", "c") for n in numbers)
         if thinking:
-            out.entries.append(("actions", f"{item.address}/t", "t"))
+            out.entries.append(("actions", f"{messages[item.index]}/t", "t"))
     for position, new in draft.inserted.items():
         # The text stands before its item; a new place in front of an old text is that text's own place.
-        at = next(item.address for item in draft.items[position:] if not item.inserted)
+        at = next(messages[item.index] for item in draft.items[position:] if not item.inserted)
         if at in inserts:
             at = f"{at}~{len(inserts)}"
         out.summary_at = at

@@ -215,6 +215,14 @@ def from_json(data: Any, *, count: Count | None = None) -> ContextState:
     return replace(state, durable_tokens=sum(view.tokens for view in held if view.key is not None))
 
 
+def _is_small(state: ContextState, settings: Compaction, around: Circumstances, system: str, count: Count) -> bool:
+    """Whether nothing can be due, told from running totals alone, so that asking every turn costs nothing."""
+    trigger, target = settings.limits(around.request)
+    limit = (trigger + target) // 2 if around.prices.cold else trigger
+    beside = around.static_tokens + _beside(state, system, count)
+    return beside + state.committed.tokens + state.turn.tokens <= limit
+
+
 def _beside(state: ContextState, system: str, count: Count) -> int:
     open_views = views_of([*state.pending, *state.waiting], state.api, count)
     return (

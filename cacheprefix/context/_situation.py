@@ -21,6 +21,8 @@ class Situation:
     views: Sequence[MessageView | None]
     alive: Sequence[int]
     """Indexes of the messages that are still there, in order."""
+    results_at: Sequence[int]
+    thinking_at: Sequence[int]
     groups: Sequence[Group]
     """Tool calls with their results, by index into ``views``."""
     free: Sequence[bool]
@@ -45,7 +47,18 @@ class Situation:
 
     def live(self) -> Iterator[tuple[int, MessageView]]:
         """The messages that are still there, with their indexes."""
-        for index in self.alive:
+        return self._at(self.alive)
+
+    def with_results(self) -> Iterator[tuple[int, MessageView]]:
+        """Those of them that hold tool results."""
+        return self._at(self.results_at)
+
+    def with_thinking(self) -> Iterator[tuple[int, MessageView]]:
+        """Those of them that hold thinking."""
+        return self._at(self.thinking_at)
+
+    def _at(self, indexes: Sequence[int]) -> Iterator[tuple[int, MessageView]]:
+        for index in indexes:
             view = self.views[index]
             if view is not None:
                 yield index, view
@@ -69,7 +82,7 @@ def is_name(word: str) -> bool:
 
 
 def referenced_by_later(
-    views: Sequence[MessageView | None], newest: int = 40, max_chars: int = 200_000
+    views: Sequence[MessageView | None], newest: int = 40, max_chars: int = 100_000
 ) -> frozenset[int]:
     """Indexes of messages that introduced a name which one of the ``newest`` messages uses again.
 

@@ -30,7 +30,7 @@ Summarise = Callable[[Removed], str]
 
 REMOVED = "[Earlier messages were removed from this conversation.]"
 OPENING = "[Earlier messages were removed from this conversation. Names and values in them: "
-_SCANNED = 300_000
+_SCANNED = 200_000
 
 INSTRUCTION = (
     "Pause the task. Summarise this conversation so far for yourself, since its older part will be removed: "
