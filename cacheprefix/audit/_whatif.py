@@ -21,7 +21,7 @@ from cacheprefix.cache import plan_breakpoints
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import CountTokens, Prompt
 
-SECTIONS = 40_000
+SECTIONS = 25_000
 """Sections of the calls that are played again; beyond that the answer is for the first part of the log."""
 
 CHANGES = {
