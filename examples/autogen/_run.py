@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autogen_core.models import ChatCompletionClient, ModelFamily, ModelInfo
+
 from cacheprefix import Session
 from cacheprefix.server import Script, SimulatedProvider
 from cacheprefix_autogen import wrap

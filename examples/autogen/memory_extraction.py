@@ -6,6 +6,7 @@ from _run import Example, main, role
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.memory import ListMemory, MemoryContent
+
 from cacheprefix import ForkPolicy
 from cacheprefix_autogen import ask
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from _run import Example, main, role
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.teams import RoundRobinGroupChat
+
 from cacheprefix_autogen import ask
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from _run import Example, main, role
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.teams import RoundRobinGroupChat
+
 from cacheprefix import ToolResultBudget
 from cacheprefix.server import Reply, Request, ToolCall
 
@@ -25,7 +26,7 @@ def model() -> object:
     def answer(request: Request) -> Reply:
         allowed = request.asked.allowed if request.asked.allowed is not None else set(request.asked.tools)
         if request.rounds == 0 and allowed and request.asked.choice != "none":
-            name = sorted(allowed)[0]
+            name = min(allowed)
             argument = "query" if name == "search_code" else "service"
             return Reply(tool_calls=(ToolCall(name, {argument: "report"}),))
         return Reply("The slow requests all go through report_17. " * 5)
@@ -37,7 +38,12 @@ async def tools_and_budget(example: Example) -> str:
     """A developer and an operator look at different things and reflect on what they found."""
     agents = [
         AssistantAgent(
-            name, example.client(), system_message=role(name, duty), description=duty, tools=[tool], reflect_on_tool_use=True
+            name,
+            example.client(),
+            system_message=role(name, duty),
+            description=duty,
+            tools=[tool],
+            reflect_on_tool_use=True,
         )
         for name, duty, tool in (
             ("developer", "Find the code behind the problem.", search_code),

@@ -57,6 +57,7 @@ async def new_client() -> AsyncIterator[NewClient]:
 
     def make(provider: SimulatedProvider, *, api: str = "openai", **options: Any) -> ChatCompletionClient:
         openai = api == "openai"
+        model = options.pop("model", OPENAI_MODEL if openai else ANTHROPIC_MODEL)
         info = ModelInfo(
             vision=True,
             function_calling=True,
@@ -70,7 +71,7 @@ async def new_client() -> AsyncIterator[NewClient]:
 
             made.append(
                 OpenAIChatCompletionClient(
-                    model=OPENAI_MODEL, base_url=provider.openai_base_url, api_key="any", model_info=info, **options
+                    model=model, base_url=provider.openai_base_url, api_key="any", model_info=info, **options
                 )
             )
         else:
@@ -78,7 +79,7 @@ async def new_client() -> AsyncIterator[NewClient]:
 
             made.append(
                 AnthropicChatCompletionClient(
-                    model=ANTHROPIC_MODEL,
+                    model=model,
                     base_url=provider.anthropic_base_url,
                     api_key="any",
                     model_info=info,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_teams import ROLES, TASK, Says, common, prompts, role, search, tail_index
+
 from cacheprefix import ForkPolicy
 from cacheprefix.errors import SetupError
 from cacheprefix.server import Queue, Reply, ToolCall

@@ -11,7 +11,7 @@ from autogen_agentchat.messages import TextMessage
 from autogen_agentchat.teams import DiGraphBuilder, GraphFlow
 from autogen_core.models import CreateResult, RequestUsage
 from autogen_ext.models.replay import ReplayChatCompletionClient
-from autogen_teams import TASK, Says, common, prompts, role, tail_index
+from autogen_teams import HANDBOOK, TASK, Says, common, prompts, role, tail_index
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,7 +71,7 @@ async def test_a_hundred_random_schedules_give_the_same_bytes():
         asked: dict = {}
         names = ("lead", *BRANCHES, "join")
         agents = [role(name, Slow(name, chance.randrange(40), asked)) for name in names]
-        session = Session(SharedPrefix(system="Rules. " * 1500), provider="openai")
+        session = Session(SharedPrefix(system=HANDBOOK), provider="openai")
         await wrap(_fan_out(agents), session).run(task=TASK)
         seen.append(asked)
     assert all(asked == seen[0] for asked in seen)
@@ -98,7 +98,7 @@ async def test_a_loop_of_parallel_branches_shows_everyone_one_order():
         team = GraphFlow(
             list(agents.values()), builder.build(), termination_condition=MaxMessageTermination(8), max_turns=4
         )
-        await wrap(team, Session(SharedPrefix(system="Rules. " * 1500), provider="openai")).run(task=TASK)
+        await wrap(team, Session(SharedPrefix(system=HANDBOOK), provider="openai")).run(task=TASK)
         seen.append(asked)
     assert all(asked == seen[0] for asked in seen)
     second = seen[0]["alpha"][1]

@@ -120,13 +120,15 @@ async def test_private_tool_memory_shows_an_agent_its_earlier_tool_traffic_again
 async def test_a_declared_prefix_wins_over_what_the_agents_have_in_common(provide, new_client):
     """The session's own system text is the one that is sent."""
     provider = provide("openai", Says())
-    team = RoundRobinGroupChat([role(name, new_client(provider)) for name in ROLES], max_turns=2)
+    ending = "Sign every answer with your name. " * 10
+    agents = [role(n, new_client(provider), system_message=f"You are the {n}.\n\n{ending}") for n in ROLES]
+    team = RoundRobinGroupChat(agents, max_turns=2)
     session = Session(SharedPrefix(system="Rules of this house. " * 100))
     wrap(team, session)
     await team.run(task=TASK)
     assert session_of(team) is session
     assert all(prompt.sections[0].text == "Rules of this house. " * 100 for prompt in prompts(provider.requests))
-    assert HANDBOOK.strip()[:100] in provider.requests[0].prompt.sections[-1].text
+    assert ending.strip() in provider.requests[0].prompt.sections[-1].text
 
 
 async def test_requests_below_the_providers_minimum_are_left_alone_and_noted(provide, new_client):

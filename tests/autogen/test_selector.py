@@ -32,7 +32,8 @@ class Selecting(Says):
 async def test_the_selectors_question_stands_behind_the_shared_transcript(provide, new_client):
     """Selection calls extend the agents' prefix; roles and candidates come last."""
     provider = provide("openai", Selecting(*ROLES))
-    team = SelectorGroupChat([role(n, new_client(provider)) for n in ROLES], new_client(provider), max_turns=3)
+    client = new_client(provider, model="gpt-5-2025-08-07")
+    team = SelectorGroupChat([role(n, client) for n in ROLES], client, max_turns=3)
     await wrap(team).run(task=TASK)
     sent = prompts(provider.requests)
     assert len(sent) == 6
@@ -40,6 +41,17 @@ async def test_the_selectors_question_stands_behind_the_shared_transcript(provid
         assert "planner: The planner." in selecting.sections[-1].text
         assert ABOVE in selecting.sections[-1].text
         assert common(selecting, speaking) == len(selecting.sections) - 1 == tail_index(speaking)
+
+
+async def test_where_reads_cost_half_a_selector_has_a_lane_of_its_own(provide, new_client):
+    """Carrying the agents' system text would cost more; its questions still extend one another."""
+    provider = provide("openai", Selecting(*ROLES))
+    client = new_client(provider)
+    team = SelectorGroupChat([role(n, client) for n in ROLES], client, max_turns=3)
+    await wrap(team).run(task=TASK)
+    questions = prompts(provider.requests)[::2]
+    assert not any(HANDBOOK[:60] in section.text for prompt in questions for section in prompt.sections)
+    assert all(common(a, b) == len(a.sections) - 1 for a, b in pairwise(questions))
 
 
 async def test_a_wrong_choice_is_answered_as_autogen_does(provide, new_client):

@@ -104,6 +104,7 @@ async def test_agents_without_a_model_are_heard_by_the_others(provide, new_clien
         role("planner", new_client(provider)),
         UserProxyAgent("human", input_func=lambda _: "I agree."),
         CodeExecutorAgent("runner", Executor(), approval_func=approve),
+        role("critic", new_client(provider)),
     ]
     team = wrap(RoundRobinGroupChat(agents, max_turns=4))
     await team.run(task=TASK)

@@ -74,6 +74,7 @@ def bind_agent(
         volatile=volatile,
     )
     member.tools = tools_of(agent)
+    member.group = group
     binding = Binding(agent, session, member)
     group.members.append((agent, member))
     if isinstance(client, PrefixClient):

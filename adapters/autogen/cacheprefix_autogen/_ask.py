@@ -10,10 +10,10 @@ from autogen_agentchat.agents import BaseChatAgent
 from autogen_agentchat.teams import BaseGroupChat
 from autogen_core import CancellationToken
 from autogen_core.models import LLMMessage, SystemMessage
+
 from cacheprefix import AbortHandle, ForkPolicy
 from cacheprefix.errors import SetupError
 from cacheprefix.session import ForkResult
-
 from cacheprefix_autogen._agent import Binding
 from cacheprefix_autogen._member import Member
 from cacheprefix_autogen._native import api_of, body_of
@@ -40,8 +40,8 @@ async def ask(
     agent, member = _asked(target)
     assert member.view is not None
     session = member.session
-    client = agent._model_client  # noqa: SLF001 - AutoGen has no public way to an agent's client
-    native = client._innermost()  # noqa: SLF001 - our own
+    client = agent._model_client
+    native = client._innermost()
     api = api_of(native)
     if api is None:
         message = f"{type(native).__name__} has no SDK that cacheprefix knows; ask works on OpenAI's and Anthropic's"
@@ -51,10 +51,10 @@ async def ask(
     tools = [tool.native for tool in session.prefix.tools]
     _, body = body_of(native, messages, tools, "auto", None, {})
     if api == "anthropic":
-        body.setdefault("max_tokens", native._create_args.get("max_tokens", 4096))  # noqa: SLF001 - as the client does
+        body.setdefault("max_tokens", native._create_args.get("max_tokens", 4096))
         if body.get("tools"):
             body["tool_choice"] = {"type": "auto"}
-    sdk = native._client  # noqa: SLF001 - the SDK under AutoGen's client
+    sdk = native._client
 
     async def send(wanted: dict[str, Any]) -> Any:
         create = sdk.messages.create if api == "anthropic" else sdk.chat.completions.create
@@ -80,10 +80,11 @@ async def ask(
 def _asked(target: BaseChatAgent | BaseGroupChat) -> tuple[Any, Member]:
     """The agent whose client is used, and the member that has read the most."""
     binding = vars(target).get(BINDING)
-    found: list[tuple[Any, Member]] = []
-    for each in _bindings(binding) if isinstance(binding, Binding) else []:
-        if each.member is not None and each.member.view is not None and not each.member.alone:
-            found.append((each.patches.target, each.member))
+    found = [
+        (each.patches.target, each.member)
+        for each in (_bindings(binding) if isinstance(binding, Binding) else [])
+        if each.member is not None and each.member.view is not None and not each.member.alone
+    ]
     if not found:
         message = f"ask takes a wrapped agent or team that shares a prefix, {target.name!r} is not one; wrap it first"
         raise SetupError(message)

@@ -1,10 +1,10 @@
-"""Tool results under the session's budget: decided once by the core, applied to AutoGen's own messages."""
+"""What the core decides on a history (large results, compaction), carried out on AutoGen's own messages."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autogen_core.models import (
     AssistantMessage,
@@ -15,8 +15,19 @@ from autogen_core.models import (
 )
 
 from cacheprefix import Conversation, Session
-from cacheprefix.context import MessageView, make_call, make_message, make_result
-from cacheprefix_autogen._canonical import Shorten
+from cacheprefix.context import (
+    Decision,
+    Drop,
+    DropCall,
+    DropResult,
+    Insert,
+    MessageView,
+    ReplaceResult,
+    make_call,
+    make_message,
+    make_result,
+)
+from cacheprefix_autogen._canonical import SENDER, Shorten
 
 if TYPE_CHECKING:
     from cacheprefix_autogen._transcript import Transcript
@@ -34,30 +45,64 @@ def shortener(session: Session, transcript: Transcript) -> Shorten:
     return shorten
 
 
-def shortened(
-    session: Session, conversation: Conversation, messages: Sequence[LLMMessage], model: str
-) -> list[LLMMessage]:
-    """The messages with large tool results replaced; whatever was not decided on stays the same object."""
-    if not any(isinstance(message, FunctionExecutionResultMessage) for message in messages):
-        return list(messages)
+def condensed(
+    session: Session,
+    conversation: Conversation,
+    messages: Sequence[LLMMessage],
+    model: str,
+    *,
+    first_own: int = 0,
+) -> tuple[list[LLMMessage], int]:
+    """The messages with the core's decisions carried out, and where the first of the turn's own stands now.
+
+    Large tool results are cut once; where the session compacts, old messages are dropped or summed up. Whatever
+    was not decided on stays the same object. ``first_own`` is the index of the turn's first own message. Raises
+    ``BudgetError`` where the session's request budget cannot be met.
+    """
 
     def count(text: str) -> int:
         return session.count(text, model)
 
+    tools = session.prefix.tools
+    static = count(session.prefix.text) + sum(count(tool.schema.decode()) for tool in tools)
     views = [view_of(message, count) for message in messages]
-    changed: dict[int, dict[int, str]] = defaultdict(dict)
-    for decision in session.shorten(conversation, views, model):
-        changed[decision.index][decision.part] = decision.text
-    return [_replaced(m, changed[i]) if i in changed else m for i, m in enumerate(messages)]
+    decisions = session.condense(conversation, views, model, static_tokens=static)
+    if not decisions:
+        return list(messages), first_own
+    by_index: dict[int, list[Decision]] = defaultdict(list)
+    for decision in decisions:
+        by_index[decision.index].append(decision)
+    out: list[LLMMessage] = []
+    own = 0
+    for index in range(len(messages) + 1):
+        if index == first_own:
+            own = len(out) + sum(isinstance(decision, Insert) for decision in by_index[index])
+        out += [UserMessage(content=d.text, source=SENDER) for d in by_index[index] if isinstance(d, Insert)]
+        if index < len(messages):
+            out += _decided(messages[index], [d for d in by_index[index] if not isinstance(d, Insert)])
+    return out, own
 
 
-def _replaced(message: Any, texts: dict[int, str]) -> LLMMessage:
-    content = [
-        result.model_copy(update={"content": texts[part]}) if part in texts else result
-        for part, result in enumerate(message.content)
-    ]
-    copied: LLMMessage = message.model_copy(update={"content": content})
-    return copied
+def _decided(message: LLMMessage, decisions: Sequence[Decision]) -> list[LLMMessage]:
+    """A message after its decisions: itself, a changed copy, or nothing."""
+    if not decisions:
+        return [message]
+    if any(isinstance(decision, Drop) for decision in decisions):
+        return []
+    if isinstance(message, FunctionExecutionResultMessage):
+        texts = {d.part: d.text for d in decisions if isinstance(d, ReplaceResult)}
+        gone = {d.part for d in decisions if isinstance(d, DropResult)}
+        results = [
+            result.model_copy(update={"content": texts[part]}) if part in texts else result
+            for part, result in enumerate(message.content)
+            if part not in gone
+        ]
+        return [message.model_copy(update={"content": results})] if results else []
+    if isinstance(message, AssistantMessage) and isinstance(message.content, list):
+        dropped = {d.call_id for d in decisions if isinstance(d, DropCall)}
+        calls = [call for call in message.content if call.id not in dropped]
+        return [message.model_copy(update={"content": calls})] if calls else []
+    return [message]
 
 
 def view_of(message: LLMMessage, count: Callable[[str], int]) -> MessageView:
@@ -80,7 +125,11 @@ def view_of(message: LLMMessage, count: Callable[[str], int]) -> MessageView:
 
 def _user_view(message: UserMessage, count: Callable[[str], int]) -> MessageView:
     if isinstance(message.content, str):
-        return make_message("user", (message.content,), count)
+        # An agent's public message is sent as a user's; for what may be dropped, it is an agent's.
+        agent = (
+            message.source == SENDER and message.content.startswith("[") and not message.content.startswith("[user]")
+        )
+        return make_message("assistant" if agent else "user", (message.content,), count)
     texts = [part for part in message.content if isinstance(part, str)]
     media = [part.to_base64() for part in message.content if not isinstance(part, str)]
     return make_message("user", texts, count, media=media)

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from typing_extensions import Self
 
 from cacheprefix import Session
+from cacheprefix.errors import BudgetError
 from cacheprefix.prefix import ForkPolicy
 from cacheprefix.prompt import Prompt
 from cacheprefix_autogen._layout import Layout, Request, after_refusal, refusal
@@ -141,7 +142,19 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         session = self.session
         if session.mode == "observe":
             return None
-        return session.attempt("layout", lambda: self.member.layout(self.client, given), None)
+        over: list[BudgetError] = []
+
+        def layout() -> Layout | None:
+            try:
+                return self.member.layout(self.client, given)
+            except BudgetError as error:
+                over.append(error)
+                return None
+
+        found = session.attempt("layout", layout, None)
+        if over:
+            raise over[0]
+        return found
 
     def _sending(self, given: Request, layout: Layout | None) -> Sending:
         session = self.session

@@ -9,8 +9,14 @@ from autogen_agentchat.messages import BaseChatMessage
 
 from cacheprefix import Session
 from cacheprefix_autogen._budget import shortener
+from cacheprefix_autogen._lanes import Seat, lanes
+from cacheprefix_autogen._layout import instruction_of
 from cacheprefix_autogen._member import Member
+from cacheprefix_autogen._native import model_of, name_of
 from cacheprefix_autogen._transcript import Entry, Transcript
+
+OTHERS = ("",)
+"""Stands in a lane for those outside the group: a nested team, agents wrapped one by one."""
 
 
 class Group:
@@ -27,8 +33,51 @@ class Group:
         """Entries of a team's saved state, until its members have taken theirs."""
         self.team = False
         """Whether the entries stand in the team's state rather than in each agent's."""
+        self.lanes: dict[str, tuple[str, ...]] | None = None
+        """Lane of every agent, by name; settled with the first request and saved with the state."""
+        self.nested = False
+        """Whether a team inside or around this one reads the same prefix."""
         self._adopt = adopt
         self._prepared = False
+
+    def lane_of(self, member: Member, model: str, opening: int) -> tuple[str, ...]:
+        """The agents that ``member`` shares tools and transcript with; only itself where sharing does not pay."""
+        if self.lanes is None:
+            self.lanes = self._settled(model, opening)
+        return self.lanes.get(member.name, (member.name,))
+
+    def tools_of(self, lane: Sequence[str]) -> set[str]:
+        """Names of the tools that the agents of a lane have."""
+        return {
+            name_of(tool)
+            for _, member in self.members
+            if member.name in lane and not member.keeps_tools
+            for tool in member.tools
+        }
+
+    def _settled(self, model: str, opening: int) -> dict[str, tuple[str, ...]]:
+        session = self.session
+        counts = {tool.name: session.count(tool.schema.decode(), model) for tool in session.prefix.tools}
+        seats = []
+        for agent, member in self.members:
+            if member.alone or member.bounded:
+                continue
+            own = {name: counts[name] for name in self.tools_of((member.name,)) if name in counts}
+            texts = [str(message.content) for message in getattr(agent, "_system_messages", None) or []]
+            tail = session.count(instruction_of(texts, session.prefix.system), model)
+            client = getattr(agent, "_model_client", None)
+            seats.append(Seat(member.name, model_of(getattr(client, "client", client)), own, tail))
+        if len(seats) < 2 and (self.nested or not self.team):
+            return {seat.name: (*OTHERS, seat.name) for seat in seats}
+        opening += session.count(session.prefix.text, model)
+        found = lanes(seats, read=session.profile(model).read, opening=opening)
+        for lane in found:
+            if len(lane) == 1:
+                session.note(
+                    f"agent {lane[0]!r} keeps its own layout: carrying its tools or its role's text behind the "
+                    "transcript would cost more than sharing saves"
+                )
+        return {name: lane for lane in found for name in lane}
 
     async def enter(self, member: Member, messages: Sequence[BaseChatMessage]) -> None:
         """A member's turn begins; when that fails, its requests stay the application's own until it is reset."""
@@ -58,6 +107,7 @@ class Group:
             for workbench in getattr(agent, "_workbench", None) or []:
                 if not hasattr(workbench, "_tools"):
                     listed += await workbench.list_tools()
+            member.tools = [*member.tools, *listed]
             if listed and not member.alone:
                 self._adopt(self, member, listed)
 

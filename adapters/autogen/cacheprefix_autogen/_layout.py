@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,14 +84,15 @@ def restrict(
     own: Sequence[Tool | ToolSchema],
     role: str,
     *,
-    union: bool = True,
+    carried: Container[str] | None = None,
 ) -> Restriction:
     """The union in place of the role's tools, and how the rest of it is kept from the role.
 
-    ``own`` are the role's tools where the request leaves them out, as AutoGen's reflection does.
+    ``own`` are the role's tools where the request leaves them out, as AutoGen's reflection does; ``carried``
+    names those of the union that the role's lane carries (all by default).
     """
-    shared = session.prefix.tools if union else ()
-    names = session.prefix.tool_names
+    shared = [tool for tool in session.prefix.tools if carried is None or tool.name in carried]
+    names = [tool.name for tool in shared]
     schema = isinstance(given.json_output, type)
     choice = given.tool_choice
     forced = choice not in ("auto", "none")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
 from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
@@ -17,7 +18,7 @@ from autogen_core.models import (
 )
 
 from cacheprefix import Conversation, Session
-from cacheprefix_autogen._budget import shortened
+from cacheprefix_autogen._budget import condensed
 from cacheprefix_autogen._canonical import SENDER, from_history, lead, split_history
 from cacheprefix_autogen._context import CURRENT, ForkContext
 from cacheprefix_autogen._layout import (
@@ -34,6 +35,18 @@ from cacheprefix_autogen._transcript import View
 
 ToolMemory = Literal["turn", "private"]
 Volatile = Callable[[], Mapping[str, str]]
+
+
+class Lanes(Protocol):
+    """What a member asks its group."""
+
+    def lane_of(self, member: Member, model: str, opening: int) -> tuple[str, ...]:
+        """The agents it shares with."""
+        ...
+
+    def tools_of(self, lane: Sequence[str]) -> set[str]:
+        """Names of their tools."""
+        ...
 
 
 class Member:
@@ -67,6 +80,10 @@ class Member:
         """Set where the agent's tools clash with others' of the same name: they stay out of the union."""
         self.start: int | None = None
         """Where, in the agent's own context, the messages of the turn under way begin; None outside a turn."""
+        self.joins: bool | None = None
+        """Whether a selector's questions extend the agents' prefix; settled with the first and saved with the state."""
+        self.group: Lanes | None = None
+        """Who decides with whom the agent shares; None for clients that stand alone."""
         self.broken = False
         """Set when the view no longer holds all that the agent was told; requests are then left as they are."""
 
@@ -119,8 +136,20 @@ class Member:
         if split is None:
             return None
         shared, local = split
+        carried: set[str] | None = None
+        if self.group is not None:
+            opening = sum(session.count(str(form.content), model) for form in shared)
+            lane = self.group.lane_of(self, model, opening)
+            if len(lane) == 1:
+                return None
+            carried = self.group.tools_of(lane)
         restriction = restrict(
-            session, session.profile(model), given, self.tools, self.name, union=not self.keeps_tools
+            session,
+            session.profile(model),
+            given,
+            self.tools,
+            self.name,
+            carried=set() if self.keeps_tools else carried,
         )
         volatile = dict(self.volatile()) if self.volatile is not None else None
         layout = compose(session, self.name, texts, shared, local, restriction, volatile)
@@ -131,14 +160,16 @@ class Member:
         session, conversation = self.session, self._decisions()
         if self.view is None:
             start = split_history(rest)
-            before = shortened(session, conversation, rest[:start], model)
-            return list(from_history(before)), shortened(session, conversation, rest[start:], model)
+            done, start = condensed(session, conversation, rest, model, first_own=start)
+            return list(from_history(done[:start])), done[start:]
         if self.start is None or self.start > len(rest):
             return None
         local = list(rest[self.start :])
         if self.tool_memory == "private":
             local = [*_tool_traffic(rest[: self.start]), *local]
-        return self.view.forms(), shortened(session, conversation, local, model)
+        forms = self.view.forms()
+        done, own = condensed(session, conversation, [*forms, *local], model, first_own=len(forms))
+        return [message for message in done[:own] if isinstance(message, UserMessage)], done[own:]
 
     def _decisions(self) -> Conversation:
         if self.view is not None:
@@ -160,7 +191,8 @@ class Member:
         """
         session = self.session
         texts, rest = lead(given.messages)
-        messages = [*given.messages[: len(texts)], *shortened(session, self._decisions(), rest, model)]
+        done, _ = condensed(session, self._decisions(), rest, model)
+        messages = [*given.messages[: len(texts)], *done]
         messages = self._shared_first(texts, messages) or messages
         tools, choice, permitted, shared = given.tools, given.tool_choice, None, None
         if self.tools and not given.tools and choice == "none":
@@ -169,7 +201,8 @@ class Member:
             if keep:
                 shared = len(lead(messages)[1])
                 messages = [*messages, UserMessage(content=ANSWER, source=SENDER)]
-        if tools is given.tools and all(a is b for a, b in zip(messages, given.messages, strict=False)):
+        same = len(messages) == len(given.messages) and all(map(operator.is_, messages, given.messages))
+        if tools is given.tools and same:
             return None
         return Layout(messages, tools, choice, shared, permitted=permitted)
 

@@ -12,6 +12,7 @@ from autogen_core.models import LLMMessage, SystemMessage, UserMessage
 
 from cacheprefix import Session
 from cacheprefix_autogen._canonical import SENDER
+from cacheprefix_autogen._lanes import worth_joining
 from cacheprefix_autogen._layout import Layout, Request, restrict
 from cacheprefix_autogen._member import Member
 from cacheprefix_autogen._native import model_of
@@ -28,7 +29,14 @@ class SelectorMember(Member):
         super().__init__(session, "selector", View(transcript))
         self._template = template
         self._pattern = pattern_of(template)
-        self._models = frozenset(models)
+        self._models = tuple(models)
+
+    def _worth(self, model: str, opening: int) -> bool:
+        session = self.session
+        carried = session.count(session.prefix.text, model)
+        carried += sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools)
+        read = session.profile(model).read
+        return worth_joining(carried=carried, opening=opening, speakers=len(self._models), read=read)
 
     def observe(self, thread: Sequence[Any]) -> None:
         """Take in the team's messages as the manager has them."""
@@ -43,16 +51,18 @@ class SelectorMember(Member):
             return None
         model = model_of(client)
         shared = self.view.forms()
+        tokens = sum(session.count(str(form.content), model) for form in shared)
+        if self.joins is None:
+            self.joins = model in self._models and self._worth(model, tokens)
         messages: list[LLMMessage] = [*shared, UserMessage(content=found, source=SENDER), *given.messages[1:]]
-        if model not in self._models:
-            # Another model reads nothing of the agents' cache: their system text and tools would be dead weight.
+        if not self.joins:
+            # Another model reads nothing of the agents' cache, and a large system text costs more than it saves.
             layout = Layout(messages, given.tools, given.tool_choice, len(shared))
         else:
             restriction = restrict(session, session.profile(model), given, (), self.name)
             if session.prefix.text:
                 messages.insert(0, SystemMessage(content=session.prefix.text))
             layout = Layout(messages, restriction.tools, restriction.tool_choice, len(shared), restriction.allowed, ())
-        tokens = sum(session.count(str(form.content), model) for form in shared)
         return layout if session.shares(self.conversation, model, lambda: tokens) else None
 
     def _question(self, messages: Sequence[LLMMessage]) -> str | None:

@@ -60,6 +60,8 @@ def save_transcript(group: Group) -> dict[str, Any]:
         "version": VERSION,
         "id": group.transcript.id,
         "prefix": group.session.prefix.key,
+        "lanes": group.lanes,
+        "joins": {caller.name: caller.joins for caller in group.callers},
         "entries": [entry.as_dict() for entry in ordered],
         "conversation": group.session.conversation(group.transcript.id).to_json(),
     }
@@ -75,4 +77,8 @@ def load_transcript(group: Group, state: Mapping[str, Any]) -> None:
             "the first requests after loading are paid in full once"
         )
     session.conversation(group.transcript.id).restore(state["conversation"], rebase=True)
+    for caller in group.callers:
+        caller.joins = (state.get("joins") or {}).get(caller.name)
+    saved = state.get("lanes")
+    group.lanes = None if saved is None else {name: tuple(lane) for name, lane in saved.items()}
     group.loaded = {item["id"]: group.transcript.keep(entry_from(item)) for item in state["entries"]}

@@ -148,7 +148,7 @@ def _bind_runner(runner: Any, session: Session, options: Mapping[str, Any]) -> B
     return _bind_alone(runner, child, options, private=True)
 
 
-def _bind_team(team: BaseGroupChat, session: Session, options: Mapping[str, Any]) -> Binding:
+def _bind_team(team: BaseGroupChat, session: Session, options: Mapping[str, Any], *, inner: bool = False) -> Binding:
     group = Group(session, adopt=adopt_tools)
     group.team = True
     binding = Binding(team, session)
@@ -164,8 +164,9 @@ def _bind_team(team: BaseGroupChat, session: Session, options: Mapping[str, Any]
         if isinstance(participant, SocietyOfMindAgent):
             nested.append((participant._team, participant.name))
         binding.inner += [_bind_runner(runner, session, options) for runner in runners_of(participant)]
-    _adopt_all(group, [agent for inner, _ in nested for agent in _agents(inner)])
-    binding.inner += [_bind_team(inner, session.child(name), options) for inner, name in nested]
+    _adopt_all(group, [agent for each, _ in nested for agent in _agents(each)])
+    group.nested = inner or bool(nested)
+    binding.inner += [_bind_team(each, session.child(name), options, inner=True) for each, name in nested]
     _bind_callers(team, group, binding)
     _keep_transcript(team, group, binding)
     take_over(team, group)
@@ -248,10 +249,10 @@ def _keep_transcript(team: BaseGroupChat, group: Group, binding: Binding) -> Non
 
     async def load_state(state: Mapping[str, Any]) -> None:
         kept = state.get(STATE)
-        if kept:
-            group.session.attempt("load state", lambda: load_transcript(group, kept), None)
         for caller in group.callers:
             caller.reset()
+        if kept:
+            group.session.attempt("load state", lambda: load_transcript(group, kept), None)
         await load({name: value for name, value in state.items() if name != STATE})
 
     binding.patches.set("save_state", save_state)

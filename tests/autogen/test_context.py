@@ -1,0 +1,86 @@
+"""Zones, compaction and request budgets through AutoGen's own teams."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core.models import UserMessage
+from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, tail_index
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.context import RequestBudget
+from cacheprefix.errors import BudgetError
+from cacheprefix_autogen import PrefixClient, session_of, wrap
+
+
+async def test_durable_context_stands_in_the_shared_part(provide, new_client):
+    """Keyed text of the prefix is in every request, before the transcript."""
+    provider = provide("openai", Says())
+    prefix = SharedPrefix(system=HANDBOOK, context={"project": "We build bridges."})
+    team = wrap(RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=3), Session(prefix))
+    await team.run(task=TASK)
+    sent = prompts(provider.requests)
+    assert all("We build bridges." in prompt.sections[0].text for prompt in sent)
+    assert all(common(a, b) == tail_index(a) for a, b in pairwise(sent))
+
+
+async def test_a_long_conversation_is_compacted_the_same_for_everyone(provide, new_client):
+    """Old messages go once, in all agents' requests alike, and the prompt grows again from there."""
+    provider = provide("openai", Says())
+    team = RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=24)
+    wrap(team, Session(compaction=4000))
+    await team.run(task=TASK)
+    sent = prompts(provider.requests)
+    sizes = [prompt.tokens for prompt in sent]
+    breaks = [i for i, (a, b) in enumerate(pairwise(sent)) if common(a, b) < tail_index(a)]
+    assert 1 <= len(breaks) <= 4
+    assert max(sizes) < 6000
+    assert session_of(team).failures == {}
+
+
+async def test_a_compacted_team_resumes_with_the_same_bytes(provide, new_client):
+    """What was compacted away stays away in another process."""
+    provider = provide("openai", Says())
+
+    def build():
+        team = RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=15)
+        return wrap(team, Session(compaction=4000))
+
+    team = build()
+    await team.run(task=TASK)
+    state = json.loads(json.dumps(await team.save_state()))
+    provider.requests.clear()
+    provider.simulator.script = Says()
+    await team.run(task="Go on.")
+    uninterrupted = [record.json["messages"] for record in provider.requests]
+    provider.requests.clear()
+    provider.simulator.script = Says()
+    other = build()
+    await other.load_state(state)
+    await other.run(task="Go on.")
+    assert [record.json["messages"] for record in provider.requests] == uninterrupted
+
+
+async def test_a_request_that_cannot_be_made_to_fit_is_refused(provide, new_client):
+    """A request budget is the one thing of ours that stops a call; it says by how much it is over."""
+    client = PrefixClient(new_client(provide("openai")), Session(request_budget=RequestBudget(window=10)))
+    with pytest.raises(BudgetError):
+        await client.create([UserMessage(content=TASK, source="user")])
+
+
+async def test_verdicts_are_live(provide, new_client):
+    """Every finished call has its verdict, with the agent it belongs to."""
+    provider = provide("openai", Says())
+    team = wrap(RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=4))
+    session = session_of(team)
+    causes = [
+        session.last_verdict.cause
+        async for message in team.run_stream(task=TASK)
+        if getattr(message, "source", "") in ROLES
+    ]
+    assert len(causes) == 4
+    assert causes[0] == "cold_start"
+    assert set(causes[1:]) == {"hit"}

@@ -1,0 +1,119 @@
+"""Sharing where it pays: agents that would cost more as forks keep their own layout."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+from autogen_agentchat.agents import UserProxyAgent
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cacheprefix_autogen import session_of, wrap
+from cacheprefix_autogen._lanes import Seat, lanes, worth_joining
+
+SEATS = st.lists(
+    st.builds(
+        Seat,
+        name=st.uuids().map(str),
+        model=st.sampled_from(["a", "b"]),
+        tools=st.dictionaries(st.sampled_from("pqrs"), st.integers(10, 5000), max_size=3),
+        tail=st.integers(0, 5000),
+    ),
+    max_size=6,
+)
+
+
+@given(SEATS, st.sampled_from([0.1, 0.25, 0.5]), st.integers(0, 20_000))
+def test_every_agent_is_in_one_lane_of_its_model(seats, read, opening):
+    """Lanes are a partition, and no lane has two models."""
+    found = lanes(seats, read=read, opening=opening)
+    assert sorted(name for lane in found for name in lane) == sorted(seat.name for seat in seats)
+    models = {seat.name: seat.model for seat in seats}
+    assert all(len({models[name] for name in lane}) == 1 for lane in found)
+
+
+def test_agents_without_tools_and_with_short_roles_share():
+    """Nothing is added to their requests, so all are in one lane at every price."""
+    seats = [Seat(name, "m", {}, 100) for name in ROLES]
+    assert [len(lanes(seats, read=read, opening=1000)) for read in (0.1, 0.25, 0.5)] == [1, 1, 1]
+
+
+def test_a_role_text_longer_than_what_it_saves_stays_where_it_is_cached():
+    """Behind the transcript a long role would be paid in full with every request."""
+    seats = [Seat(name, "m", {}, 4000) for name in ROLES]
+    assert [len(lane) for lane in lanes(seats, read=0.5, opening=1000)] == [1, 1, 1]
+
+
+def test_an_agent_with_many_tools_does_not_make_the_others_carry_them():
+    """The others still share among themselves."""
+    seats = [*(Seat(name, "m", {}, 100) for name in ROLES), Seat("coder", "m", {"p": 9000}, 100)]
+    assert lanes(seats, read=0.5, opening=1000) == [ROLES, ("coder",)]
+
+
+def test_a_selector_joins_where_reading_is_cheap_or_the_system_text_short():
+    """At half price a long system text in every question costs more than it saves."""
+    assert worth_joining(carried=1200, opening=1500, speakers=3, read=0.1)
+    assert not worth_joining(carried=1200, opening=1500, speakers=3, read=0.5)
+    assert worth_joining(carried=50, opening=1500, speakers=3, read=0.5)
+
+
+async def test_long_roles_keep_their_own_requests_on_the_wire(provide, new_client):
+    """The requests are those of the unwrapped team, and the report says why."""
+    bodies = []
+    for wrapped in (False, True):
+        provider = provide("openai", Says())
+        agents = [
+            role(n, new_client(provider), system_message=f"You are the {n}. {f'Duty of {n}. ' * 2000}") for n in ROLES
+        ]
+        team = RoundRobinGroupChat(agents, max_turns=4)
+        if wrapped:
+            wrap(team)
+        await team.run(task=TASK)
+        bodies.append([record.json["messages"] for record in provider.requests])
+    assert bodies[0] == bodies[1]
+    assert sum("keeps its own layout" in note for note in session_of(team).report().notes) == 3
+
+
+async def test_a_tool_heavy_agent_is_left_alone_and_the_others_share(provide, new_client):
+    """Its tools are in nobody else's requests."""
+    many = [search(f"tool_{n}_{'x' * 40}") for n in range(40)]
+    provider = provide("openai", Says())
+    agents = [role(n, new_client(provider)) for n in ROLES[:2]]
+    agents.append(role("writer", new_client(provider), tools=many))
+    await wrap(RoundRobinGroupChat(agents, max_turns=6)).run(task=TASK)
+    assert ["tools" in record.json for record in provider.requests] == [False, False, True] * 2
+    sharing = [p for i, p in enumerate(prompts(provider.requests)) if i % 3 != 2]
+    assert all(common(a, b) == tail_index(a) for a, b in pairwise(sharing))
+    assert "You are the writer." in provider.requests[2].json["messages"][0]["content"]
+
+
+async def test_an_agent_with_nobody_but_a_person_keeps_its_own_layout(provide, new_client):
+    """With one model in the team there is no one to share with."""
+    provider = provide("openai", Says())
+    agents = [role("planner", new_client(provider)), UserProxyAgent("human", input_func=lambda _: "Yes.")]
+    await wrap(RoundRobinGroupChat(agents, max_turns=3)).run(task=TASK)
+    sent = prompts(provider.requests)
+    assert common(*sent) == len(sent[0].sections)
+
+
+async def test_the_lanes_are_kept_across_a_resume(provide, new_client):
+    """What was settled with the first request does not change with a longer transcript."""
+    provider = provide("openai", Says())
+
+    def build():
+        agents = [role(n, new_client(provider)) for n in ROLES]
+        return wrap(RoundRobinGroupChat(agents, max_turns=2))
+
+    team = build()
+    await team.run(task=TASK)
+    state = json.loads(json.dumps(await team.save_state()))
+    assert set(state["cacheprefix"]["lanes"]["planner"]) == set(ROLES)
+    state["cacheprefix"]["lanes"] = {name: [name] for name in ROLES}
+    other = build()
+    await other.load_state(state)
+    await other.run(task="Go on.")
+    assert HANDBOOK[:50] in provider.requests[-1].json["messages"][0]["content"]
+    assert "You are the" in provider.requests[-1].json["messages"][0]["content"]
