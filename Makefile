@@ -34,7 +34,7 @@ help:
 $(CORE)/$(READY): WHAT = -e '.[dev]' -e './adapters/langgraph[openai,anthropic]'
 $(CORE)/$(READY): PINS = constraints/langgraph.txt
 $(CORE)/$(READY): pyproject.toml adapters/langgraph/pyproject.toml constraints/langgraph.txt
-$(AUTOGEN)/$(READY): WHAT = -e '.[dev]' -e './adapters/autogen[openai,anthropic]'
+$(AUTOGEN)/$(READY): WHAT = -e '.[dev]' -e './adapters/autogen[openai,anthropic,grpc,mcp]'
 $(AUTOGEN)/$(READY): PINS = constraints/autogen.txt
 $(AUTOGEN)/$(READY): pyproject.toml adapters/autogen/pyproject.toml constraints/autogen.txt
 $(CREWAI)/$(READY): WHAT = -e '.[dev]' -e './adapters/crewai[anthropic,litellm]'
