@@ -116,6 +116,8 @@ def _settled(session: Session, agents: Sequence[BaseChatAgent]) -> Session:
 
 
 def _system_text(agent: Any) -> str:
+    if getattr(agent, "_model_client", None) is None:
+        return ""
     return "\n".join(str(message.content) for message in getattr(agent, "_system_messages", None) or [])
 
 
