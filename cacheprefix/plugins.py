@@ -120,13 +120,13 @@ class Plugins:
         For a hook that is not declared as first result every plugin is still asked.
         """
         answer = self._call(name, arguments)
-        return next(iter(answer), None) if isinstance(answer, list) else answer
+        return answer if self._takes_first(name) else next(iter(answer), None)
 
     def call_all(self, name: HookName, /, **arguments: object) -> list[Any]:
         """Every answer that is not None, the last registered plugin's first."""
         answer = self._call(name, arguments)
-        if isinstance(answer, list):
-            return answer
+        if not self._takes_first(name):
+            return list(answer)
         return [] if answer is None else [answer]
 
     def overrides(self, name: HookName) -> bool:
@@ -150,6 +150,11 @@ class Plugins:
     def _call(self, name: HookName, arguments: dict[str, object]) -> Any:
         self._discover()
         return getattr(self._pm.hook, PREFIX + name)(**arguments)
+
+    def _takes_first(self, name: HookName) -> bool:
+        # What a single answer looks like says nothing: it may be a list itself.
+        spec = getattr(self._pm.hook, PREFIX + name).spec
+        return bool(spec and spec.opts["firstresult"])
 
     def _add(self, plugin: object, name: str, origin: Origin, distribution: str | None = None) -> None:
         proxy, hooks = self._guarded(plugin, name)

@@ -1,0 +1,303 @@
+"""Conversations by themselves: all or nothing, statistics, hand-over, boundaries, hooks, saved states."""
+
+import json
+import threading
+
+import pytest
+
+from cacheprefix import CacheprefixWarning, Compaction, Conversation, RequestBudget, Session, ToolResultBudget
+from cacheprefix.context import Drop, ReplaceResult, apply, views_of
+from cacheprefix.errors import BodyError, BudgetError, SetupError, StateError
+from cacheprefix.prompt import ESTIMATE
+
+WORDS = " ".join(f"word{n}" for n in range(400))
+
+
+def turn(number, result=None):
+    """A user's turn with one tool call."""
+    call = {"id": f"c{number}", "type": "function", "function": {"name": "look", "arguments": f'{{"n":{number}}}'}}
+    return [
+        {"role": "user", "content": f"question {number}"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": f"c{number}", "content": result or f"{number} {WORDS}"},
+        {"role": "assistant", "content": f"answer {number}"},
+    ]
+
+
+def history(turns):
+    """Several turns."""
+    return [message for number in range(turns) for message in turn(number)]
+
+
+def test_a_malformed_message_appends_nothing_of_its_batch():
+    """All or none."""
+    conversation = Conversation("t")
+    before = conversation.dumps()
+    with pytest.raises(BodyError):
+        conversation.append({"role": "user", "content": "fine"}, {"role": "nobody", "content": "x"})
+    assert conversation.dumps() == before
+
+
+def test_a_malformed_message_is_no_failure_of_ours():
+    """In a session too it raises at once and is not counted."""
+    session = Session(budget=ToolResultBudget(100))
+    with pytest.raises(BodyError):
+        session.conversation("t", api="openai-chat").append({"role": "nobody"})
+    assert session.failures == {}
+
+
+def test_threads_append_without_losing_anything():
+    """Eight threads append a hundred messages each."""
+    conversation = Conversation("t")
+
+    def work(name):
+        for number in range(100):
+            conversation.append({"role": "user", "content": f"{name}.{number}"})
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({message["content"] for message in conversation.build_messages()}) == 800
+
+
+def test_a_trial_that_ends_well_becomes_the_conversation():
+    """And one that raced with the conversation is refused."""
+    conversation = Conversation("t")
+    with conversation.trial() as draft:
+        draft.append({"role": "user", "content": "kept"})
+        assert conversation.build_messages() == []
+    assert len(conversation.build_messages()) == 1
+    with pytest.raises(StateError, match="changed"), conversation.trial() as draft:
+        conversation.append({"role": "user", "content": "meanwhile"})
+
+
+def test_durable_context_beyond_its_limit_is_an_error_at_once():
+    """It says by how much, and nothing is appended."""
+    session = Session(counter=ESTIMATE)
+    conversation = session.conversation("t", api="openai-chat", context_limit=50)
+    conversation.append_context("short", key="project")
+    with pytest.raises(BudgetError) as caught:
+        conversation.append_context(WORDS, key="project")
+    assert caught.value.over_by > 0
+    assert "word7 " not in conversation.dumps()
+
+
+def test_statistics_say_what_is_left_and_since_when():
+    """Against the request budget, static text included."""
+    session = Session("system " * 50, counter=ESTIMATE, request_budget=RequestBudget(5_000, 1_000))
+    conversation = session.conversation("t", api="openai-chat")
+    conversation.append({"role": "user", "content": "hello"})
+    stats = conversation.statistics()
+    assert stats.limit == 4_000
+    assert stats.remaining == 4_000 - stats.tokens
+    assert stats.tokens > 50
+    assert (stats.at_capacity, stats.since_removal) == (False, 1)
+
+
+def test_a_plan_is_priced_by_the_models_profile():
+    """Reading from the cache is dear or cheap by the provider's own rule, and the preview says it."""
+    previews = set()
+    for model in ("claude-sonnet-4-6", "gpt-4o"):
+        session = Session(counter=ESTIMATE, compaction=Compaction(9_000, 3_000, keep_turns=2))
+        conversation = session.conversation("t", api="openai-chat", model=model)
+        conversation.append(*history(12))
+        before = conversation.dumps()
+        assert "cost units" in conversation.preview(force=True)
+        assert conversation.dumps() == before
+        previews.add(conversation.plan(force=True).price.rewrite)
+    assert len(previews) == 2
+
+
+def test_the_hand_over_is_plain_text_of_the_last_messages():
+    """Calls are named, results shortened."""
+    conversation = Conversation("t")
+    conversation.append(*turn(1))
+    text = conversation.hand_over(3)
+    assert "[calls look]" in text
+    assert "answer 1" in text
+    assert "question 1" not in text
+
+
+def test_boundaries_are_known_before_anything_is_sent():
+    """Volatile text is the suffix; system text, history and all add up."""
+    session = Session("system " * 500, counter=ESTIMATE)
+    conversation = session.conversation("t", api="openai-chat", model="gpt-5.6")
+    conversation.append({"role": "user", "content": WORDS})
+    found = conversation.boundaries("the time")
+    assert [boundary.kind for boundary in found.boundaries] == ["system", "stable"]
+    assert 0 < found.suffix_tokens < 20
+    body = {"model": "gpt-5.6", "messages": conversation.build_messages("the time")}
+    assert session.boundaries(body, "openai-chat", volatile=1) == found
+
+
+def test_another_form_than_that_of_the_history_is_refused():
+    """A conversation cannot change its form of messages on the way."""
+    session = Session()
+    session.conversation("t", api="openai-chat").append({"role": "user", "content": "x"})
+    with pytest.raises(SetupError, match="openai-chat"):
+        session.conversation("t", api="anthropic")
+
+
+def test_a_saved_conversation_loads_without_a_session():
+    """History, mode and ledger are the same; what is no conversation is refused."""
+    conversation = Conversation("t", api="openai-chat", mode="manual")
+    conversation.append(*turn(1))
+    loaded = Conversation.loads(conversation.dumps())
+    assert loaded.dumps() == conversation.dumps()
+    assert (loaded.id, loaded.state.mode) == ("t", "manual")
+    for wrong in ("{", "[]", '{"version": 99}'):
+        with pytest.raises(StateError):
+            Conversation.loads(wrong)
+
+
+def test_a_plugin_overrides_the_budget_of_a_tool_result():
+    """By a text, or by tokens and a strategy; what it has no opinion on is cut by the budget."""
+
+    class Mine:
+        def cacheprefix_replace_tool_result(self, result, budget):
+            if "question" in result.text:
+                return "mine"
+            return (40, "head") if "short" in result.text else None
+
+    session = Session(counter=ESTIMATE, budget=ToolResultBudget(200), plugins=[Mine()])
+    conversation = session.conversation("t", api="openai-chat")
+    conversation.append(*turn(1, f"question {WORDS}"), *turn(2, f"short {WORDS}"), *turn(3, f"other {WORDS}"))
+    one, two, three = (message["content"] for message in conversation.build_messages() if message["role"] == "tool")
+    assert one == "mine"
+    assert len(two) < len(three) < len(WORDS)
+    assert "word399" not in two
+    assert "word399" in three
+
+
+def test_a_plugin_that_raises_leaves_the_result_to_the_budget():
+    """The built-in plugin below it still decides."""
+
+    class Broken:
+        def cacheprefix_replace_tool_result(self, result, budget):
+            raise ValueError("no idea")
+
+    session = Session(counter=ESTIMATE, budget=ToolResultBudget(200), plugins=[Broken()])
+    conversation = session.conversation("t", api="openai-chat")
+    with pytest.warns(UserWarning, match="no idea"):
+        conversation.append(*turn(1))
+    cut = next(message for message in conversation.build_messages() if message["role"] == "tool")
+    assert len(cut["content"]) < len(WORDS)
+
+
+def condensed(session, conversation, messages):
+    """Decisions on a framework's history, and what is sent."""
+    views = views_of(messages, "openai-chat", session.counter("gpt-5.6"))
+    decisions = session.condense(conversation, views, "gpt-5.6", "openai-chat")
+    return decisions, apply(messages, decisions, "openai-chat")
+
+
+def test_condensing_is_due_at_the_trigger_and_then_rests():
+    """Hysteresis: after one compaction several turns follow before the next."""
+    session = Session(counter=ESTIMATE, compaction=Compaction(8_000, keep_turns=2, horizon=1_000))
+    conversation = session.conversation("t")
+    epochs = []
+    for turns in range(1, 40):
+        condensed(session, conversation, history(turns))
+        epochs.append(conversation.ledger.epoch)
+    assert epochs[0] == 0
+    assert 1 <= epochs[-1] <= 8
+
+
+def test_the_compact_hook_goes_first():
+    """Its decisions are recorded; where they do not reach the target the built-in policies follow."""
+    seen = []
+
+    class Mine:
+        def cacheprefix_compact(self, view, policy):
+            seen.append(policy.trigger)
+            return [Drop(0)]
+
+    rules = Compaction(8_000, keep_turns=2, horizon=1_000, keep_head=0, keep_users=False)
+    session = Session(counter=ESTIMATE, compaction=rules, plugins=[Mine()])
+    conversation = session.conversation("t")
+    _, sent = condensed(session, conversation, history(20))
+    assert seen[0] == 8_000
+    assert session.failures == {}
+    assert conversation.ledger.epoch == 1
+    assert all(message.get("content") != "question 0" for message in sent)
+
+
+def test_nonsense_from_the_compact_hook_is_left_out():
+    """It is named once, and the built-in policies do the work."""
+
+    class Mine:
+        def cacheprefix_compact(self, view, policy):
+            return ["nonsense"]
+
+    rules = Compaction(8_000, keep_turns=2, horizon=1_000)
+    session = Session(counter=ESTIMATE, compaction=rules, plugins=[Mine()])
+    conversation = session.conversation("t")
+    with pytest.warns(CacheprefixWarning, match="nonsense"):
+        condensed(session, conversation, history(20))
+    assert conversation.ledger.epoch == 1
+
+
+def test_condensing_observes_nothing_in_observe_mode():
+    """Observe is inert."""
+    session = Session(mode="observe", budget=ToolResultBudget(50), compaction=2_000)
+    conversation = session.conversation("t")
+    messages = history(20)
+    decisions, sent = condensed(session, conversation, messages)
+    assert decisions == ()
+    assert all(one is other for one, other in zip(sent, messages, strict=True))
+    assert len(conversation.ledger) == 0
+
+
+def test_an_impossible_budget_is_an_error_of_condense():
+    """It is the one thing that does not fail open, and it says by how much."""
+    session = Session("system " * 100, counter=ESTIMATE, request_budget=RequestBudget(100, 50))
+    with pytest.raises(BudgetError) as caught:
+        condensed(session, session.conversation("t"), turn(1))
+    assert caught.value.over_by > 0
+
+
+def test_a_trigger_that_cannot_be_known_is_refused_at_set_up():
+    """The model's window comes from a request budget."""
+    with pytest.raises(SetupError, match="RequestBudget"):
+        Session(compaction=Compaction(trigger=None))
+
+
+def test_thinking_that_is_bound_to_its_prefix_is_not_cleared():
+    """The profile's rule reaches the plan, which says what it left."""
+    session = Session(counter=ESTIMATE, compaction=Compaction(3_000, keep_turns=1))
+    profile = session.profile("claude-sonnet-4-6")
+    conversation = session.conversation("t", api="anthropic", model="claude-sonnet-4-6")
+    for number in range(12):
+        thought = {"type": "thinking", "thinking": WORDS, "signature": "s"}
+        conversation.append(
+            {"role": "user", "content": f"question {number}"},
+            {"role": "assistant", "content": [thought, {"type": "text", "text": f"answer {number}"}]},
+        )
+    refused = [reason for reason in conversation.plan(force=True).refusals if "thinking" in reason]
+    assert bool(refused) == profile.thinking_bound
+
+
+def test_custom_strategies_survive_a_compaction():
+    """A plan replays what the budget's own strategy function cut."""
+
+    def shout(text, cut):
+        return text[: cut.max_chars].upper()
+
+    budget = ToolResultBudget(100, strategy=shout)
+    session = Session(counter=ESTIMATE, budget=budget, compaction=Compaction(1_500, keep_turns=1, horizon=1e6))
+    conversation = session.conversation("t")
+    decisions, _ = condensed(session, conversation, history(20))
+    assert session.failures == {}
+    assert conversation.ledger.epoch == 1
+    assert any(isinstance(decision, ReplaceResult) for decision in decisions)
+
+
+def test_saved_state_holds_no_static_text():
+    """Digest only."""
+    session = Session("a very secret handbook", counter=ESTIMATE)
+    conversation = session.conversation("t", api="openai-chat")
+    conversation.append({"role": "user", "content": "x"})
+    assert "secret" not in conversation.dumps()
+    assert json.loads(conversation.dumps())["context"]["system"]
