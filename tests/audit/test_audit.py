@@ -461,3 +461,47 @@ def test_progress_adds_up_to_the_file(tmp_path, packed):
     with audit([path], on_bytes=told.append):
         assert sum(told) == (tmp_path / "log").stat().st_size
     assert len(told) > 1
+
+
+def _as_wire(line, form):
+    """A chat line in another API's form."""
+    body = line["request"]
+    system, *messages = body["messages"]
+    tools = [tool["function"] for tool in body["tools"]]
+    if form == "openai-responses":
+        tools = [{"type": "function", **tool} for tool in tools]
+        request = {"model": body["model"], "instructions": system["content"], "tools": tools, "input": messages}
+        return {**line, "request": request}
+    if form == "gemini":
+        request = {
+            "systemInstruction": {"parts": [{"text": system["content"]}]},
+            "tools": [{"functionDeclarations": tools}],
+            "contents": [
+                {"role": "model" if one["role"] == "assistant" else "user", "parts": [{"text": one["content"]}]}
+                for one in messages
+            ],
+        }
+        return {**line, "provider": "google", "model": "gemini-2.5-pro", "request": request}
+    point = {"cachePoint": {"type": "default"}}
+    turns = [{"role": one["role"], "content": [{"text": one["content"]}]} for one in messages]
+    turns[-1]["content"].append(point)
+    request = {
+        "system": [{"text": system["content"]}, point],
+        "toolConfig": {"tools": [{"toolSpec": tool} for tool in tools]},
+        "messages": turns,
+    }
+    return {**line, "provider": "bedrock", "model": "anthropic.claude-sonnet-4-5-20250929-v1:0", "request": request}
+
+
+@pytest.mark.parametrize("form", ["openai-responses", "gemini", "bedrock"])
+def test_every_wire_form_is_judged(tmp_path, form):
+    """A quiet conversation is quiet, and an edited system prompt is found, on each API's wire."""
+    lines = [_as_wire(line, form) for line in quiet(5)]
+    found = result_of(log_of(tmp_path, lines))
+    assert [call["cause"] for call in found["calls"]] == ["cold_start"] + ["hit"] * 4
+    changed = quiet(5)
+    for line in changed[3:]:
+        line["request"]["messages"][0]["content"] = "New. " + line["request"]["messages"][0]["content"]
+    (group,) = result_of(log_of(tmp_path, [_as_wire(line, form) for line in changed]))["breaks"]
+    assert group["cause"] == "system_changed"
+    assert group["calls"] == [3]

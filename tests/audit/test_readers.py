@@ -454,3 +454,31 @@ def test_what_is_no_time_says_where_it_stood(bad):
     """The error carries the field's name."""
     with pytest.raises(BodyError, match="start_time"):
         seconds(bad, "start_time")
+
+
+SCALARS = st.none() | st.booleans() | st.integers(-5, 2**70) | st.floats() | st.text(max_size=8)
+KEYS = """
+ts provider session agent headers request usage events api model messages role content parts type text tools system
+contents input timestamp session_id resourceSpans scopeSpans spans attributes key value stringValue intValue kvlistValue
+values context traceId spanId startTimeUnixNano gen_ai.request.model gen_ai.input.messages gen_ai.system_instructions
+gen_ai.tool.definitions gen_ai.prompt.0.role run_type runs inputs outputs extra invocation_params metadata generations
+call_type model_parameters custom_llm_provider proxy_server_request startTime response input_tokens_total prefix_tokens
+tool_calls kwargs id prompt_tokens diagnostics response_started_ts scope arrayValue name
+"""
+NAMES = st.sampled_from(KEYS.split())
+VALUES = st.recursive(
+    SCALARS | st.sampled_from(["llm", "chat", "user", "acompletion", "{", "[]", '{"a": 1}']),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=6),
+    max_leaves=20,
+)
+
+
+@given(entries=st.lists(st.dictionaries(NAMES, VALUES, max_size=8), min_size=1, max_size=4))
+def test_no_entry_of_any_shape_stops_the_reading(tmp_path_factory, entries):
+    """Whatever JSON objects a log holds, each becomes records or one broken line, and the last line is read."""
+    from cacheprefix.audit import audit
+
+    path = write(tmp_path_factory.mktemp("log") / "log.jsonl", [*entries, ALL["native"]])
+    with audit([path]) as found:
+        assert found.totals.broken_count <= len(entries)
+        assert any(row.view["place"].endswith(f":{len(entries) + 1}") for row in found.rows)
