@@ -134,8 +134,8 @@ class Team:
     calls: Counter[tuple[bytes, ...]] = field(default_factory=Counter)
     """How many requests have each system."""
     union: tuple[Section, ...] | None = None
-    cut: tuple[int, str] | None = None
-    """Leading system sections all have, and what the next one of all begins with."""
+    cut: tuple[tuple[bytes, ...], str] | None = None
+    """Digests of the leading system sections all have, and what the next one of all begins with."""
 
     def unite(self) -> tuple[Section, ...]:
         """All tools by name, the first of each name."""
@@ -147,8 +147,8 @@ class Team:
             self.union = tuple(named[name] for name in sorted(named))
         return self.union
 
-    def common(self) -> tuple[int, str]:
-        """How much of the system is the same for (nearly) all requests: sections, and text of the next one.
+    def common(self) -> tuple[tuple[bytes, ...], str]:
+        """How much of the system is the same for (nearly) all requests: sections by digest, and text of the next one.
 
         Systems that few requests have do not count, so one odd request does not undo what the others share.
         """
@@ -164,7 +164,7 @@ class Team:
                 length = min(shared_characters(texts[0], other) for other in texts)
                 # Whole lines only: a role must not begin in the middle of a sentence.
                 text = texts[0][: texts[0].rfind("\n", 0, length) + 1]
-            self.cut = (sections, text)
+            self.cut = (_digests(first[:sections]), text)
         return self.cut
 
     def _usual(self) -> list[tuple[bytes, ...]]:
@@ -241,10 +241,11 @@ def roles_to_tail(team: Team, laid: Laid) -> Laid:
     if len(team.systems) < 2:
         return laid
     prompt = laid.prompt
-    kept, text = team.common()
+    shared, text = team.common()
+    kept = len(shared)
     system = prompt.tier("system")
-    following = system[kept] if len(system) > kept else None
-    if len(system) < kept or (text and (following is None or not following.text.startswith(text))):
+    following = system[kept].text if len(system) > kept else ""
+    if _digests(system[:kept]) != shared or not following.startswith(text):
         return laid  # One of the odd ones: it shares nothing with the others as it is.
     head = list(system[:kept])
     rest = [one.text for one in system[kept:]]
