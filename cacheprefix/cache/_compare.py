@@ -102,9 +102,10 @@ def _content(own: Record, before: Record, equal: int, shared: int, common: int, 
     if found is None:
         return None
     prefix = own.totals[equal - 1] if equal else 0
-    tokens = prefix + found.behind + found.touched
+    # Where nothing stands behind the change it cost nothing that this request still has.
+    tokens = prefix + found.behind + found.touched if found.behind or found.touched else 0
     reachable = own.totals[shared - 1] if shared else 0
-    if shared > equal and reachable >= tokens and not rewritten:
+    if shared > equal and reachable >= max(prefix, tokens) and not rewritten:
         return None
     if not found.cause.startswith("history") and not _related(own, before, common, found):
         return None

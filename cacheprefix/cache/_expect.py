@@ -251,8 +251,8 @@ def _units(request: Request, found: Marks, part: int, sibling: Node | None) -> O
     if whole < known:
         life = path[known - 1].life
         waiting = life is not None and _state(life, now) != "hit"
-        reason = _state(life, now) if waiting else "breakpoint_after_change"
-        place = known - 1
+        # A beginning becomes a unit only when a second request has it: until then it is cold for everyone.
+        reason, place = (_state(life, now), known - 1) if waiting else ("cold_start", None)
     if read < max(request.profile.min_tokens, 1):
         read = whole = 0
     return Outlook(read, whole, reason, place, {}, ends, found, part, sibling, whole, common)

@@ -22,6 +22,8 @@ _NOISE_SCALED = 0.25
 _NOISE_GUESSED = 0.35
 _NEAR = 0.15
 """A last breakpoint that leaves less than this share of what is common uncovered stands well enough."""
+_SLIGHT = 0.05
+"""So little of what is common that it does not matter when it was too old or too young to be read."""
 _FIRST_CALLS: frozenset[Cause] = frozenset({"breakpoint_after_change", "breakpoint_missing"})
 """Causes that an agent's first call may have without an alarm: it never had more to read."""
 
@@ -157,7 +159,7 @@ def _reason(sight: Sight, record: Record, profile: Profile) -> _Reason:
     if profile.match == "block":
         known = sight.shared_tokens
         tokens = known - known % profile.block_tokens
-    if seen.reason in _FIRST_CALLS and tokens - seen.read < _NEAR * tokens:
+    if tokens - seen.read < (_NEAR if seen.reason in _FIRST_CALLS else _SLIGHT) * tokens:
         return _Reason("hit", seen.read)
     if tokens < profile.min_tokens:
         return _Reason("cold_start" if sight.first else "below_minimum", seen.read)

@@ -22,7 +22,7 @@ from cacheprefix.profiles import Profile, Usage, default_registry
 from cacheprefix.prompt import CountTokens, Memo, Prompt, decode, encode, estimate_tokens
 from cacheprefix.server import ProviderCache, RefusedError
 
-RULES = ("exact", "openai", "openai-5.6", "openai-5.6-prefix", "anthropic")
+RULES = ("exact", "openai", "openai-5.6", "openai-5.6-prefix", "anthropic", "deepseek")
 
 CONTENT = (
     "tools_changed", "tools_reordered", "system_changed", "history_edited", "history_reordered",
@@ -43,9 +43,12 @@ Body = dict[str, Any]
 def causes_for(rules: str) -> tuple[str, ...]:
     """The causes that can happen under a rule set."""
     found = [*CONTENT, "model_changed", "scope_changed", "provider_miss", "unreported"]
+    if rules not in ("exact", "deepseek"):
+        found += ["ttl_expired", "below_minimum"]
     if rules != "exact":
-        found += ["settings_changed", "ttl_expired", "below_minimum"]
-    found.append("concurrent_cold_start")
+        found.append("settings_changed")
+    if rules != "deepseek":
+        found.append("concurrent_cold_start")
     if rules == "anthropic":
         found += MARKS
     if rules.startswith("openai-5.6"):
@@ -225,7 +228,9 @@ def api_of(rules: str) -> str:
 
 def model_of(rules: str) -> str:
     """A model that the rule set is for."""
-    return {"anthropic": "claude-sonnet-4-5", "openai": "gpt-5.1"}.get(rules, "gpt-5.6" if "5.6" in rules else "exact")
+    return {"anthropic": "claude-sonnet-4-5", "openai": "gpt-5.1", "deepseek": "deepseek-chat"}.get(
+        rules, "gpt-5.6" if "5.6" in rules else "exact"
+    )
 
 
 def undisturbed(seed: int, rules: str, material: Sequence[Sequence[Body]] = ()) -> Case:
