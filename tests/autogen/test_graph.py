@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.server import Latency
 from cacheprefix_autogen import session_of, wrap
 from cacheprefix_autogen._transcript import Transcript, View
 
@@ -138,3 +139,19 @@ async def test_a_failing_branch_leaves_the_others_whole(provide, new_client):
     with pytest.raises(RuntimeError, match="beta is ill"):
         await team.run(task=TASK)
     assert session.failures == {}
+
+
+async def test_branches_that_start_together_on_a_cold_prefix_follow_one_leader(provide, new_client):
+    """Without a lead node one branch goes ahead, and the others read what it wrote."""
+    provider = provide("openai", Says(), latency=Latency(base=0.05, scale=1.0))
+    branches = [role(name, new_client(provider)) for name in BRANCHES]
+    join = role("join", new_client(provider))
+    builder = DiGraphBuilder()
+    for node in (*branches, join):
+        builder.add_node(node)
+    for branch in branches:
+        builder.add_edge(branch, join)
+    await wrap(GraphFlow([*branches, join], builder.build())).run(task=TASK)
+    reads = [record.outcome.read_tokens for record in provider.requests]
+    assert reads[0] == 0
+    assert all(read > 2000 for read in reads[1:])
