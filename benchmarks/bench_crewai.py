@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
+import datetime as dt
 import json
 import logging
 import platform
@@ -22,12 +22,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.crewai_workloads import WORKLOADS, Workload, new_llm
 from cacheprefix import Session
 from cacheprefix.profiles import Profile, cost_units, default_registry, normalise_usage
 from cacheprefix.server import Latency, Record, SimulatedProvider
 from cacheprefix_crewai import install
-
-from benchmarks.crewai_workloads import WORKLOADS, Workload, new_llm
 
 RESULTS = Path(__file__).parent / "results" / "crewai.json"
 
@@ -136,7 +135,8 @@ def table(rows: Sequence[dict[str, Any]], *, markdown: bool) -> str:
             cells.append(
                 "-"
                 if row is None
-                else f"{row['unmodified']['cost_units']:,.0f} -> {row['shared']['cost_units']:,.0f} = {row['ratio']:.2f}"
+                else f"{row['unmodified']['cost_units']:,.0f} -> {row['shared']['cost_units']:,.0f} "
+                f"= {row['ratio']:.2f}"
             )
         lines.append(cells)
     if markdown:
@@ -144,7 +144,9 @@ def table(rows: Sequence[dict[str, Any]], *, markdown: bool) -> str:
         return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *lines))
     widths = [max(len(cells[i]) for cells in (head, *lines)) for i in range(len(head))]
     return "\n".join(
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(cells, widths)))
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(cells, widths, strict=True))
+        )
         for cells in (head, *lines)
     )
 
@@ -169,7 +171,7 @@ def main() -> int:
     rows = measure(options.names, [one for one in RULES if not options.rules or one.rules in options.rules])
     result = {
         "version": 1,
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         "versions": {
             "python": platform.python_version(),
             **{name: version(name) for name in ("crewai", "openai", "anthropic")},

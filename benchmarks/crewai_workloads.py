@@ -66,7 +66,9 @@ class SearchInput(BaseModel):
     """Arguments of the search."""
 
     query: str = Field(description="What to look for, in a few precise words.")
-    region: str = Field(default="all", description="Region to limit the search to, or 'all' for every region.")
+    region: str = Field(
+        default="all", description="Region to limit the search to, or 'all' for every region."
+    )
 
 
 class SearchTool(BaseTool):
@@ -94,7 +96,9 @@ class TableTool(BaseTool):
     """Gives a table of figures."""
 
     name: str = "metric_table"
-    description: str = "Give a table of one metric by year and segment, with the change against the year before."
+    description: str = (
+        "Give a table of one metric by year and segment, with the change against the year before."
+    )
     args_schema: type[BaseModel] = TableInput
 
     def _run(self, metric: str, years: int = 5) -> str:
@@ -111,7 +115,9 @@ class StyleTool(BaseTool):
     """Gives the style rules."""
 
     name: str = "style_guide"
-    description: str = "Give the house rules of style and structure for a kind of document that goes to the board."
+    description: str = (
+        "Give the house rules of style and structure for a kind of document that goes to the board."
+    )
     args_schema: type[BaseModel] = StyleInput
 
     def _run(self, kind: str) -> str:
@@ -143,7 +149,10 @@ PLANS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("search_market_data", {"query": "service growth of district heating suppliers"}),
         ("search_market_data", {"query": "tenders of utilities in the north", "region": "north"}),
     ),
-    "analysis": (("metric_table", {"metric": "service revenue"}), ("metric_table", {"metric": "orders", "years": 3})),
+    "analysis": (
+        ("metric_table", {"metric": "service revenue"}),
+        ("metric_table", {"metric": "orders", "years": 3}),
+    ),
     "writing": (("style_guide", {"kind": "memo"}),),
     "dump": (("whole_document", {"name": "annual report"}),),
     "none": (),
@@ -179,7 +188,9 @@ class CrewModel:
             plan = plans[0] if "Crew Manager" in text else plan
         forced = "Now it's time you MUST give" in request.tail or request.asked.choice == "none"
         react = "Action Input: the input to the action" in text
-        rounds = request.rounds if not react else text.count("\nObservation: ") + text.count("\nObservation:\n")
+        rounds = (
+            request.rounds if not react else text.count("\nObservation: ") + text.count("\nObservation:\n")
+        )
         rounds = rounds - 1 if react and rounds else rounds
         step = None if forced or not self._tools else self._step(plan, rounds, request, react=react)
         if step is not None and react:
@@ -200,7 +211,11 @@ class CrewModel:
                 return None
             task = f"Do your part of the work for the board (plan {plan})."
             context = f"The board needs this soon. {prose(60, len(plan))}"
-            return "delegate_work_to_coworker", {"task": task, "context": context, "coworker": COWORKERS[plan]}
+            return "delegate_work_to_coworker", {
+                "task": task,
+                "context": context,
+                "coworker": COWORKERS[plan],
+            }
         steps = PLANS[plan]
         if self._obstinate:
             return steps[rounds % len(steps)] if steps else None
@@ -225,7 +240,12 @@ def agents(
     """The three specialists. ``own_tools`` gives each only what it needs, ``one_llm`` one model object to all."""
     shared = llm() if one_llm else None
     rows = (
-        ("Senior Market Researcher", "Find reliable facts on the market", "You have read every study in the trade.", 0),
+        (
+            "Senior Market Researcher",
+            "Find reliable facts on the market",
+            "You have read every study in the trade.",
+            0,
+        ),
         ("Financial Analyst", "Turn facts into figures that hold", "You audited utilities for ten years.", 1),
         ("Report Writer", "Write what the board reads to the end", "You were a journalist before.", 2),
     )
@@ -239,18 +259,30 @@ def agents(
                 backstory=backstory,
                 llm=shared or llm(),
                 tools=[kind() for kind in kinds],
-                **{"allow_delegation": False, "verbose": False, "respect_context_window": False, "use_better_compaction": False, **options},
+                **{
+                    "allow_delegation": False,
+                    "verbose": False,
+                    "respect_context_window": False,
+                    "use_better_compaction": False,
+                    **options,
+                },
             )
         )
     return made
 
 
-def tasks(who: Sequence[Agent | None], *, brief: bool = True, item: bool = False, **options: Any) -> list[Task]:
+def tasks(
+    who: Sequence[Agent | None], *, brief: bool = True, item: bool = False, **options: Any
+) -> list[Task]:
     """The three tasks."""
     about = "\n\nThe brief:\n{brief}\n\nKeep to the brief." if brief else ""
     about += "\nThe region is (item {item})." if item else ""
     rows = (
-        ("research", "Collect the facts that the question needs, with sources.", "A list of facts with sources."),
+        (
+            "research",
+            "Collect the facts that the question needs, with sources.",
+            "A list of facts with sources.",
+        ),
         ("analysis", "Work out what the facts mean in figures.", "A table of figures with one line on each."),
         ("writing", "Write the memo for the board.", "A memo of one page."),
     )
@@ -268,7 +300,15 @@ def tasks(who: Sequence[Agent | None], *, brief: bool = True, item: bool = False
 
 def crew(who: Sequence[Agent], what: Sequence[Task], **options: Any) -> Crew:
     """A crew without output on the terminal."""
-    return Crew(**{"agents": list(who), "tasks": list(what), "process": Process.sequential, "verbose": False, **options})
+    return Crew(
+        **{
+            "agents": list(who),
+            "tasks": list(what),
+            "process": Process.sequential,
+            "verbose": False,
+            **options,
+        }
+    )
 
 
 def _sequential(brief: str = BRIEF, **options: Any) -> Build:
@@ -352,7 +392,7 @@ def _guardrail(llm: NewLLM) -> tuple[Any, Callable[[], Any]]:
     who = agents(llm)
     tried: set[str] = set()
 
-    def check(output):
+    def check(output: Any):  # noqa: ANN202 - CrewAI takes no return type but its own spelling
         name = output.raw[:40]
         first = name not in tried
         tried.add(name)
@@ -384,7 +424,7 @@ def _awaited(llm: NewLLM) -> tuple[Any, Callable[[], Any]]:
 def _unrelated(llm: NewLLM) -> tuple[Any, Callable[[], Any]]:
     who = agents(llm, own_tools=True)
     made = crew(who, tasks(who, brief=False))
-    return made, lambda: made.kickoff()
+    return made, made.kickoff
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+
 from benchmarks.crewai_workloads import BRIEF, agents, crew, tasks
 from cacheprefix import Session, wrap
 from cacheprefix.errors import SetupError
@@ -15,6 +16,7 @@ INPUTS = {"brief": BRIEF}
 
 
 def run(provider: Any, team: Any) -> list[bytes]:
+    """Kick off once; the bodies as they came."""
     provider.reset()
     team.kickoff(inputs=INPUTS)
     return [record.body for record in provider.requests]
@@ -159,7 +161,7 @@ def test_copies_of_a_kickoff_for_each_are_part_of_the_installation(provide, new_
     """Every run sends forks, on OpenAI natively and through LiteLLM, whose models are made anew by a copy."""
     for kind in ("openai", "litellm"):
         provider = provide("openai")
-        who = agents(lambda: new_llm(provider, kind))
+        who = agents(lambda provider=provider, kind=kind: new_llm(provider, kind))
         team = crew(who, tasks(who, item=True))
         with install(team) as installed:
             team.kickoff_for_each(inputs=[{"brief": BRIEF, "item": item} for item in ("north", "south")])

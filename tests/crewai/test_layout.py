@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+
 from benchmarks.crewai_workloads import BRIEF, COWORKERS, CrewModel, agents, crew, tasks
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.prompt import common_prefix, decode
@@ -13,6 +14,7 @@ from cacheprefix_crewai import install
 
 
 def bodies(provider: Any) -> list[dict[str, Any]]:
+    """The recorded request bodies, in order of arrival."""
     return [json.loads(record.body) for record in provider.requests]
 
 
@@ -150,9 +152,8 @@ def test_a_tool_call_where_none_is_allowed_is_refused_and_asked_again(provide, n
 def test_tool_call_ids_follow_from_their_place(ran) -> None:
     """Two runs with different ids from the provider send the same bytes."""
     _, provider, _ = ran()
-    ids = [
-        call["id"] for body in bodies(provider) for message in body["messages"] for call in message.get("tool_calls") or ()
-    ]
+    messages = [message for body in bodies(provider) for message in body["messages"]]
+    ids = [call["id"] for message in messages for call in message.get("tool_calls") or ()]
     assert ids
     assert set(ids) <= {"call_0001", "call_0002"}
 

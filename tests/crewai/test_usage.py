@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+
 from benchmarks.crewai_workloads import (
     BRIEF,
     CrewModel,
@@ -25,6 +26,7 @@ INPUTS = {"brief": BRIEF}
 
 
 def bodies(provider: Any) -> list[dict[str, Any]]:
+    """The recorded request bodies, in order of arrival."""
     return [json.loads(record.body) for record in provider.requests]
 
 
@@ -32,9 +34,10 @@ def bodies(provider: Any) -> list[dict[str, Any]]:
 def ran(provide, new_llm):
     """``ran(kind)`` runs the three specialists installed; the installation and the provider."""
 
-    def go(kind: str = "openai", session: Session | None = None, model: Any = None, tools: bool = True, **options: Any):
+    def go(kind: str = "openai", session: Session | None = None, model: Any = None, **options: Any):
+        with_tools = options.pop("tools", True)
         provider = provide("anthropic" if "anthropic" in kind else "openai", model)
-        who = agents(lambda: new_llm(provider, kind, **options), tools=tools)
+        who = agents(lambda: new_llm(provider, kind, **options), tools=with_tools)
         team = crew(who, tasks(who))
         with install(team, session) as installed:
             team.kickoff(inputs=INPUTS)
@@ -140,7 +143,7 @@ def test_decisions_are_kept_for_a_later_process(provide, new_llm) -> None:
     for limit in (400, 90_000):
         provider = provide("openai")
         session = Session(budget=ToolResultBudget(max_tokens=limit))
-        who = agents(lambda: new_llm(provider))
+        who = agents(lambda provider=provider: new_llm(provider))
         who[0].tools = [DumpTool(size=2_000)]
         made = tasks(who)
         made[0].description = made[0].description.replace("(plan research)", "(plan dump)")
@@ -180,9 +183,8 @@ def test_a_failure_of_ours_sends_the_applications_own_request(provide, new_llm, 
         raise RuntimeError("on purpose")
 
     monkeypatch.setattr("cacheprefix_crewai._binding.settle", broken)
-    with install(team) as installed:
-        with pytest.warns(UserWarning, match="layout"):
-            team.kickoff(inputs=INPUTS)
+    with install(team) as installed, pytest.warns(UserWarning, match="layout"):
+        team.kickoff(inputs=INPUTS)
     assert [body["messages"] for body in bodies(provider)] == before
     assert installed.session.failures["layout"] == 8
 

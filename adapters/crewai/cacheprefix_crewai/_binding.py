@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.prefix import Gate, Pass
-
 from cacheprefix_crewai._budget import shorten
 from cacheprefix_crewai._frame import BREAKPOINT, Frame, Opening, opening_of
 from cacheprefix_crewai._settle import settle

@@ -7,7 +7,7 @@ changes every request from its beginning. A result within the budget is never de
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.context import apply, views_of
@@ -26,7 +26,8 @@ def shorten(session: Session, conversation: str, messages: list[Any], model: str
         return messages
 
     def work() -> list[Any]:
-        decisions = session.shorten(kept, views_of(messages, "openai-chat", lambda text: session.count(text, model)), model)
+        views = views_of(messages, "openai-chat", lambda text: session.count(text, model))
+        decisions = session.shorten(kept, views, model)
         return list(apply(messages, decisions, "openai-chat")) if decisions else messages
 
     return session.attempt("tool-result budget", work, messages)

@@ -18,7 +18,8 @@ _ASYNC = ("akickoff", "_arun_sequential_process", "_arun_hierarchical_process")
 
 def swap_crew(crew: Any) -> None:
     """Give a crew the class that knows its binding."""
-    object.__setattr__(crew, "__class__", _subclass(type(crew)))
+    kind: Any = type(crew)
+    object.__setattr__(crew, "__class__", _subclass(kind))
 
 
 def unswap_crew(crew: Any) -> None:
@@ -42,7 +43,7 @@ def running(crew: Any) -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=16)
-def _subclass(base: type) -> type:
+def _subclass(base: Any) -> Any:
     own: dict[str, Any] = {
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
@@ -59,7 +60,7 @@ def _subclass(base: type) -> type:
     def copy(self: Any) -> Any:
         from cacheprefix_crewai._install import bind_copy  # noqa: PLC0415 - the two modules know each other
 
-        made = base.copy(self)  # type: ignore[attr-defined]
+        made = base.copy(self)
         binding = binding_of(self)
         if binding is not None:
             binding.session.attempt("crew copy", lambda: bind_copy(binding, made), None)
@@ -68,7 +69,7 @@ def _subclass(base: type) -> type:
     def _create_manager_agent(self: Any) -> Any:
         from cacheprefix_crewai._install import bind_manager  # noqa: PLC0415 - the two modules know each other
 
-        made = base._create_manager_agent(self)  # type: ignore[attr-defined]
+        made = base._create_manager_agent(self)
         binding = binding_of(self)
         if binding is not None:
             binding.session.attempt("manager agent", lambda: bind_manager(binding, self), None)
@@ -76,15 +77,15 @@ def _subclass(base: type) -> type:
 
     def kickoff_for_each(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         with _several(binding_of(self), inputs):
-            return base.kickoff_for_each(self, inputs, *args, **kwargs)  # type: ignore[attr-defined]
+            return base.kickoff_for_each(self, inputs, *args, **kwargs)
 
     async def kickoff_for_each_async(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         with _several(binding_of(self), inputs):
-            return await base.kickoff_for_each_async(self, inputs, *args, **kwargs)  # type: ignore[attr-defined]
+            return await base.kickoff_for_each_async(self, inputs, *args, **kwargs)
 
     async def akickoff_for_each(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         with _several(binding_of(self), inputs):
-            return await base.akickoff_for_each(self, inputs, *args, **kwargs)  # type: ignore[attr-defined]
+            return await base.akickoff_for_each(self, inputs, *args, **kwargs)
 
     for function in (copy, _create_manager_agent, kickoff_for_each, kickoff_for_each_async, akickoff_for_each):
         if hasattr(base, function.__name__):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cacheprefix import Call
-
     from cacheprefix_crewai._sending import Sending
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
-from cacheprefix import Call, Session
-from cacheprefix.errors import SetupError
 from typing_extensions import Self
 
+from cacheprefix import Call, Session
+from cacheprefix.errors import SetupError
 from cacheprefix_crewai._binding import KEY, Binding, Options, binding_of
 from cacheprefix_crewai._budget import unwatch_tools, watch_tools
 from cacheprefix_crewai._crew import is_swapped, swap_crew, unswap_crew
@@ -100,7 +100,8 @@ def install(
     binding = Binding(session, options, _conversation(crew, agents))
     if session.mode == "fork":
         session.adopt_system(SYSTEM)
-        found = session.attempt("tools", lambda: _tools(crew, agents), [])
+        none: list[dict[str, Any]] = []
+        found = session.attempt("tools", lambda: _tools(crew, agents), none)
         binding.union = adopt(session, found)
         if session.budget is not None:
             watch_tools(binding)
@@ -218,7 +219,8 @@ def _bind_llm(binding: Binding, owner: Any, name: str, *, copy: bool) -> None:
 
     llm = getattr(owner, name, None)
     if isinstance(llm, str) and name in ("manager_llm", "planning_llm"):
-        llm = binding.session.attempt(name, lambda: _made(binding, owner, name, llm), None)
+        model = llm
+        llm = binding.session.attempt(name, lambda: _made(binding, owner, name, model), None)
     if isinstance(llm, BaseLLM) and swap(llm, binding) and not copy:
         binding.undo.append(lambda: unswap(llm, binding))
 
@@ -257,12 +259,12 @@ def _caller(wanted: Any) -> Any:
     """The crew on the stack that has this callback: CrewAI gives callbacks the inputs only."""
     from crewai import Crew  # noqa: PLC0415 - CrewAI loads slowly
 
-    frame = sys._getframe(1)  # noqa: SLF001 - the only way from a callback to its crew
+    frame: Any = sys._getframe(1)  # the only way from a callback to its crew
     while frame is not None:
         for value in (frame.f_locals.get("crew"), frame.f_locals.get("self")):
             if isinstance(value, Crew) and any(one is wanted for one in value.before_kickoff_callbacks):
                 return value
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
 
 

@@ -52,7 +52,8 @@ def swap(llm: Any, binding: Binding) -> bool:
     if not isinstance(owners, Owners):
         owners = Owners()
         vars(llm)[KEY] = owners
-        object.__setattr__(llm, "__class__", _subclass(type(llm), kind))
+        own: Any = type(llm)
+        object.__setattr__(llm, "__class__", _subclass(own, kind))
     owners.add(binding)
     return True
 
@@ -82,7 +83,7 @@ def _open(
 
 
 @functools.lru_cache(maxsize=64)
-def _subclass(base: type, kind: str) -> type:
+def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one piece
     def call(
         self: Any,
         messages: Any,
@@ -96,12 +97,12 @@ def _subclass(base: type, kind: str) -> type:
         rest = (callbacks, available_functions, from_task, from_agent, response_model)
         sending = _open(self, messages, tools, from_task, from_agent, response_model)
         if sending is None:
-            return base.call(self, messages, tools, *rest)  # type: ignore[attr-defined]
+            return base.call(self, messages, tools, *rest)
         sending.enter()
         while True:
             token = SENDING.set(sending)
             try:
-                result = base.call(self, sending.messages, sending.tools, *rest)  # type: ignore[attr-defined]
+                result = base.call(self, sending.messages, sending.tools, *rest)
             except BaseException:
                 sending.failed()
                 raise
@@ -126,12 +127,12 @@ def _subclass(base: type, kind: str) -> type:
         rest = (callbacks, available_functions, from_task, from_agent, response_model)
         sending = _open(self, messages, tools, from_task, from_agent, response_model)
         if sending is None:
-            return await base.acall(self, messages, tools, *rest)  # type: ignore[attr-defined]
+            return await base.acall(self, messages, tools, *rest)
         await sending.aenter()
         while True:
             token = SENDING.set(sending)
             try:
-                result = await base.acall(self, sending.messages, sending.tools, *rest)  # type: ignore[attr-defined]
+                result = await base.acall(self, sending.messages, sending.tools, *rest)
             except BaseException:
                 sending.failed()
                 raise
@@ -148,36 +149,36 @@ def _subclass(base: type, kind: str) -> type:
     acall._crewai_rate_limit_wrapped = True  # type: ignore[attr-defined]
 
     def _prepare_completion_params(self: Any, *args: Any, **kwargs: Any) -> Any:
-        params = base._prepare_completion_params(self, *args, **kwargs)  # type: ignore[attr-defined]
+        params = base._prepare_completion_params(self, *args, **kwargs)
         api: Api = "anthropic" if kind == "anthropic" else "openai-chat"
         return _begun(self, params, api, functools.partial(_original, self, kind))
 
     def _prepare_responses_params(self: Any, *args: Any, **kwargs: Any) -> Any:
-        params = base._prepare_responses_params(self, *args, **kwargs)  # type: ignore[attr-defined]
+        params = base._prepare_responses_params(self, *args, **kwargs)
         return _begun(self, params, "openai-responses", functools.partial(_original_responses, self))
 
     def _original(self: Any, of: str, messages: Any, tools: Any) -> Any:
         if of == "openai":
-            return base._prepare_completion_params(self, base._format_messages(self, messages), tools)  # type: ignore[attr-defined]
+            return base._prepare_completion_params(self, base._format_messages(self, messages), tools)
         if of == "anthropic":
-            formatted, system = base._format_messages_for_anthropic(self, messages)  # type: ignore[attr-defined]
-            return base._prepare_completion_params(self, formatted, system, tools)  # type: ignore[attr-defined]
-        return base._prepare_completion_params(self, messages, tools, True)  # type: ignore[attr-defined]  # noqa: FBT003
+            formatted, system = base._format_messages_for_anthropic(self, messages)
+            return base._prepare_completion_params(self, formatted, system, tools)
+        return base._prepare_completion_params(self, messages, tools, True)  # noqa: FBT003
 
     def _original_responses(self: Any, messages: Any, tools: Any) -> Any:
-        return base._prepare_responses_params(self, base._format_messages(self, messages), tools)  # type: ignore[attr-defined]
+        return base._prepare_responses_params(self, base._format_messages(self, messages), tools)
 
     def _track_token_usage_internal(self: Any, usage_data: Any) -> Any:
         sending = SENDING.get()
         if sending is not None:
             sending.reported(usage_data, exact=kind == "litellm")
-        return base._track_token_usage_internal(self, usage_data)  # type: ignore[attr-defined]
+        return base._track_token_usage_internal(self, usage_data)
 
     def _emit_stream_chunk_event(self: Any, *args: Any, **kwargs: Any) -> Any:
         sending = SENDING.get()
         if sending is not None:
             sending.first_token()
-        return base._emit_stream_chunk_event(self, *args, **kwargs)  # type: ignore[attr-defined]
+        return base._emit_stream_chunk_event(self, *args, **kwargs)
 
     own: dict[str, Any] = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
     own |= {"call": call, "acall": acall}

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.prompt import Api, Prompt
-
 from cacheprefix_crewai._events import announce
 from cacheprefix_crewai._frame import Frame, unmarked
 from cacheprefix_crewai._tools import Offer, foreign_call, name_of, offer, with_choice
@@ -15,7 +14,6 @@ from cacheprefix_crewai._tools import Offer, foreign_call, name_of, offer, with_
 if TYPE_CHECKING:
     from cacheprefix.prefix import Pass
     from cacheprefix.session import Turn
-
     from cacheprefix_crewai._binding import Binding
 
 _REFUSAL = (
@@ -186,9 +184,8 @@ class Sending:
         session = self.binding.session
         session.note(f"{self.agent}: called a tool where it has none; the call was refused and asked again")
         if self.tried:
-            return Sending(
-                self.binding, self.llm, _clean(self, messages), tools, messages, tools, self.agent, self.task, tried=True
-            )
+            own = (self.binding, self.llm, _clean(self, messages), tools, messages, tools)
+            return Sending(*own, self.agent, self.task, tried=True)
         again = [*self.messages, {"role": "user", "content": _REFUSAL}]
         return replace(self, messages=again, turn=None, usage=None, passed=None, tried=True)
 
@@ -214,12 +211,12 @@ def _for_litellm(params: dict[str, Any]) -> dict[str, Any]:
         plain = {key: value for key, value in block.items() if key != "prompt_cache_breakpoint"}
         return {**plain, "cache_control": {"type": "ephemeral", **({"ttl": ttl} if ttl else {})}}
 
-    messages = []
-    for message in params["messages"]:
+    def rewritten(message: Any) -> Any:
         content = message.get("content")
-        if isinstance(content, list):
-            message = {**message, "content": [changed(block) for block in content]}
-        messages.append(message)
+        blocks = isinstance(content, list)
+        return {**message, "content": [changed(block) for block in content]} if blocks else message
+
+    messages = [rewritten(message) for message in params["messages"]]
     return {**{k: v for k, v in params.items() if k != "prompt_cache_options"}, "messages": messages}
 
 

@@ -7,7 +7,6 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.prompt import dumps
-
 from cacheprefix_crewai._frame import Frame, Opening, tail_of
 from cacheprefix_crewai._material import MIN_CHARS, Piece, common_blocks, given_inputs, referred, used
 from cacheprefix_crewai._tools import Offer, name_of, offer
@@ -51,7 +50,18 @@ def settle(
     system = "\n\n".join(part for part in (opened, moved.strip("\n"), *(piece.block for piece in pieces)) if part)
     every = [*pieces, *log]
     tail = tail_of(session, role, opening, every, moved, offered, tools)
-    frame = Frame(role, name, opening, tools, True, offered, system, tuple(log), tail, text_mode)
+    frame = Frame(
+        role,
+        name,
+        opening,
+        tools,
+        forked=True,
+        offer=offered,
+        system=system,
+        log=tuple(log),
+        tail=tail,
+        text_mode=text_mode,
+    )
     if not _worthwhile(binding, model, frame, crew, task, pieces, moved, texts):
         return plain
     return frame

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,9 +100,9 @@ def coworkers_note(tools: Sequence[Any] | None) -> str:
     for tool in tools or ():
         if name_of(tool) in DELEGATION:
             text = str(tool.get("function", tool).get("description", ""))
-            start = text.find("coworkers: ")
-            if start >= 0:
-                return f"Coworkers you can turn to: {text[start + 11:].split(chr(10), 1)[0].split('. ', 1)[0].rstrip('.')}."
+            named = text.partition("coworkers: ")[2].partition("\n")[0].strip()
+            if named:
+                return f"Coworkers you can turn to: {named}."
     return ""
 
 
@@ -127,15 +127,14 @@ def canonical_ids(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
     The provider draws them at random, and CrewAI sends them back in every later request of the loop.
     """
     ids: dict[str, str] = {}
-    changed: list[Any] = []
-    for message in messages:
+
+    def changed(message: Mapping[str, Any]) -> Any:
         calls = message.get("tool_calls")
         if calls:
-            message = {**message, "tool_calls": [_renamed(call, "id", ids) for call in calls]}
-        elif message.get("role") == "tool":
-            message = _renamed(message, "tool_call_id", ids, known=True)
-        changed.append(message)
-    return changed
+            return {**message, "tool_calls": [_renamed(call, "id", ids) for call in calls]}
+        return _renamed(message, "tool_call_id", ids, known=True) if message.get("role") == "tool" else message
+
+    return [changed(message) for message in messages]
 
 
 def _renamed(item: Any, field: str, ids: dict[str, str], *, known: bool = False) -> Any:
@@ -145,7 +144,7 @@ def _renamed(item: Any, field: str, ids: dict[str, str], *, known: bool = False)
     return {**item, field: ids.setdefault(found, f"call_{len(ids) + 1:04d}")}
 
 
-def foreign_call(result: Any, parse: Callable[[Any], str] = str) -> bool:
+def foreign_call(result: Any) -> bool:
     """Whether a model's answer is a list of tool calls."""
     return isinstance(result, list) and bool(result) and not isinstance(result[0], str)
 
