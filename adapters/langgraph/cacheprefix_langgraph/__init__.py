@@ -14,10 +14,17 @@ if TYPE_CHECKING:
     from cacheprefix_langgraph._model import wrap_model
     from cacheprefix_langgraph._node import forked
     from cacheprefix_langgraph._state import PrefixState
+    from cacheprefix_langgraph._subgraph import subgraph
 
-_HOMES = {"PrefixMiddleware": "_middleware", "PrefixState": "_state", "forked": "_node", "wrap_model": "_model"}
+_HOMES = {
+    "PrefixMiddleware": "_middleware",
+    "PrefixState": "_state",
+    "forked": "_node",
+    "subgraph": "_subgraph",
+    "wrap_model": "_model",
+}
 
-__all__ = ["PrefixMiddleware", "PrefixState", "forked", "wrap_model"]
+__all__ = ["PrefixMiddleware", "PrefixState", "forked", "subgraph", "wrap_model"]
 
 
 def __getattr__(name: str) -> object:

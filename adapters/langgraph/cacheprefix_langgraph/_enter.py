@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from langchain_core.runnables.config import ensure_config
+from langchain_core.runnables.config import RunnableConfig, ensure_config
 
 from cacheprefix import Session
 from cacheprefix.prompt import loads
 from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten, thread_of
 from cacheprefix_langgraph._rewrite import rewrite
-from cacheprefix_langgraph._sending import SENDING, SESSION, VIEWS, Sending
+from cacheprefix_langgraph._sending import ROLE, SENDING, SESSION, VIEWS, Sending
+from cacheprefix_langgraph._state import conversation_of, ledger_in
 from cacheprefix_langgraph._tools import allowed_choice, name_of
 
 
@@ -22,6 +23,8 @@ def enter(model: Any, given: Any, config: Any, kwargs: dict[str, Any]) -> tuple[
     if frame is not None and not session.related(frame.session):
         frame = None
     settled = ensure_config(config)
+    if ROLE in model.__dict__:
+        frame = session.attempt("role", lambda: _bound(model, session, settled), frame)
     sending = Sending(frame, None, kwargs.get("tools"), frame.conversation if frame else thread_of(settled))
     token = SENDING.set(sending)
     if session.mode == "observe":
@@ -37,6 +40,15 @@ def enter(model: Any, given: Any, config: Any, kwargs: dict[str, Any]) -> tuple[
         return given, kwargs, token
     changed = session.attempt("rewrite", lambda: _rewritten(model, given, kwargs, frame, sending), None)
     return (given, kwargs, token) if changed is None else (*changed, token)
+
+
+def _bound(model: Any, session: Session, config: RunnableConfig) -> Frame:
+    """The fork of the role that the model was bound to."""
+    role, instruction = model.__dict__[ROLE]
+    thread = thread_of(config)
+    read = (config.get("configurable") or {}).get("__pregel_read")
+    state = conversation_of(session, thread, ledger_in(None, session) if read is not None else None)
+    return Frame(session=session, role=role, instruction=instruction, conversation=thread, state=state)
 
 
 def _rewritten(
@@ -97,10 +109,21 @@ def _worth(model: Any, done: Rewritten, frame: Frame) -> bool:
     """Whether the shared part is long enough to be cached; a conversation that once was, stays so."""
     session = frame.session
     name = _model_name(model)
+    end = len(done.messages) - done.own - (1 if done.tail and not frame.pinned else 0)
+    shared = sum(session.count(message.text, name) for message in done.messages[:end])
+    moved = (f"{frame.conversation}\0{frame.role}", name, "moved")
+    known = session.shared.sharing
+    if done.tail and moved not in known and session.count(done.tail, name) > shared:
+        session.note(
+            f"role {frame.role!r} brings more text of its own than it shares with others, and is left as it is "
+            "until the conversation is longer"
+        )
+        return False
 
     def tokens() -> int:
-        end = len(done.messages) - done.own - (1 if done.tail and not frame.pinned else 0)
-        shared = sum(session.count(message.text, name) for message in done.messages[:end])
         return shared + sum(session.count(tool.schema.decode(), name) for tool in session.prefix.tools)
 
-    return session.shares(frame.conversation, name, tokens)
+    if not session.shares(frame.conversation, name, tokens):
+        return False
+    known.add(moved)
+    return True

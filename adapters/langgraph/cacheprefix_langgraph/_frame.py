@@ -33,6 +33,8 @@ class Frame:
     """Role text before the role's own messages rather than at the very end."""
     volatile: Mapping[str, str] = field(default_factory=dict)
     policy: ForkPolicy | None = None
+    base: str | None = None
+    """System text in place of the prefix's own, for an agent that shares with its own forks only."""
     state: Conversation | None = None
     """The conversation's ledger, merged from the graph's state."""
 

@@ -40,7 +40,8 @@ class PrefixMiddleware(AgentMiddleware):
     ``role`` names the agent in the prompt and in reports. ``tools`` names the tools it may use; by default
     those it was created with. With ``pinned=True`` the role's text stands where the agent was entered, before
     its own tool loop: cheaper when the loop is not handed on to other agents; by default it is at the very
-    end, so that everything the agent reads can be shared with those who come after it.
+    end, so that everything the agent reads can be shared with those who come after it. Where the session has no
+    other role, nothing moves: the agent's system text is the prefix, and only what a fork adds to it goes to the end.
     """
 
     state_schema = _State
@@ -59,6 +60,8 @@ class PrefixMiddleware(AgentMiddleware):
         super().__init__()
         self.session = session or Session()
         self.session.adopt_tools((), render)
+        self.session.join(role)
+        self._base: str | None = None
         self.role = role
         self.instruction = instruction
         self.allowed = None if tools is None else tuple(tools)
@@ -138,6 +141,12 @@ class PrefixMiddleware(AgentMiddleware):
             model = wrap_model(model, self.session)
         if self.session.mode == "observe":
             return frame, request.override(model=model)
+        if self.session.alone and not self.instruction:
+            # Nobody else shares, so the agent's own system text is the prefix: its forks begin with it.
+            text = request.system_message.text if request.system_message is not None else ""
+            if self._base is None:
+                self._base = text
+            frame.base = self._base if text.startswith(self._base) else None
         entry = request.state.get(ENTRY) if self.pinned else None
         frame.shared = request.messages[:entry] if isinstance(entry, int) else list(request.messages)
         return frame, request.override(model=model)

@@ -20,6 +20,7 @@ from cacheprefix.errors import SetupError
 from cacheprefix.prefix import FOLLOW
 from cacheprefix_langgraph._enter import enter
 from cacheprefix_langgraph._sending import (
+    ROLE,
     SENDING,
     SESSION,
     TRANSPORT,
@@ -41,11 +42,14 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=BaseChatModel)
 
 
-def wrap_model(model: M, session: Session | None = None) -> M:
+def wrap_model(model: M, session: Session | None = None, *, role: str | None = None, instruction: str = "") -> M:
     """A copy of ``model`` whose calls inside a fork extend the session's shared prefix.
 
     Outside a fork, and in ``observe`` mode, requests are byte-identical to those of ``model``. Wrapping a
     wrapped model with the same session gives it back; with another session the new one takes over.
+
+    With ``role`` every call of the copy is that role's fork, wherever it is made: for prebuilt graphs that call
+    the model in nodes of their own, such as ``create_supervisor(..., model=wrap_model(llm, session, role=...))``.
     Raises ``SetupError`` for anything that is not a LangChain chat model.
     """
     given: object = model
@@ -58,13 +62,16 @@ def wrap_model(model: M, session: Session | None = None) -> M:
     session = session or Session()
     session.adopt_tools((), render)
     known = getattr(model, SESSION, None)
-    if known is session:
+    if known is session and role is None:
         return model
     base = type(model).__mro__[1] if known is not None else type(model)
     copy = model.model_copy()
     object.__setattr__(copy, "__class__", _subclass(base))
     copy.__dict__[SESSION] = session
     copy.__dict__[VIEWS] = Views()
+    if role is not None:
+        copy.__dict__[ROLE] = (role, instruction)
+        session.join(role)
     if session.mode == "fork" and getattr(copy, "stream_usage", False) is None:
         copy.stream_usage = True  # type: ignore[attr-defined]
     return copy

@@ -64,6 +64,7 @@ def forked(
 
     def decorate(function: F) -> F:
         name = role or str(getattr(function, "__name__", type(function).__name__))
+        bound.join(name)
 
         def frame(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Frame:
             state = args[0] if args else kwargs.get("state")
@@ -72,7 +73,7 @@ def forked(
                 session=bound,
                 role=name,
                 instruction=instruction,
-                shared=_messages(state, messages_key),
+                shared=messages_in(state, messages_key),
                 conversation=thread,
                 state=conversation_of(bound, thread, ledger_in(state, bound)),
                 allowed=None if tools is None else tuple(tools),
@@ -122,7 +123,8 @@ def forked(
     return decorate
 
 
-def _messages(state: Any, key: str) -> list[BaseMessage] | None:
+def messages_in(state: Any, key: str) -> list[BaseMessage] | None:
+    """The messages of a state of any shape; None where it has none under that key."""
     value = state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
     if value is None and isinstance(state, list):
         value = state

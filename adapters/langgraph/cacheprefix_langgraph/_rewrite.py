@@ -33,8 +33,10 @@ def rewrite(
     shared = shared_count(rest, frame.shared)
     rest, restored = shortened(rest, frame, views, model)
     text = frame.session.tail_for(frame.role, instruction_of(texts, frame), tools=allowed, volatile=frame.volatile)
-    system = frame.session.prefix.text
-    head: list[BaseMessage] = [SystemMessage(system)] if system else []
+    system = frame.session.prefix.text if frame.base is None else frame.base
+    # The application's own object where it says the same: its markers and form stay.
+    same = lead == 1 and texts[0] == system
+    head: list[BaseMessage] = [messages[0]] if same else [SystemMessage(system)] if system else []
     if not text:
         return Rewritten([*head, *rest], "", len(rest) - shared, texts, restored)
     tail = HumanMessage(text, additional_kwargs={TAIL_KEY: frame.role})
@@ -60,7 +62,7 @@ def shortened(
 
 def instruction_of(texts: Sequence[str], frame: Frame) -> str:
     """The role's text: its own instruction, then its system texts without the shared part in them."""
-    shared = frame.session.prefix.system.strip()
+    shared = (frame.session.prefix.system if frame.base is None else frame.base).strip()
     own = [text.replace(shared, "", 1).strip() if shared else text for text in texts]
     parts = [frame.instruction, *own]
     return "\n\n".join(dict.fromkeys(part for part in parts if part))

@@ -27,6 +27,8 @@ TRANSPORT = ("stream", "stream_options")
 
 SESSION = "__cacheprefix_session__"
 VIEWS = "__cacheprefix_views__"
+ROLE = "__cacheprefix_role__"
+"""Name and instruction of the role that a model was bound to."""
 
 
 @dataclass(slots=True)

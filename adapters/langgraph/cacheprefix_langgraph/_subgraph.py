@@ -1,0 +1,119 @@
+"""``subgraph``: a compiled graph whose model calls are forks, as a node, a supervisor's or a swarm's worker."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from langgraph.prebuilt import ToolNode
+from langgraph.pregel import Pregel
+
+from cacheprefix import Session
+from cacheprefix.errors import SetupError
+from cacheprefix.prefix import ForkPolicy
+from cacheprefix_langgraph._frame import FRAME, Frame, thread_of
+from cacheprefix_langgraph._node import messages_in
+from cacheprefix_langgraph._state import conversation_of, ledger_in
+from cacheprefix_langgraph._tools import render
+
+G = TypeVar("G", bound="Pregel[Any, Any, Any, Any]")
+
+_ENTER = "__cacheprefix_enter__"
+
+
+def subgraph(
+    graph: G,
+    session: Session,
+    *,
+    role: str | None = None,
+    instruction: str = "",
+    messages_key: str = "messages",
+    pinned: bool = False,
+    volatile: Callable[[Any], Mapping[str, str]] | None = None,
+    policy: ForkPolicy | None = None,
+) -> G:
+    """A copy of a compiled graph whose wrapped models' calls are forks of the session's prefix.
+
+    For agents that are added as nodes or given to ``create_supervisor`` and ``create_swarm``: the copy is still a
+    compiled graph, so LangGraph finds, draws, streams and checkpoints it as before. ``role`` defaults to the
+    graph's name. The tools of its tool nodes join the shared union now, before the first request. With
+    ``pinned=True`` the role's text stands where the graph was entered instead of at the very end; see ``forked``.
+    Its models must be wrapped with the same session (``wrap_model``). Raises ``SetupError`` for anything that is
+    not a compiled graph, and ``ToolClashError`` when a tool's name already has another schema.
+    """
+    given: object = graph
+    if not isinstance(given, Pregel):
+        message = (
+            f"subgraph takes a compiled LangGraph graph, found {type(given).__name__}; "
+            "call .compile() first, or decorate a function with forked(...)"
+        )
+        raise SetupError(message)
+    for node in graph.nodes.values():
+        if isinstance(node.bound, ToolNode):
+            session.adopt_tools(list(node.bound.tools_by_name.values()), render)
+    name = role or graph.get_name()
+    session.join(name)
+
+    def enter(state: Any, config: Any) -> Frame:
+        thread = thread_of(config)
+        return Frame(
+            session=session,
+            role=name,
+            instruction=instruction,
+            shared=messages_in(state, messages_key) if pinned else None,
+            conversation=thread,
+            state=conversation_of(session, thread, ledger_in(state, session)),
+            pinned=pinned,
+            volatile=dict(volatile(state)) if volatile is not None else {},
+            policy=policy,
+        )
+
+    copy = graph.copy()
+    base = type(graph).__mro__[1] if _ENTER in graph.__dict__ else type(graph)
+    object.__setattr__(copy, "__class__", _subclass(base))
+    copy.__dict__[_ENTER] = lambda state, config: session.attempt("subgraph", lambda: enter(state, config), None)
+    return copy
+
+
+@functools.lru_cache(maxsize=16)
+def _subclass(base: type[Any]) -> type[Any]:
+    class ForkedGraph(base):  # type: ignore[misc]
+        # ``invoke`` and ``ainvoke`` run these two; neither is a generator, so the fork is entered when it is called.
+        def stream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangGraph's own name
+            return _under(self.__dict__[_ENTER](input, config), base.stream(self, input, config, **kwargs))
+
+        def astream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangGraph's own name
+            return _aunder(self.__dict__[_ENTER](input, config), base.astream(self, input, config, **kwargs))
+
+    ForkedGraph.__name__, ForkedGraph.__qualname__, ForkedGraph.__module__ = (
+        base.__name__,
+        base.__qualname__,
+        base.__module__,
+    )
+    return ForkedGraph
+
+
+def _under(frame: Frame | None, chunks: Iterator[Any]) -> Iterator[Any]:
+    """Iterate with the fork in force only while the graph's own code runs."""
+    while True:
+        token = FRAME.set(frame)
+        try:
+            chunk = next(chunks)
+        except StopIteration:
+            return
+        finally:
+            FRAME.reset(token)
+        yield chunk
+
+
+async def _aunder(frame: Frame | None, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    while True:
+        token = FRAME.set(frame)
+        try:
+            chunk = await chunks.__anext__()
+        except StopAsyncIteration:
+            return
+        finally:
+            FRAME.reset(token)
+        yield chunk
