@@ -92,13 +92,15 @@ def _parts(audit: Audit, *, previous: bool) -> Iterator[_Table | _Lines]:
 
 
 def _savings(audit: Audit) -> tuple[tuple[str, ...], ...]:
-    price = audit.totals.usd_per_unit
+    """Cost units are those of the calls that were played again; USD is the whole log's, in the same proportion."""
+    paid = audit.totals.all
     now = audit.what_if[0].cost_units_now
+    price = paid.usd / now if now and paid.priced == paid.calls else None
     rows = [("as it is", _number(now), "", _money(None if price is None else now * price))]
     for saving in audit.what_if:
         then = saving.cost_units_then
         share = 1 - then / now if now else 0.0
-        shown = "none" if abs(share) < 0.0005 else f"{share:.1%}" if share > 0 else f"{-share:.1%} dearer"
+        shown = f"{share:.1%}" if share >= 0.0005 else "none"
         rows.append((CHANGES[saving.change], _number(then), shown, _money(None if price is None else then * price)))
     return tuple(rows)
 

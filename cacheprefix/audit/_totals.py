@@ -139,13 +139,6 @@ class Totals:
             key=lambda group: (-(group.lost_usd or 0.0), -group.lost_tokens, group.cause, group.path or ""),
         )
 
-    @property
-    def usd_per_unit(self) -> float | None:
-        """Average price of one cost unit over the calls whose price is known."""
-        if not self.all.priced or not self.all.cost_units or self.all.priced < self.all.calls:
-            return None
-        return self.all.usd / self.all.cost_units
-
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
