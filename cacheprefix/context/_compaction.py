@@ -323,15 +323,19 @@ def _summarise(draft: Draft, rules: Compaction, tokens: int, room: int | None) -
 
 
 def _actions(draft: Draft) -> tuple[Action, ...]:
+    removed = tokens = 0
     counts: dict[str, list[int]] = {}
     for index, decisions in draft.decided.items():
         view = draft.views[index]
-        kind = "messages removed"
-        if view is not None or not isinstance(decisions[-1], Drop):
-            kind = _KINDS[type(decisions[0])]
-        entry = counts.setdefault(kind, [0, 0])
+        if view is None and isinstance(decisions[-1], Drop):
+            removed += 1
+            tokens += draft.items[index].view.tokens
+            continue
+        entry = counts.setdefault(_KINDS[type(decisions[0])], [0, 0])
         entry[0] += 1
         entry[1] += draft.items[index].view.tokens - (0 if view is None else view.tokens)
+    if removed:
+        counts["messages removed"] = [removed, tokens]
     for new in draft.inserted.values():
         entry = counts.setdefault("summaries", [0, 0])
         entry[0] += 1

@@ -17,6 +17,8 @@ from cacheprefix.context._groups import Group, groups_of, is_open
 from cacheprefix.context._replay import Item, changed, summary_view
 from cacheprefix.context._views import Count, MessageView
 
+_GONE: list[Decision] = [Drop(-1)]
+
 
 @dataclass(slots=True)
 class Draft:
@@ -105,7 +107,8 @@ class Draft:
         """Take an item out, whatever it is."""
         view = self.views[index]
         if view is not None:
-            self.decided.setdefault(index, []).append(Drop(index))
+            # One shared value for all that is gone: thousands go at a time, and nothing is decided on them again.
+            self.decided[index] = _GONE
             self.tokens -= view.tokens
             self.views[index] = None
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cacheprefix.context._views import CallView, MessageView, ResultView, digest_of
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """One assistant message with tool calls and the results that answer it, in the order they stand."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # nobody looks for tuple.index on a group
     calls: tuple[CallView, ...]
     results: tuple[tuple[int, ResultView], ...]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cacheprefix.context._budget import Replace, Results, ToolResultBudget, budget_results
 from cacheprefix.context._decisions import (
@@ -28,12 +29,11 @@ from cacheprefix.context._views import Count, MessageView, ResultView, Role, mak
 from cacheprefix.prompt import estimate_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """A message as it will be sent: its view after all decisions, and where it comes from."""
 
     view: MessageView
-    index: int
+    index: int  # type: ignore[assignment]  # nobody looks for tuple.index on an item
     """Index of the native message; for an inserted text that of the message it stands before."""
     address: str
     """The ledger's address of an inserted text; of messages it is worked out when one is needed."""
@@ -81,8 +81,9 @@ def replay(
     if actions or inserts:
         messages, results = addresses(views)
         place = {address: index for index, address in enumerate(messages)}
-        dropped = _dropped_runs(views, actions, place)
-        partial = _partial(views, actions, messages, results, shown, dropped)
+        groups = groups_of(views)
+        dropped = _dropped_runs(views, groups, actions, place)
+        partial = _partial(views, groups, actions, messages, results, shown, dropped)
         texts = _texts(actions, inserts, place, len(views))
     live = [d for d in shown.values() if d.index not in dropped]
     decisions: list[Decision] = [*live, *partial, *(Drop(index) for index in sorted(dropped))]
@@ -120,7 +121,9 @@ def _address(digest: str, seen: dict[str, int]) -> str:
     return digest if times == 0 else f"{digest}#{times}"
 
 
-def _dropped_runs(views: Sequence[MessageView], actions: dict[str, str], place: dict[str, int]) -> set[int]:
+def _dropped_runs(
+    views: Sequence[MessageView], groups: Sequence[Group], actions: dict[str, str], place: dict[str, int]
+) -> set[int]:
     dropped: set[int] = set()
     for address, value in actions.items():
         if not value.startswith("r:"):
@@ -134,7 +137,7 @@ def _dropped_runs(views: Sequence[MessageView], actions: dict[str, str], place: 
         dropped.update(index for index in range(start, end + 1) if _may_drop(views[index]))
     if not dropped:
         return dropped
-    for group in groups_of(views):
+    for group in groups:
         # A history that a framework has edited must not lose one half of a pair.
         if group.index in dropped:
             dropped.update(index for index, _ in group.results if _only_results(views[index]))
@@ -143,6 +146,7 @@ def _dropped_runs(views: Sequence[MessageView], actions: dict[str, str], place: 
 
 def _partial(
     views: Sequence[MessageView],
+    groups: Sequence[Group],
     actions: dict[str, str],
     messages: list[str],
     results: dict[tuple[int, int], str],
@@ -165,7 +169,7 @@ def _partial(
                 text = json.loads(value[1:])
             if value:
                 shown[index, result.part] = ReplaceResult(index, result.part, text, keep_media=False)
-    for group in groups_of(views):
+    for group in groups:
         out.extend(_dropped_calls(group, views, actions, messages[group.index], shown, dropped))
     return out
 

@@ -82,6 +82,7 @@ def compact_for_request(
     system: str = "",
     static_tokens: int = 0,
     store: Results | None = None,
+    scope: str = "",
     consolidate: Consolidate = concatenate,
     count: Count | None = None,
 ) -> ContextState:
@@ -101,7 +102,9 @@ def compact_for_request(
     total = fixed + _beside(state, "", counter) + state.committed.tokens + state.turn.tokens
     if total <= request.room:
         return state
-    return compact(state, rules, around, system=system, store=store, consolidate=consolidate, count=counter)
+    return compact(
+        state, rules, around, system=system, store=store, scope=scope, consolidate=consolidate, count=counter
+    )
 
 
 def carry_out(
