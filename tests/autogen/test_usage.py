@@ -111,3 +111,13 @@ async def test_a_client_without_an_sdk_is_observed_as_far_as_it_tells():
     await client.create([UserMessage(content=TASK, source="user")])
     assert [call.usage.cache_read_tokens for call in client.session.calls] == [None]
     assert client.session.failures == {}
+
+
+async def test_a_failed_call_of_a_client_without_an_sdk_leaves_no_trace_either():
+    """A replay that has run out is not counted as a call."""
+    from autogen_ext.models.replay import ReplayChatCompletionClient
+
+    client = PrefixClient(ReplayChatCompletionClient([]), Session())
+    with pytest.raises(ValueError, match="No more mock responses"):
+        await client.create([UserMessage(content=TASK, source="user")])
+    assert client.session.calls == ()

@@ -101,6 +101,9 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         token = SENDING.set(sending)
         try:
             result = await self.client.create(**_arguments(given, layout), cancellation_token=cancellation_token)
+        except BaseException:
+            sending.failed()
+            raise
         finally:
             SENDING.reset(token)
         return self._accounted(result, sending)
@@ -293,6 +296,9 @@ async def _within(sending: Sending, stream: AsyncGenerator[Any, None]) -> AsyncG
             piece = await stream.__anext__()
         except StopAsyncIteration:
             return
+        except BaseException:
+            sending.failed()
+            raise
         finally:
             SENDING.reset(token)
         yield piece
