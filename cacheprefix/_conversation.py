@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix import context
-from cacheprefix._terms import Ask, Terms, appended, guarded, transitioned
+from cacheprefix._saved import read, written
+from cacheprefix._terms import Ask, Terms, appended, compacted, fitted_to, guarded, planned_of, transitioned
 from cacheprefix.context import (
     Boundaries,
     Built,
@@ -32,8 +33,6 @@ from cacheprefix.prompt import decode
 
 if TYPE_CHECKING:
     from cacheprefix.context import Count, Replace, Results, TransitionHook
-
-VERSION = 1
 
 
 class Conversation:
@@ -212,7 +211,7 @@ class Conversation:
     def plan(self, *, force: bool = False) -> Plan:
         """What ``compact`` would do, what it costs and whether it is due; nothing changes."""
         rules, around = self._rules()
-        return self._planned(self._state, rules, around, force=force)
+        return planned_of(self._state, self._terms, rules, around, force=force)
 
     def preview(self, *, force: bool = False) -> str:
         """The plan in words."""
@@ -233,16 +232,7 @@ class Conversation:
         rules, _ = self._rules()
         before = self._state
         self._change(
-            lambda state: context.compact_for_request(
-                state,
-                limit,
-                rules,
-                system=terms.system,
-                static_tokens=terms.static_tokens + volatile_tokens,
-                store=terms.store,
-                consolidate=terms.consolidate,
-                count=terms.count,
-            )
+            lambda state: fitted_to(state, terms, limit, rules, scope=self.scope, volatile_tokens=volatile_tokens)
         )
         return self._state is not before
 
@@ -300,17 +290,7 @@ class Conversation:
 
         Of the prefix it holds digests alone.
         """
-        state = self._state
-        data: dict[str, Any] = {
-            "version": VERSION,
-            "id": self.id,
-            "prefix": self.prefix_key,
-            "ledger": state.ledger.to_json(),
-        }
-        if state.messages or state.zones:
-            data["context"] = context.to_json(replace(state, ledger=Ledger()))
-            data["cold_after"] = self._cold_after
-        return data
+        return written(self.id, self.prefix_key, self._state, self._cold_after)
 
     def dumps(self) -> str:
         """The state as JSON; loaded elsewhere, the same messages give byte-identical prompts."""
@@ -320,10 +300,8 @@ class Conversation:
     @classmethod
     def loads(cls, text: str, *, scope: str = "", prefix_key: str = "", terms: Terms | None = None) -> Conversation:
         """Read ``dumps``' text, as ``restore`` does."""
-        data = _parsed(text)
-        made = cls(str(data.get("id", "")) if isinstance(data, Mapping) else "", scope=scope, terms=terms)
-        made.prefix_key = prefix_key
-        made.restore(data)
+        made = cls("", scope=scope, prefix_key=prefix_key, terms=terms)
+        made.restore(text)
         return made
 
     def restore(self, state: str | Mapping[str, Any], *, rebase: bool = False) -> None:
@@ -332,42 +310,16 @@ class Conversation:
         Raises ``StateError`` when it is of another shape, of a newer version, or was saved under another
         prefix; ``rebase=True`` takes it over to the prefix now in force. A saved history needs an empty one here.
         """
-        data = _parsed(state) if isinstance(state, str) else state
-        if not isinstance(data, Mapping) or "version" not in data:
-            message = "this is no saved conversation: a JSON object with a version is expected"
-            raise StateError(message)
-        if data["version"] != VERSION:
-            message = f"the conversation was saved by version {data['version']} of its format, this one reads {VERSION}"
-            raise StateError(message)
-        saved = data.get("prefix")
-        if saved and self.prefix_key and saved != self.prefix_key and not rebase:
-            message = (
-                f"the conversation was saved under prefix {saved}, the session has {self.prefix_key}; "
-                "restore the old system text and tools, or pass rebase=True and pay for one rewrite"
-            )
-            raise StateError(message)
-        if "context" in data:
-            self._restore_history(data, rebase=rebase)
-        self.merge(data.get("ledger"))
-
-    def _restore_history(self, data: Mapping[str, Any], *, rebase: bool) -> None:
-        terms = self._terms
-        held = context.from_json(data["context"], count=terms.count)
-        digest = context.digest_of(terms.system) if terms.system else ""
-        if terms.system and held.system_digest and held.system_digest != digest and not rebase:
-            message = (
-                "the conversation was saved with another static system text, so nothing of its prefix is in the "
-                "cache; restore the old text, or pass rebase=True and pay for one rewrite"
-            )
-            raise StateError(message)
-        cold = data.get("cold_after")
+        saved = read(state, self.prefix_key, self._terms, rebase=rebase)
         with self._lock:
-            if self._state.messages:
-                message = f"conversation {self.id!r} already has a history; restore into a new one"
-                raise StateError(message)
-            system = digest if terms.system else held.system_digest
-            self._state = replace(held, ledger=self._state.ledger, system_digest=system)
-            self._cold_after = float(cold) if isinstance(cold, (int, float)) else None
+            now = self._state
+            if saved.history is not None:
+                if now.messages:
+                    message = f"conversation {self.id!r} already has a history; restore into a new one"
+                    raise StateError(message)
+                now, self._cold_after = replace(saved.history, ledger=now.ledger), saved.cold_after
+            self._state = replace(now, ledger=now.ledger.merge(saved.ledger))
+            self.id = self.id or saved.id
 
     # ------------------------------------------------------------------ inside
 
@@ -403,17 +355,11 @@ class Conversation:
             rules, around = terms.fitted(self, rules)
         return rules, replace(around, static_tokens=around.static_tokens + terms.static_tokens)
 
-    def _planned(self, state: ContextState, rules: Compaction, around: context.Circumstances, *, force: bool) -> Plan:
-        terms = self._terms
-        return context.plan(
-            state, rules, around, system=terms.system, readable=terms.store is not None, force=force, count=terms.count
-        )
-
     def _compact(
         self, rules: Compaction, around: context.Circumstances, *, force: bool = False, ask: Ask | None = None
     ) -> bool:
         terms = self._terms
-        planned = self._planned(self._state, rules, around, force=force)
+        planned = planned_of(self._state, terms, rules, around, force=force)
         if not planned.due:
             return False
         summary = ""
@@ -423,25 +369,6 @@ class Conversation:
         before = self.ledger.epoch
         # Planned again on the state as it is now: the model may have taken its time over the summary.
         self._change(
-            lambda state: context.compact(
-                state,
-                rules,
-                around,
-                system=terms.system,
-                store=terms.store,
-                scope=self.scope,
-                consolidate=terms.consolidate,
-                summary=summary,
-                force=force,
-                count=terms.count,
-            )
+            lambda state: compacted(state, terms, rules, around, scope=self.scope, summary=summary, force=force)
         )
         return self.ledger.epoch > before
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        message = f"this is no saved conversation: not JSON ({error})"
-        raise StateError(message) from None

@@ -12,6 +12,7 @@ from cacheprefix.context import (
     Consolidate,
     ContextState,
     Count,
+    Plan,
     Replace,
     RequestBudget,
     Results,
@@ -19,7 +20,10 @@ from cacheprefix.context import (
     ToolResultBudget,
     TransitionHook,
     append_message,
+    compact,
+    compact_for_request,
     concatenate,
+    plan,
     transition,
 )
 from cacheprefix.errors import BodyError, BudgetError
@@ -99,6 +103,54 @@ def transitioned(state: ContextState, hook: TransitionHook | None, terms: Terms)
         if isinstance(done, ContextState):
             return done
     return transition(state, count=terms.count)
+
+
+def planned_of(state: ContextState, terms: Terms, rules: Compaction, around: Circumstances, *, force: bool) -> Plan:
+    """What a compaction of the state would do."""
+    readable = terms.store is not None
+    return plan(state, rules, around, system=terms.system, readable=readable, force=force, count=terms.count)
+
+
+def compacted(
+    state: ContextState,
+    terms: Terms,
+    rules: Compaction,
+    around: Circumstances,
+    *,
+    scope: str,
+    summary: str,
+    force: bool,
+) -> ContextState:
+    """The state compacted, if that is due."""
+    return compact(
+        state,
+        rules,
+        around,
+        system=terms.system,
+        store=terms.store,
+        scope=scope,
+        consolidate=terms.consolidate,
+        summary=summary,
+        force=force,
+        count=terms.count,
+    )
+
+
+def fitted_to(
+    state: ContextState, terms: Terms, limit: RequestBudget, rules: Compaction, *, scope: str, volatile_tokens: int
+) -> ContextState:
+    """The state such that its request fits. Raises ``BudgetError`` when it cannot."""
+    return compact_for_request(
+        state,
+        limit,
+        rules,
+        system=terms.system,
+        static_tokens=terms.static_tokens + volatile_tokens,
+        store=terms.store,
+        scope=scope,
+        consolidate=terms.consolidate,
+        count=terms.count,
+    )
 
 
 def _with_results(state: ContextState, message: Mapping[str, Any], terms: Terms, scope: str) -> ContextState:

@@ -301,3 +301,26 @@ def test_saved_state_holds_no_static_text():
     conversation.append({"role": "user", "content": "x"})
     assert "secret" not in conversation.dumps()
     assert json.loads(conversation.dumps())["context"]["system"]
+
+
+def test_a_damaged_state_leaves_no_trace():
+    """A history whose ledger cannot be read is not taken over by half."""
+    conversation = Conversation("t")
+    conversation.append(*turn(1))
+    saved = json.loads(conversation.dumps())
+    saved["ledger"] = {"version": 99}
+    fresh = Conversation("u")
+    with pytest.raises(StateError):
+        fresh.restore(saved)
+    assert fresh.build_messages() == []
+
+
+def test_cleared_results_are_kept_under_the_conversations_scope():
+    """Another tenant cannot read them, whichever way the history was made to fit."""
+    session = Session(counter=ESTIMATE, scope="tenant-a", request_budget=RequestBudget(8_000))
+    conversation = session.conversation("t", api="openai-chat")
+    conversation.append(*history(12))
+    text = json.dumps(conversation.build_messages())
+    ref = text.split("read_full_result(ref='")[1].split("'")[0]
+    assert WORDS in session.results.get(ref, scope="tenant-a").text
+    assert session.results.get(ref, scope="tenant-b") is None

@@ -210,8 +210,6 @@ def test_skip_transcript_leaves_no_trace_in_the_parents_history(client, skip):
 @pytest.mark.parametrize("isolated", [True, False])
 def test_isolated_keeps_the_forks_decisions_out_of_the_parents_ledger(client, isolated):
     """A shortened result is decided in the fork; the parent learns of it only when they are one."""
-    if client.kind == "openai-responses":
-        pytest.skip("the tool-result budget reads chat and messages bodies")
     mine = session(budget=ToolResultBudget(max_tokens=100))
     ask(client, "use the tool", on=mine, policy=ForkPolicy(isolated=isolated), tool_executor=lambda *a: "word " * 2000)
     assert bool(len(mine.conversation("").ledger)) != isolated
