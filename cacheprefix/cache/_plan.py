@@ -145,7 +145,8 @@ def carries(prompt: Prompt, index: int) -> bool:
     """Whether a breakpoint can stand on a section on the wire.
 
     Anthropic refuses thinking and empty text. OpenAI takes one on content blocks of messages, so not on tools,
-    tool calls, instructions, or the items of tool outputs.
+    tool calls, instructions, or the items of tool outputs. Amazon's Nova models cache system and messages and
+    no tools (Bedrock's prompt caching page, read 2026-11-21).
     """
     section = prompt.sections[index]
     if not markable(section):
@@ -156,7 +157,9 @@ def carries(prompt: Prompt, index: int) -> bool:
     if prompt.api == "openai-responses":
         text = section.kind in ("text", "image") and section.head != "instructions"
         return section.tier != "tools" and text and "assistant" not in section.head
-    return prompt.api in ("anthropic", "bedrock")
+    if prompt.api == "bedrock":
+        return section.tier != "tools" or "nova" not in prompt.model
+    return prompt.api == "anthropic"
 
 
 def _lifetime(profile: Profile, gap: float | None, calls: int | None) -> Ttl | None:

@@ -171,6 +171,19 @@ def test_bedrock_gets_cache_points_behind_blocks() -> None:
     assert places(prompt) == ["system[0]", "messages[0].content[1]"]
 
 
+def test_nova_gets_no_cache_point_in_its_tools() -> None:
+    """Amazon's own models cache system and messages; a cache point among the tools would be for nothing."""
+    body: dict[str, Any] = {
+        "modelId": "amazon.nova-pro-v1:0",
+        "toolConfig": {"tools": [{"toolSpec": {"name": "a", "description": LONG, "inputSchema": {"json": {}}}}]},
+        "system": [{"text": LONG}],
+        "messages": [{"role": "user", "content": [{"text": "go"}]}],
+    }
+    prompt, marked = planned(body, "bedrock")
+    assert places(prompt) == ["system[0]", "messages[0].content[0]"]
+    assert marked["toolConfig"] is body["toolConfig"]
+
+
 def test_openai_marks_content_blocks_and_silences_a_useless_implicit_one() -> None:
     """At a fork point the explicit mark stands on the shared part, and the role's tail is not written."""
     body = {"model": "gpt-5.6", "messages": [{"role": "system", "content": LONG}, {"role": "user", "content": "role"}]}
