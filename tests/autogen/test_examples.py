@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
+import runpy
 import sys
 
 import pytest
@@ -22,25 +21,19 @@ NAMES = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_runs_offline_in_both_layouts(repository, name):
+def test_an_example_runs_offline_in_both_layouts(repository, monkeypatch, capsys, name):
     """The report of each layout is JSON, and the shared one is the cheaper."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("OPENAI_", "ANTHROPIC_"))}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "MODEL"):
+        monkeypatch.delenv(variable, raising=False)
+    folder = repository / "examples" / "autogen"
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "_run", raising=False)
     units = {}
     for layout in ("unmodified", "shared"):
-        done = subprocess.run(
-            [sys.executable, f"examples/autogen/{name}.py", "--layout", layout, "--json"],
-            cwd=repository,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        report = json.loads(done.stdout)["report"]
+        monkeypatch.setattr(sys, "argv", [name, "--layout", layout, "--json"])
+        runpy.run_path(str(folder / f"{name}.py"), run_name="__main__")
+        report = json.loads(capsys.readouterr().out)["report"]
         assert report["failures"] == {}
         units[layout] = report["total"]["cost_units"]
     assert units["shared"] < units["unmodified"]
