@@ -27,6 +27,7 @@ from autogen_agentchat.teams import (
 )
 from autogen_agentchat.tools import AgentTool
 from autogen_core.models import ChatCompletionClient
+
 from cacheprefix.server import Reply, Request, ToolCall, fill
 
 System = Literal["role_first", "handbook_first", "role_only"]
@@ -245,8 +246,8 @@ def _subtask(name: str, number: int) -> str:
 ONE_ROUND = _plan("search_ROLE", "text")
 TWO_ROUNDS = _plan("search_ROLE", "search_ROLE", "text")
 HAND_OVER = {
-    "planner": ("search_planner", "text", 'transfer_to_critic {}'),
-    "critic": ("search_critic", "text", 'transfer_to_writer {}'),
+    "planner": ("search_planner", "text", "transfer_to_critic {}"),
+    "critic": ("search_critic", "text", "transfer_to_writer {}"),
     "writer": ("search_writer", "text"),
 }
 SUB_CALLS = {
@@ -261,9 +262,7 @@ WORKLOADS: tuple[Workload, ...] = (
         9,
         "RoundRobin 3 roles x3, text only, system=handbook_first",
     ),
-    Workload(
-        "RoundRobin 3 roles x3, text only, system=handbook_first", _round_robin(3, "handbook_first"), Model, 9
-    ),
+    Workload("RoundRobin 3 roles x3, text only, system=handbook_first", _round_robin(3, "handbook_first"), Model, 9),
     Workload("RoundRobin 3 roles x3, text only, system=role_only", _round_robin(3, "role_only"), Model, 9),
     Workload(
         "RoundRobin 3 roles x2, own tools, reflect_on_tool_use=True",
@@ -286,9 +285,7 @@ WORKLOADS: tuple[Workload, ...] = (
         lambda: Model(ONE_ROUND),
         12,
     ),
-    Workload(
-        "1 agent x3 tasks, tools + reflect", _one_agent(reflect_on_tool_use=True), lambda: Model(ONE_ROUND), 6
-    ),
+    Workload("1 agent x3 tasks, tools + reflect", _one_agent(reflect_on_tool_use=True), lambda: Model(ONE_ROUND), 6),
     Workload(
         "1 agent x3 tasks, tools, max_tool_iterations=5 (3 rounds)",
         _one_agent(max_tool_iterations=5),
@@ -302,9 +299,7 @@ WORKLOADS: tuple[Workload, ...] = (
         12,
         "SelectorGroupChat, allow_repeated_speaker=True",
     ),
-    Workload(
-        "SelectorGroupChat, allow_repeated_speaker=True", _selector(repeat=True), lambda: Model(order=ROLES), 12
-    ),
+    Workload("SelectorGroupChat, allow_repeated_speaker=True", _selector(repeat=True), lambda: Model(order=ROLES), 12),
     Workload("Swarm 3 agents, handoffs + tools + reflect", _swarm, lambda: Model(HAND_OVER), 8),
     Workload(
         "GraphFlow lead->3 parallel->join, role_first",
