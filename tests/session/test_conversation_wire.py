@@ -4,10 +4,10 @@ import itertools
 import json
 
 import pytest
-from conversation_loops import RULES, SYSTEM, Loop, script
+from conversation_loops import MODEL, RULES, SYSTEM, Loop, script
 
 from cacheprefix import CacheprefixWarning, Compaction, RequestBudget, ToolResultBudget
-from cacheprefix.context import trim_tool_outputs
+from cacheprefix.context import Built, apply, trim_tool_outputs, views_of
 from cacheprefix.errors import BudgetError, StateError
 from cacheprefix.plugins import CacheprefixPluginWarning
 from cacheprefix.server import SimulatedProvider
@@ -260,3 +260,26 @@ def test_a_summary_rides_on_the_cached_prefix(loop):
     assert asked.outcome.read_tokens > 0.9 * prompts(loop)[-2].tokens
     users = [message["content"] for message in one.conversation.build_messages() if message["role"] == "user"]
     assert any(str(content).startswith("An answer of some length") for content in users)
+
+
+def test_a_frameworks_history_is_condensed_for_each_request_and_the_verdict_knows(loop):
+    """As an adapter does it: the framework's messages stay whole, the requests are compacted and named so."""
+    one = loop(compaction=Compaction(9_000, keep_turns=2, horizon=1_000))
+    kept = one.session.conversation("framework")
+    count = one.session.counter(MODEL[loop.kind])
+    messages, verdicts = [], []
+    for number in range(14):
+        messages.append({"role": "user", "content": f"{WORDS} {number}"})
+        decisions = one.session.condense(kept, views_of(messages, loop.kind, count), MODEL[loop.kind], loop.kind)
+        shown = apply(messages, decisions, loop.kind)
+        shown = [{"role": "system", "content": SYSTEM}, *shown] if loop.kind == "openai-chat" else shown
+        body = one.body(Built(shown, SYSTEM, (), len(shown), 0, 0))
+        turn = one.session.begin(body, loop.kind, agent="one", conversation="framework")
+        response = one.send(turn.body)
+        verdicts.append(turn.finish(response.usage))
+        messages.append({"role": "assistant", "content": f"answer {number}"})
+    causes = [verdict.cause for verdict in verdicts]
+    assert len(messages) == 28
+    assert causes.count("compacted") == kept.ledger.epoch >= 1
+    assert set(causes) == {"cold_start", "hit", "compacted"}
+    assert max(prompt.tokens for prompt in prompts(loop)) < 9_500
