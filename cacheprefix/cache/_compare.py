@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cacheprefix.cache._causes import Cause
-from cacheprefix.cache._content import Change, change, equal_sections, kept
+from cacheprefix.cache._content import Change, answers, change, equal_sections, kept
 from cacheprefix.prompt import Divergence, shared_characters
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from cacheprefix.profiles import Profile
 
 _RELATED = 0.3
-_MOSTLY = 0.8
 _AROUND = 24
 
 
@@ -41,12 +40,10 @@ def difference_from(
     held against is the one with which it has most content in common, wherever that stands. ``rewritten`` says
     that the history is known to have been rewritten, so that any difference in it is one.
     """
+    rows = [record for record in earlier if not record.failed]
     best: Record | None = None
-    best_shared, most, newest = 0, 0, None
-    for record in earlier:
-        if record.failed:
-            continue
-        newest = newest or record
+    best_shared, most = 0, 0
+    for record in rows:
         equal = equal_sections(record.sections, own.sections)
         # What stands behind the first difference can only be compared where the rest is not all new.
         common = (own.totals[equal - 1] if equal else 0) + kept(record.sections, own.sections, equal)
@@ -57,13 +54,21 @@ def difference_from(
     found = _content(own, best, best_shared, shared, most, rewritten=rewritten)
     if best.lane == own.lane and best.keys[:best_shared] == own.keys[:best_shared]:
         return found
+    if not own.agent and not any(map(answers, own.sections[best_shared:])):
+        return found  # the first request of somebody: another agent may well have another model
     reachable = own.totals[shared - 1] if shared else 0
     # Content elsewhere than at the start only tells that it is the same agent where that has a name, or where
     # the difference in content would count as a break itself.
     wanted = most if own.agent or found is not None else (own.totals[best_shared - 1] if best_shared else 0)
-    if wanted > reachable and (best is newest or reachable < _MOSTLY * wanted):
+    if wanted > reachable and (best is rows[0] or not any(_continues(own, one) for one in rows)):
         return _settings(own, best, most, profile) or found
     return found
+
+
+def _continues(own: Record, before: Record) -> bool:
+    """Whether one request goes on where another of the same lane ended, as after a setting was changed back."""
+    keys = before.keys
+    return bool(keys) and before.lane == own.lane and own.keys[: len(keys)] == keys
 
 
 def _settings(own: Record, before: Record, tokens: int, profile: Profile) -> Finding | None:

@@ -86,7 +86,7 @@ def _moved_tail(old: Sequence[Section], new: Sequence[Section]) -> int:
     """
     if old[0].tier != "messages" or new[0].tier != "messages":
         return 0
-    length = next((index for index, section in enumerate(old) if _answers(section)), len(old))
+    length = next((index for index, section in enumerate(old) if answers(section)), len(old))
     if not 0 < length < len(new):
         return 0
     tail, end = old[:length], new[len(new) - length :]
@@ -99,7 +99,7 @@ def _moved_tail(old: Sequence[Section], new: Sequence[Section]) -> int:
     return 0 if stays or not all(map(alike, tail, end)) else length
 
 
-def _answers(section: Section) -> bool:
+def answers(section: Section) -> bool:
     """Whether a section is part of an answer or a tool's result, which no tail holds."""
     return section.kind in ("tool_use", "tool_result", "thinking") or any(
         word in section.head for word in ("assistant", "model", "tool")
@@ -153,9 +153,9 @@ def _in_history(old: Sequence[Section], new: Sequence[Section]) -> Change:
     if same and (messages <= 1 or likeness):
         # An answer behind a text that was never asked shows that the text was changed afterwards; without one
         # it may be a sibling's task, worded alike.
-        sure = any(_answers(section) for section in new[1:])
+        sure = any(answers(section) for section in new[1:])
         return Change("history_edited", divergence.path or then.path, divergence, behind, touched, sure)
-    return Change("history_truncated", first.path, _whole(first, then), behind, 0, _answers(then))
+    return Change("history_truncated", first.path, _whole(first, then), behind, 0, answers(then))
 
 
 def _place(

@@ -42,6 +42,8 @@ class Sight:
     """Whether the agent had no request before."""
     shared_tokens: int
     ancestor: int | None
+    opening: bool
+    """Whether it looks like the first request of somebody: no answer stands behind what it shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def judge(
         and cause not in QUIET
         and sight.line.alarmed != cause
         and not (sight.finding is None and sight.line.alarmed_at >= 0 and sight.ancestor == sight.line.alarmed_at)
-        and not (sight.first and record.agent and cause in _FIRST_CALLS)
+        and not (sight.opening and cause in _FIRST_CALLS)
     )
     written = bool(seen.billed)
     paid = profile.default_ttl.write if written else 1.0

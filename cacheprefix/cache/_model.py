@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from cacheprefix.cache._compare import Finding, difference_from
+from cacheprefix.cache._content import answers
 from cacheprefix.cache._expect import Expectation, Outlook, Request, outlook
 from cacheprefix.cache._judge import Sight, judge
 from cacheprefix.cache._line import Line, Record
@@ -148,9 +149,10 @@ class CacheModel:
             compacted = any(_type(event) in _COMPACTIONS for event in events)
             finding = self._finding(record, line, path, profile, rewritten=compacted)
             available = self._available(finding, profile, now) if finding is not None else 0
+            opening = not line.records if agent else not any(map(answers, prompt.sections[len(path) :]))
             sight = Sight(
                 seen, finding, available, compacted, line, not line.records,
-                expectation.shared_tokens, expectation.ancestor,
+                expectation.shared_tokens, expectation.ancestor, opening,
             )  # fmt: skip
             before = [node.last for node in path]
             self._forest.grow(lane, keys, prompt.sections, path)

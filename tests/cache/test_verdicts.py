@@ -342,3 +342,13 @@ def test_an_answer_that_never_ends_does_not_block_its_successors() -> None:
     desk.call(chat("one", "two", "three"), agent="a")
     verdict = desk.call(chat("one", "two", "three", "four", "five"), agent="a")
     assert verdict.cause == "hit"
+
+
+def test_a_nameless_agent_may_start_on_another_model() -> None:
+    """Two agents without names, one system prompt, two models: the second one's first request changed nothing."""
+    desk = Desk()
+    desk.call(chat("plan this"))
+    verdict = desk.call(chat("do that", model="other"))
+    assert (verdict.cause, verdict.alarm) == ("cold_start", False)
+    went_on = desk.call(chat("do that", "done", "and that", model="m"))
+    assert went_on.cause == "model_changed"
