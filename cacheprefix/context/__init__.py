@@ -14,7 +14,7 @@ from cacheprefix.context._decisions import (
     Insert,
     ReplaceResult,
 )
-from cacheprefix.context._groups import Group, groups_of, is_open, orphans_of, turn_starts
+from cacheprefix.context._groups import Group, digests_of, groups_of, is_open, orphans_of, turn_starts
 from cacheprefix.context._ledger import Ledger, merge_json
 from cacheprefix.context._plan import Action, Plan
 from cacheprefix.context._policies import (
@@ -133,6 +133,7 @@ __all__ = [
     "compact_for_request",
     "concatenate",
     "digest_of",
+    "digests_of",
     "drop_tool_messages",
     "drop_tool_uses",
     "dumps",

@@ -38,7 +38,7 @@ from cacheprefix.context._summary import (
 )
 from cacheprefix.context._views import Count, MessageView
 from cacheprefix.context._window import RequestBudget
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import BudgetError, SetupError
 from cacheprefix.prompt import estimate_tokens
 
 _FRESH = 3
@@ -175,6 +175,7 @@ def plan_compaction(
         work.relax_all(room)
         assert here.request is not None
         here.request.check(draft.tokens, "the least that can be sent (last turn, pins, durable context)")
+    work.lead(room)
     _summarise(draft, rules, summary, room)
     price = estimate(before, draft.tokens, draft.before_first_change(), here.prices)
     horizon = rules.horizon if rules.horizon is not None else float(max(turns, 1))
@@ -218,6 +219,10 @@ def _allowed(rules: Compaction, items: Sequence[Item]) -> tuple[tuple[str, ...],
     if len(kept) == len(row) or not any(item.view.thinking for item in items):
         return (), kept
     return (f"thinking is kept: {rules.thinking_bound}",), kept
+
+
+def _role(view: MessageView | None) -> str | None:
+    return None if view is None else view.role
 
 
 def _summary_tokens(rules: Compaction, history: int) -> int:
@@ -280,6 +285,27 @@ class _Work:
         for policy in (*self.row, sliding_window(batch=0)):
             if self.draft.tokens > room:
                 self._run(policy, free, room, frozenset(), 99)
+
+    def lead(self, room: int | None) -> None:
+        """A history that began with the user still does: some providers refuse any other first message."""
+        draft = self.draft
+        said = [item.view.role for item in draft.items if item.view.role != "system"]
+        if not said or said[0] != "user":
+            return
+        edge, _ = relaxations(draft.items, self.rules.keep_turns)[-1]
+        free = self.protection.free(0, edge, keep_users=False)
+        while True:
+            first = next((at for at in draft.alive if _role(draft.views[at]) not in ("system", None)), None)
+            if first is None or _role(draft.views[first]) == "user":
+                return
+            before = draft.tokens
+            draft.take([Drop(first)], free)
+            if draft.tokens == before:
+                break
+        draft.insert(Insert(first, "user", REMOVED))
+        if room is not None and draft.tokens > room:
+            over = draft.tokens - room
+            raise BudgetError(f"the request is {over} tokens too large for a first message by the user", over)
 
     def _run(self, policy: Policy, free: Sequence[bool], goal: int, referenced: frozenset[int], step: int) -> None:
         draft = self.draft

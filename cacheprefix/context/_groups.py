@@ -50,6 +50,13 @@ def groups_of(views: Sequence[MessageView]) -> list[Group]:
     return [Group(index, calls, tuple(results)) for index, calls, results in groups]
 
 
+def digests_of(views: Sequence[MessageView]) -> set[str]:
+    """All digests that decisions on a history may be addressed by; what ``Ledger.prune`` takes as live."""
+    digests = {view.digest for view in views}
+    digests |= {result.digest for view in views for result in view.results}
+    return digests | {group.digest for group in groups_of(views)}
+
+
 def orphans_of(views: Sequence[MessageView]) -> list[tuple[int, ResultView]]:
     """Results that answer no call, as some inputs bring them."""
     answered = {(index, result.part) for group in groups_of(views) for index, result in group.results}

@@ -234,7 +234,7 @@ def _migrate(data: Mapping[str, Any]) -> Mapping[str, Any]:
     if version == VERSION:
         return data
     if version == 0:
-        # Version 0 was the shape of early checkpoints: one flat table of result decisions.
+        # Version 0 is the flat table of the prototypes: decisions on results and nothing else.
         return {"version": VERSION, "results": data.get("r", {}), "rules": data.get("rules", {})}
     raise StateError(
         f"ledger: version {version!r} is not known here (this is {VERSION}); load it with the version that wrote it"

@@ -11,6 +11,7 @@ from cacheprefix.context._apply import apply, text_message
 from cacheprefix.context._budget import Results
 from cacheprefix.context._compaction import Circumstances, Compaction, plan_compaction
 from cacheprefix.context._frozen import freeze
+from cacheprefix.context._groups import digests_of
 from cacheprefix.context._ledger import Ledger
 from cacheprefix.context._log import Log
 from cacheprefix.context._plan import Plan
@@ -141,8 +142,7 @@ def carry_out(
         since_removal=0,
         last_removed=planned.before - planned.after,
     )
-    kept = [*new.committed.views, *new.turn.views]
-    live = {result.digest for view in kept for result in view.results} | {view.digest for view in kept}
+    live = digests_of([*new.committed.views, *new.turn.views])
     epochs = [entry for entry in ledger if entry[0] == "epochs"]
     return refresh_zones(replace(new, ledger=state.ledger.prune(live).record(epochs)))
 

@@ -330,6 +330,16 @@ def test_a_policy_of_the_users_own_cannot_break_a_pair():
     assert len(out) == len(messages) - 4
 
 
+def test_a_history_that_began_with_the_user_still_does():
+    """Where the users' words may go too, no answer is left at the front without a question."""
+    messages = _talk(20)
+    for trigger in range(300, 3_000, 150):
+        out, _, _ = _compacted(
+            messages, trigger=trigger, keep_users=False, keep_head=0, slack=0, horizon=1e9, summarise=None
+        )
+        assert out[0]["role"] == "user"
+
+
 def test_a_late_result_still_leaves_with_its_call():
     """A note between call and result does not tear the pair apart when the window slides."""
     torn = []
@@ -358,14 +368,19 @@ def test_impossible_settings_are_refused(settings_):
 
 @pytest.mark.parametrize("api", APIS)
 @settings(max_examples=150, deadline=None)
-@given(data=st.data(), share=st.integers(5, 95))
-def test_any_history_comes_out_valid(api, data, share):
+@given(data=st.data(), share=st.integers(5, 95), users=st.booleans(), head=st.sampled_from([0, 0.2]))
+def test_any_history_comes_out_valid(api, data, share, users, head):
     """Pairs and order kept, no empty message, replay byte-identical, second run equal, within the window."""
     messages = data.draw(histories(api))
     views = views_of(messages, api)
     window = max(40, _size(messages, api) * share // 100)
     around = Circumstances(request=RequestBudget(window))
-    rules = Compaction(trigger=window, summary_tokens=data.draw(st.sampled_from([0, 60, None])))
+    rules = Compaction(
+        trigger=window,
+        keep_users=users,
+        keep_head=head,
+        summary_tokens=data.draw(st.sampled_from([0, 60, None])),
+    )
     before = unpaired(messages, api)
     orphans = len(orphans_of(views))
     try:
