@@ -168,13 +168,16 @@ def test_an_agents_system_prompt_moves_to_the_tail_and_exactly_one_layer_rewrite
     """create_agent with a wrapped model inside: one system text, one role text."""
     session = bench.session(HANDBOOK)
     model = wrap_model(bench.model(), session)
-    for role in ("coder", "tester"):
-        agent = create_agent(
+    agents = [
+        create_agent(
             model,
             bench.tools,
             system_prompt=f"You are the {role}.\n\n{HANDBOOK}",
             middleware=[PrefixMiddleware(session, role=role, pinned=pinned)],
         )
+        for role in ("coder", "tester")
+    ]
+    for agent in agents:
         agent.invoke({"messages": [HumanMessage("Please begin.")]})
     first, second = bench.prompts()
     shared = first.sections[:-1]
@@ -188,6 +191,7 @@ def test_no_request_carries_more_markers_than_the_provider_takes(bench):
     """Also with the framework's own caching beside ours, and markers of the user's own."""
     session = bench.session(HANDBOOK)
     model = wrap_model(bench.model(), session)
+    session.join("tester")
     middleware = [PrefixMiddleware(session, role="coder")]
     options = {}
     if bench.api == "anthropic":

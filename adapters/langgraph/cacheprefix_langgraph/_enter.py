@@ -70,7 +70,8 @@ def _with_union(
     """The union in place of the role's tools; what has to be said about it in the tail."""
     session = frame.session
     union = session.prefix.tools
-    if not union or "response_format" in kwargs:
+    # An agent alone keeps its own order: helpers that are no forks begin with the same tools.
+    if not union or frame.base is not None or "response_format" in kwargs:
         return kwargs, frame.allowed
     bound = [name_of(tool) for tool in kwargs.get("tools") or []]
     names = set(session.prefix.tool_names)

@@ -34,9 +34,7 @@ def rewrite(
     rest, restored = shortened(rest, frame, views, model)
     text = frame.session.tail_for(frame.role, instruction_of(texts, frame), tools=allowed, volatile=frame.volatile)
     system = frame.session.prefix.text if frame.base is None else frame.base
-    # The application's own object where it says the same: its markers and form stay.
-    same = lead == 1 and texts[0] == system
-    head: list[BaseMessage] = [messages[0]] if same else [SystemMessage(system)] if system else []
+    head: list[BaseMessage] = [SystemMessage(system)] if system else []
     if not text:
         return Rewritten([*head, *rest], "", len(rest) - shared, texts, restored)
     tail = HumanMessage(text, additional_kwargs={TAIL_KEY: frame.role})

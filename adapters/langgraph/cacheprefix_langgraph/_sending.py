@@ -139,7 +139,8 @@ def begin(
         conversation=sending.conversation,
         boundary=_boundary(model, base, payload, sending),
         original=original if done is not None else None,
-        rewrite=done is not None,
+        # A routing key of its own would part a lone agent from the helpers that share its tools.
+        rewrite=done is not None and not (frame is not None and frame.base is not None and api != "anthropic"),
         policy=frame.policy if frame else None,
         leave=leave,
     )

@@ -83,7 +83,8 @@ def run_simulated(
                 with _provider(reading, source, latency) as make:
                     found.append(run_layout(make(), source, layout, name, profile=reading))
             runs.append(found)
-        rows += max(runs, key=lambda run: run[-1].cost_units / run[0].cost_units)
+        dearest: list[Row] = max(runs, key=lambda run: run[-1].cost_units / run[0].cost_units)
+        rows += dearest
     return rows
 
 
@@ -175,4 +176,6 @@ def anthropic_model(model: str, **options: Any) -> BaseChatModel:
         from langchain_anthropic import ChatAnthropic  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise MissingExtraError("the demonstration with Anthropic's API", "langgraph", "langchain_anthropic") from error
-    return ChatAnthropic(model=model, streaming=True, max_retries=1, max_tokens=2000, **options)
+    # The class names its fields differently from the aliases that everyone uses.
+    settings: dict[str, Any] = {"model": model, "max_tokens": 2000, "streaming": True, "max_retries": 1, **options}
+    return ChatAnthropic(**settings)
