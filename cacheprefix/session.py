@@ -182,7 +182,7 @@ class Session:
                 self.note(f"tools {', '.join(added)} came after the first request and stay outside the shared union")
             elif added or unfrozen:
                 self._prefix = union
-            return self._prefix.tools
+            return tuple(self._prefix.tools)
 
     def adopt_system(self, text: str) -> None:
         """Make ``text``, found in all agents' system messages, the shared system text; for adapters, at set-up.

@@ -39,7 +39,7 @@ class SharedPrefix:
     """
 
     system: str = ""
-    tools: tuple[Any, ...] = ()
+    tools: Sequence[Any] = ()
     roles: Mapping[str, str] = field(default_factory=dict)
     context: Mapping[str, str] = field(default_factory=dict)
 

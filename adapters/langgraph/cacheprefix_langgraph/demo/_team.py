@@ -7,7 +7,7 @@ other layouts too, with a session that only observes: it changes no byte and tel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from langchain.agents import create_agent
@@ -42,7 +42,7 @@ def build_team(model: BaseChatModel, tools: Sequence[BaseTool], layout: Layout, 
         # The planner's reading is handed on, so that no reviewer has to open the same files again.
         return {"messages": planner.invoke({"messages": state["messages"]})["messages"][len(state["messages"]) :]}
 
-    def review(role: str) -> Callable[[MessagesState], dict[str, Any]]:
+    def review(role: str) -> Any:
         def node(state: MessagesState) -> dict[str, Any]:
             return {"messages": [reviewers[role].invoke({"messages": state["messages"]})["messages"][-1]]}
 
