@@ -404,8 +404,9 @@ class _Scene:
         return range(0 if self.api == "anthropic" else 1, agent.lengths[-1])
 
     def _history_edited(self, agent: Agent) -> None:
-        at = self.rng.choice(self._places(agent))
-        message = agent.body["messages"][at]
+        rows = agent.body["messages"]
+        at = self.rng.choice([at for at in self._places(agent) if rows[at].get("content") or "tool_calls" in rows[at]])
+        message = rows[at]
         content = message.get("content")
         if isinstance(content, list):
             number = self.rng.randrange(len(content))
