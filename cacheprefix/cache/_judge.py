@@ -74,6 +74,8 @@ def judge(
     reusable = expected + int(max(0, reason.reusable - seen.read) * scale)
     noise = max(profile.block_tokens, doubt)
     lost = max(0, reusable - read)
+    if lost <= noise and reason.reusable <= seen.read:
+        lost = 0  # nothing was to be had beyond what was expected, and that is only as good as our counting
     cause, lost = _settle(reason, told, lost, noise, reported=reported, read=read)
     if sight.compacted and cause.startswith("history"):
         cause = "compacted"
