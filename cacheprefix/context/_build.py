@@ -77,9 +77,9 @@ def build(
             out.append(text_message(zone_role, zone.text()))
             tokens += counter(zone.text()) + MESSAGE_TOKENS
     _mark(boundaries, out)
-    out += state.committed.wire
+    state.committed.send_to(out)
     _mark(boundaries, out)
-    out += state.turn.wire
+    state.turn.send_to(out)
     _mark(boundaries, out)
     tokens += state.committed.tokens + state.turn.tokens
     last = len(out)
