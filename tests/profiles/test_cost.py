@@ -170,6 +170,9 @@ def test_the_table_agrees_with_the_library_or_the_difference_is_listed():
                 found.setdefault(provider, set()).add(model)
     assert compared > 100
     if importlib.metadata.version("genai-prices") == TESTED:
+        # DeepSeek's prices depend on the hour, and the library goes by the clock.
+        by_the_hour = found.pop("deepseek", set()), known.pop("deepseek")
+        assert by_the_hour[0] <= by_the_hour[1]
         assert found == known
     else:
         assert sum(map(len, found.values())) < compared / 4, (library, found)
