@@ -1,0 +1,39 @@
+"""What a session says before anything is lost: lint of tools and system text, and crowded routing keys."""
+
+from cacheprefix import Session, SharedPrefix
+
+LONG = "The handbook says that every statement needs a source. " * 90
+
+
+def body(system, text="hi"):
+    """A chat body."""
+    return {"model": "gpt-5.2", "messages": [{"role": "system", "content": system}, {"role": "user", "content": text}]}
+
+
+def test_a_time_stamp_in_the_system_text_is_noted_once_with_its_place_and_without_its_text():
+    """Before the second request pays for it."""
+    session = Session()
+    for number in range(3):
+        session.begin(body(f"{LONG} Now: 2026-11-21T06:30:00Z", str(number)), "openai-chat").finish(None)
+    notes = [note for note in session.report().notes if note.startswith("lint, system[0]")]
+    assert len(notes) == 1
+    assert "06:30" not in notes[0]
+    assert not session.failures
+
+
+def test_a_text_without_anything_volatile_is_not_noted():
+    """No false warning on plain text."""
+    session = Session()
+    session.begin(body(LONG), "openai-chat").finish(None)
+    assert not [note for note in session.report().notes if note.startswith("lint")]
+
+
+def test_more_requests_a_minute_than_one_key_takes_bring_advice_on_sharding():
+    """Sixteen forks in a second, on a provider that sends them to one machine by their key."""
+    session = Session(SharedPrefix(system=LONG), clock=iter(n / 100 for n in range(10_000)).__next__)
+    for number in range(15):
+        session.begin(body(LONG, str(number)), "openai-chat", boundary=1).finish(None)
+    assert not session.report().notes
+    session.begin(body(LONG, "one more"), "openai-chat", boundary=1).finish(None)
+    (note,) = session.report().notes
+    assert "key" in note
