@@ -29,7 +29,7 @@ from cacheprefix.toolcache import ToolResultCache, ToolSpec
 
 READ = ToolSpec("read", reads=("path",))
 SEARCH = ToolSpec("search_code")
-ARGUMENTS = {"path": "/work/src/package/module.py", "offset": 0, "limit": 200}
+ARGUMENTS = {"path": "/srv/package/source/module.py", "offset": 0, "limit": 200}
 TEXT = "x" * 1024
 JSON = {"lines": ["some text of a line, about forty letters"] * 24, "total": 24}
 
