@@ -31,7 +31,7 @@ help:
 	@echo 'make clean    remove environments and what was built'
 
 # One recipe for the three environments: each says what it installs and at which tested versions.
-$(CORE)/$(READY): WHAT = -e '.[dev]' -e './adapters/langgraph[openai,anthropic,prebuilt]'
+$(CORE)/$(READY): WHAT = -e '.[dev,transformers]' -e './adapters/langgraph[openai,anthropic,prebuilt]'
 $(CORE)/$(READY): PINS = constraints/langgraph.txt
 $(CORE)/$(READY): pyproject.toml adapters/langgraph/pyproject.toml constraints/langgraph.txt
 $(AUTOGEN)/$(READY): WHAT = -e '.[dev]' -e './adapters/autogen[openai,anthropic,grpc,mcp]'
