@@ -113,7 +113,7 @@ class Session:
         name: str = "",
     ) -> None:
         _one_of("mode", mode, ("observe", "fork"))
-        _one_of("tail", tail, ("tail", "sticky", "cards"))
+        _one_of("tail", tail, ("tail", "cards"))
         self.mode = mode
         self.budget = budget
         self.compaction = Compaction(compaction) if isinstance(compaction, int) else compaction

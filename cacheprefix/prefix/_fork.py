@@ -9,8 +9,8 @@ from typing import Literal
 from cacheprefix.prefix._policy import ForkPolicy
 from cacheprefix.prompt import TIERS, Placement, Prompt, Section, placed, shared_sections
 
-TailPlacement = Literal["tail", "sticky", "cards"]
-"""Where role texts stand: appended for one call, kept in the transcript, or all in the shared system text."""
+TailPlacement = Literal["tail", "cards"]
+"""Where role texts stand: appended for one call, or all in the shared system text with the tail naming the speaker."""
 
 Level = Literal["safe", "warns", "unsafe"]
 

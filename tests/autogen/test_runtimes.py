@@ -49,7 +49,7 @@ async def test_an_agent_that_is_not_wrapped_has_no_fork_request(provide, new_cli
 @pytest.mark.filterwarnings("default")
 async def test_two_worker_processes_answer_on_one_prefix(provide, new_client):
     """Requests of two gRPC workers and of this process share all but the role's text."""
-    grpc = pytest.importorskip("autogen_ext.runtimes.grpc")
+    grpc = pytest.importorskip("autogen_ext.runtimes.grpc", reason="needs the extra grpc, which make test installs")
     from autogen_core import AgentId, try_get_known_serializers_for_type
     from grpc_worker import Answer
 

@@ -69,7 +69,7 @@ def test_more_reading_never_costs_more(profile, total, share, written, ttl):
 
 def test_money_comes_from_the_library_where_it_knows_the_model():
     """genai-prices: Opus 5 at 5 USD, reads at 0.50, writes at 6.25 and 10 a million tokens."""
-    pytest.importorskip("genai_prices")
+    pytest.importorskip("genai_prices", reason="needs the extra prices, which make test installs")
     usage = Usage(input_tokens=1_000_000, cache_read_tokens=500_000, cache_write={"5m": 100_000, "1h": 100_000})
     found = priced(usage, "claude-opus-5", OPUS)
     assert found.source.startswith("genai-prices")
@@ -113,7 +113,7 @@ def test_a_library_without_a_cache_price_gives_way_to_the_table():
 
 def test_a_sum_of_calls_is_priced_in_the_average_calls_tier():
     """Sonnet 4.5 has a long-context tier above 200k; forty short calls must not reach it."""
-    pytest.importorskip("genai_prices")
+    pytest.importorskip("genai_prices", reason="needs the extra prices, which make test installs")
     profile = profile_for("claude-sonnet-4-5")
     one = Usage(input_tokens=10_000, cache_read_tokens=0)
     many = sum([one] * 40)
@@ -143,7 +143,7 @@ def test_every_listed_model_finds_its_price_and_its_row():
 
 def test_the_table_agrees_with_the_library_or_the_difference_is_listed():
     """Two price lists; where they differ, the model stands here so that a reader can look it up."""
-    library = pytest.importorskip("genai_prices")
+    library = pytest.importorskip("genai_prices", reason="needs the extra prices, which make test installs")
     known = {
         "openai": {"gpt-4o-search-preview", "gpt-4o-search-preview-2025-03-11"},
         "gemini": {"gemini-2.5-pro-preview-tts"},

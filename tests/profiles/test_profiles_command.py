@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-typer = pytest.importorskip("typer")
+typer = pytest.importorskip("typer", reason="needs the extra cli, which make test installs")
 
 
 @pytest.fixture

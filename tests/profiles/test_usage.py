@@ -363,7 +363,7 @@ def test_anthropic_sdk_types_are_read():
 
 def test_gemini_sdk_types_are_read():
     """google-genai's own type, where it is installed."""
-    types = pytest.importorskip("google.genai.types")
+    types = pytest.importorskip("google.genai.types", reason="checks against Google's SDK where it is installed")
     metadata = types.GenerateContentResponseUsageMetadata(
         prompt_token_count=5000, cached_content_token_count=4096, candidates_token_count=6
     )
