@@ -22,7 +22,7 @@ class PrefixSettings(BaseModel):
     roles: dict[str, str] = {}
     context: dict[str, str] = {}
     mode: Literal["observe", "fork"] = "fork"
-    tail: Literal["tail", "sticky", "cards"] = "tail"
+    tail: Literal["tail", "cards"] = "tail"
     name: str = ""
 
 
