@@ -28,6 +28,8 @@ from autogen_agentchat.teams import (
 from autogen_agentchat.tools import AgentTool
 from autogen_core.models import ChatCompletionClient
 
+from cacheprefix import Session, ToolResultBudget
+from cacheprefix.context import make_message, make_result
 from cacheprefix.server import Reply, Request, ToolCall, fill
 
 System = Literal["role_first", "handbook_first", "role_only"]
@@ -109,11 +111,23 @@ class Model:
         return Reply(json.dumps(entry))
 
 
-def tool(name: str, owner: str) -> Callable[..., Awaitable[str]]:
-    """A tool whose results are 700 tokens long."""
+BUDGET = ToolResultBudget(max_tokens=300)
+
+
+def cut(tool: str, text: str) -> str:
+    """What stands for a tool's result under ``BUDGET``, for an application that shortens its results itself."""
+    session = Session(budget=BUDGET)
+    view = make_message("tool", (), session.count, results=(make_result("", tool, text, session.count),))
+    decisions = session.shorten(session.conversation(), (view,))
+    return decisions[0].text if decisions else text
+
+
+def tool(name: str, owner: str, *, shortened: bool = False) -> Callable[..., Awaitable[str]]:
+    """A tool whose results are 700 tokens long, or that keeps to ``BUDGET`` itself."""
 
     async def run(query: str) -> str:
-        return prose(f"{name} found for {query}", 700)
+        text = prose(f"{name} found for {query}", 700)
+        return cut(name, text) if shortened else text
 
     run.__name__ = name
     run.__doc__ = f"{name} of the {owner}. {prose(f'about {name}', 60)}"
@@ -142,6 +156,9 @@ class Workload:
     calls: int
     best_stock: str = ""
     """The row that shows the best a user reaches with AutoGen's own options; empty for none."""
+    budget: ToolResultBudget | None = None
+    unmodified: Callable[[NewClient], Built] | None = None
+    """How the unmodified side is built, where a budget has to be the application's own."""
 
 
 ROLES = ("planner", "critic", "writer")
@@ -158,17 +175,19 @@ def _round_robin(turns: int, order: System) -> Callable[[NewClient], Built]:
     return build
 
 
-def _tool_team(**options: Any) -> Callable[[NewClient], Built]:
+def _tool_team(*, shortened: bool = False, **options: Any) -> Callable[[NewClient], Built]:
     def build(client: NewClient) -> Built:
-        members = [agent(n, client, "role_first", tools=[tool(f"search_{n}", n)], **options) for n in ROLES]
+        tools = {name: tool(f"search_{name}", name, shortened=shortened) for name in ROLES}
+        members = [agent(name, client, "role_first", tools=[tools[name]], **options) for name in ROLES]
         return _team_run(RoundRobinGroupChat(members, max_turns=6))
 
     return build
 
 
-def _one_agent(**options: Any) -> Callable[[NewClient], Built]:
+def _one_agent(*, shortened: bool = False, **options: Any) -> Callable[[NewClient], Built]:
     def build(client: NewClient) -> Built:
-        only = agent("planner", client, "role_first", tools=[tool("search_planner", "planner")], **options)
+        search = tool("search_planner", "planner", shortened=shortened)
+        only = agent("planner", client, "role_first", tools=[search], **options)
 
         async def run() -> TaskResult:
             result = await only.run(task=TASK)
@@ -317,4 +336,28 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload("AgentTool lead + 2 sub-agents, 4 sub-calls", _agent_tool, lambda: Model(SUB_CALLS), 9),
     Workload("SocietyOfMind (inner RR of 2) + critic", _society, Model, 12),
+    Workload(
+        "RoundRobin 3 roles x2, own tools, reflect_on_tool_use=True, both with a budget of 300",
+        _tool_team(reflect_on_tool_use=True),
+        lambda: Model(ONE_ROUND),
+        12,
+        budget=BUDGET,
+        unmodified=_tool_team(reflect_on_tool_use=True, shortened=True),
+    ),
+    Workload(
+        "RoundRobin 3 roles x2, own tools, max_tool_iterations=4 (2 tool rounds), both with a budget of 300",
+        _tool_team(max_tool_iterations=4),
+        lambda: Model(TWO_ROUNDS),
+        18,
+        budget=BUDGET,
+        unmodified=_tool_team(max_tool_iterations=4, shortened=True),
+    ),
+    Workload(
+        "1 agent x3 tasks, tools, max_tool_iterations=5 (3 rounds), both with a budget of 300",
+        _one_agent(max_tool_iterations=5),
+        lambda: Model(_plan("search_ROLE", "search_ROLE", "search_ROLE", "text")),
+        12,
+        budget=BUDGET,
+        unmodified=_one_agent(max_tool_iterations=5, shortened=True),
+    ),
 )

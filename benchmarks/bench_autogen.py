@@ -82,9 +82,10 @@ def run(workload: Workload, rules: Rules, *, shared: bool) -> tuple[Sequence[Rec
             return made[-1]
 
         async def go() -> Session | None:
-            target, runner = workload.build(client)
+            build = workload.build if shared or workload.unmodified is None else workload.unmodified
+            target, runner = build(client)
             if shared:
-                wrap(target, Session())
+                wrap(target, Session(budget=workload.budget))
             await runner()
             for each in made:
                 await each.close()
