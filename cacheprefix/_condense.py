@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from cacheprefix._conversation import Conversation
+from cacheprefix._sharing import KEEP
 from cacheprefix._terms import Ask, Terms, guarded
 from cacheprefix.context import (
     Circumstances,
@@ -25,8 +27,7 @@ from cacheprefix.context import (
 from cacheprefix.prefix import ForkPolicy, Tool
 
 if TYPE_CHECKING:
-    from cacheprefix._conversation import Conversation
-    from cacheprefix.context import Replace
+    from cacheprefix.context import Form, Mode, Replace, ReplaceResult
     from cacheprefix.profiles import Profile
     from cacheprefix.prompt import Api, Prompt
     from cacheprefix.session import Session
@@ -59,6 +60,47 @@ def condense(
             return first.decisions
     second = session.attempt("compaction", again, None)
     return first.decisions if second is None else second.decisions
+
+
+def conversation_of(
+    session: Session,
+    id: str,  # noqa: A002 - the field's word
+    scope: str | None,
+    api: Form | None,
+    mode: Mode | None,
+    model: str,
+    options: Mapping[str, Any],
+) -> Conversation:
+    """The conversation of an id, made when it is new, and bound to the session; see ``Session.conversation``."""
+    key = (session.name, session.scope if scope is None else scope, id)
+    known = session.shared.conversations
+    with session.shared.lock:
+        found = known.get(key)
+        new = found is None
+        if found is None:
+            found = known[key] = Conversation(id, scope=key[1], prefix_key=session.prefix.key)
+            if len(known) > KEEP:
+                known.popitem(last=False)
+        else:
+            known.move_to_end(key)
+    if new or api is not None or mode is not None:
+        found.bind(terms_of(session, model or found.model, **options), api=api, mode=mode)
+        found.model = model or found.model
+    return found
+
+
+def shortened(
+    session: Session, conversation: Conversation, views: Sequence[MessageView], model: str
+) -> tuple[ReplaceResult, ...]:
+    """What stands in place of large results; see ``Session.shorten``."""
+    if session.mode == "observe" or (session.budget is None and not len(conversation.ledger)):
+        return ()
+    count, replaced = session.counter(model), replacing(session)
+    return session.attempt(
+        "tool-result budget",
+        lambda: conversation.shorten(views, session.budget, count=count, store=session.results, replace=replaced),
+        (),
+    )
 
 
 def terms_of(session: Session, model: str, **options: Any) -> Terms:

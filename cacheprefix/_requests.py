@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from cacheprefix._calls import Call, units_of
 from cacheprefix._condense import cold_after
+from cacheprefix._notices import Notices
+from cacheprefix._totals import Totals
 from cacheprefix._turn import Seen, Turn
 from cacheprefix.cache import Breakpoint, CacheModel, lint, mark, plan_breakpoints, routing_advice
 from cacheprefix.profiles import Profile, Usage, money, normalise_usage
@@ -18,8 +20,6 @@ from cacheprefix.prompt import Api, Memo, Prompt, chain, dumps_sorted, lane_key
 
 if TYPE_CHECKING:
     from cacheprefix._conversation import Conversation
-    from cacheprefix._notices import Notices
-    from cacheprefix._totals import Totals
     from cacheprefix.prefix import ForkPolicy, Pass
     from cacheprefix.session import Session
 
@@ -52,6 +52,12 @@ class Shared:
     """Tools and system texts that were looked through for what will break the cache."""
     starts: deque[float] = field(default_factory=lambda: deque(maxlen=_BUSY))
     """When the last requests with our routing key went out."""
+
+    @classmethod
+    def fresh(cls, clock: Callable[[], float], count: Callable[[str, str], int]) -> Shared:
+        """That of a session that has seen nothing yet."""
+        trees = (CacheModel(clock=clock, count=count), CacheModel(clock=clock, count=count))
+        return cls(*trees, Totals(), Notices(), Memo(), OrderedDict(), set(), threading.RLock())
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,55 @@ class Plan:
         return result
 
 
+def fork(
+    session: Session,
+    text: str,
+    *,
+    body: Mapping[str, Any],
+    api: Api,
+    send: Callable[[dict[str, Any]], Any],
+    role: str = "helper",
+    policy: ForkPolicy | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    tool_executor: ToolExecutor | None = None,
+    conversation: str = "",
+    abort: AbortHandle | None = None,
+    state: Any = None,
+    commit: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
+) -> ForkResult:
+    """Ask something beside a conversation, on its cached prefix, and run the fork's own tool loop.
+
+    ``body`` is a request body of the parent (its messages, tools and settings); ``send(body)`` makes one
+    call and gives the response as a dict or an SDK's object. ``tool_executor(id, name, arguments)`` (or with
+    ``state`` as fourth argument) runs tools; without one, and when it raises, the model gets an error result.
+    ``overrides`` replaces body fields; what then no longer shares raises ``UnsafeForkError`` before any call.
+    ``commit`` takes the fork's messages afterwards unless the policy skips the transcript.
+    """
+    plan = plan_fork(session, text, body, api, role, policy, overrides, tool_executor, conversation, abort, state)
+    return plan.committed(run(plan, send), commit)
+
+
+async def afork(
+    session: Session,
+    text: str,
+    *,
+    body: Mapping[str, Any],
+    api: Api,
+    send: Callable[[dict[str, Any]], Awaitable[Any]],
+    role: str = "helper",
+    policy: ForkPolicy | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    tool_executor: ToolExecutor | None = None,
+    conversation: str = "",
+    abort: AbortHandle | None = None,
+    state: Any = None,
+    commit: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
+) -> ForkResult:
+    """``fork`` with an asynchronous ``send``; the tool executor may be sync or async."""
+    plan = plan_fork(session, text, body, api, role, policy, overrides, tool_executor, conversation, abort, state)
+    return plan.committed(await arun(plan, send), commit)
+
+
 def plan_fork(
     session: Session,
     text: str,

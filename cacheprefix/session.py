@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
+from cacheprefix import _side
 from cacheprefix._calls import Call, Report, tally
-from cacheprefix._condense import condense, replacing, summary_by_fork, terms_of
+from cacheprefix._condense import condense, conversation_of, shortened, summary_by_fork
 from cacheprefix._conversation import Conversation
-from cacheprefix._notices import CacheprefixWarning, Notices
+from cacheprefix._counting import Counting
+from cacheprefix._notices import CacheprefixWarning
 from cacheprefix._original import unmodified
 from cacheprefix._requests import Asked, Boundary, Original, Shared, begin, gate_key
-from cacheprefix._side import ForkResult, ToolExecutor, arun, plan_fork, run
+from cacheprefix._sharing import forked, freeze, profile_of, profiles_of, shares, with_tools
+from cacheprefix._side import ForkResult
 from cacheprefix._terms import Ask
-from cacheprefix._totals import Totals
 from cacheprefix._turn import Turn
-from cacheprefix.cache import CacheModel, CacheStatus, Verdict
+from cacheprefix.cache import CacheStatus, Verdict
 from cacheprefix.context import (
     Boundaries,
     Compaction,
@@ -39,26 +39,9 @@ from cacheprefix.context import (
 from cacheprefix.context import Mode as CommitMode
 from cacheprefix.errors import SetupError
 from cacheprefix.plugins import Plugins
-from cacheprefix.prefix import (
-    FOLLOW,
-    AbortHandle,
-    Fork,
-    ForkPolicy,
-    Gate,
-    Pass,
-    SharedPrefix,
-    TailPlacement,
-    Tool,
-    tail_text,
-    union_tools,
-)
-from cacheprefix.profiles import (
-    CacheprefixProfileWarning,
-    Profile,
-    Registry,
-    default_registry,
-)
-from cacheprefix.prompt import Api, Counter, Memo, Prompt, decode, default_counter
+from cacheprefix.prefix import FOLLOW, Fork, ForkPolicy, Gate, Pass, SharedPrefix, TailPlacement, Tool, tail_text
+from cacheprefix.profiles import Profile, Registry, default_registry
+from cacheprefix.prompt import Api, Counter, Prompt, decode
 from cacheprefix.stores import MemoryStore, ResultStore
 
 __all__ = [
@@ -77,8 +60,6 @@ __all__ = [
 
 Mode = Literal["observe", "fork"]
 T = TypeVar("T")
-
-_KEEP_CONVERSATIONS = 10_000
 
 
 class Session:
@@ -129,21 +110,10 @@ class Session:
         self.on_break = on_break
         self.results: Results = results if results is not None else ResultStore(MemoryStore())
         self.plugins = Plugins.with_builtins(plugins)
-        self._counter = counter
-        self._counters: dict[str, Count] = {}
-        self._counts_by_plugin = counter is None and self.plugins.overrides("count_tokens")
-        self.shared = Shared(
-            CacheModel(clock=clock, count=self.count),
-            CacheModel(clock=clock, count=self.count),
-            Totals(),
-            Notices(),
-            Memo(),
-            OrderedDict(),
-            set(),
-            threading.RLock(),
-        )
-        self._registry = self._profiles(profiles or default_registry())
-        self._prefix = self._freeze(prefix if isinstance(prefix, SharedPrefix) else SharedPrefix(system=prefix or ""))
+        self._counting = Counting(counter, self.plugins)
+        self.shared = Shared.fresh(clock, self.count)
+        self._registry = profiles_of(self.plugins, profiles or default_registry())
+        self._prefix = freeze(self.plugins, prefix)
 
     # ------------------------------------------------------------------ the prefix
 
@@ -161,7 +131,7 @@ class Session:
         child.__dict__.update(self.__dict__)
         child.name = f"{self.name}/{name}" if self.name else name
         if prefix is not None:
-            child._prefix = child._freeze(prefix)
+            child._prefix = freeze(self.plugins, prefix)
         return child
 
     def related(self, other: Session | None) -> bool:
@@ -175,13 +145,7 @@ class Session:
         stays outside the union and is noted, since it would change every prompt from its beginning.
         """
         with self.shared.lock:
-            union = self._prefix.with_tools(tools, render)
-            added = [tool.name for tool in union.tools if tool.name not in self._prefix.tool_names]
-            unfrozen = any(not isinstance(tool, Tool) for tool in self._prefix.tools)
-            if added and not unfrozen and self.shared.totals.last is not None:
-                self.note(f"tools {', '.join(added)} came after the first request and stay outside the shared union")
-            elif added or unfrozen:
-                self._prefix = union
+            self._prefix = with_tools(self, tools, render)
             return tuple(self._prefix.tools)
 
     def adopt_system(self, text: str) -> None:
@@ -191,7 +155,7 @@ class Session:
         """
         with self.shared.lock:
             if not self._prefix.text:
-                self._prefix = self._freeze(replace(self._prefix, system=text))
+                self._prefix = freeze(self.plugins, replace(self._prefix, system=text))
 
     def join(self, role: str) -> None:
         """Tell of a role before its first request; for adapters, at set-up."""
@@ -216,12 +180,7 @@ class Session:
 
     def profile(self, model: str, api: Api | None = None, provider: str | None = None) -> Profile:
         """The provider rules in force for a model."""
-        wanted = provider or self.provider
-        try:
-            return self._registry.profile_for(model, provider=wanted, api=api)
-        except CacheprefixProfileWarning:
-            # A filter turned the one warning about an unknown model into an error; it is said, and not again.
-            return self._registry.profile_for(model, provider=wanted, api=api)
+        return profile_of(self._registry, model, provider or self.provider, api)
 
     def shares(self, conversation: str, model: str, tokens: Callable[[], int]) -> bool:
         """Whether requests of a conversation are to become forks: what they share must be long enough to be cached.
@@ -229,25 +188,7 @@ class Session:
         ``tokens`` counts what the next request shares beside the prefix's own text. Once a conversation shares,
         it goes on, because its layout must not change. What is left alone is noted once.
         """
-        key = (conversation, model, self._prefix.key)
-        shared = self.shared
-        if key in shared.sharing:
-            return True
-        profile = self.profile(model)
-        if profile.control == "none":
-            self.note(f"{model}: {profile.name} has no prompt cache, requests are left as they are")
-            return False
-        if tokens() + self.count(self._prefix.text, model) < profile.min_tokens:
-            self.note(
-                f"{model}: requests share fewer tokens than the minimum of {profile.min_tokens:,} that "
-                f"{profile.name} caches, and are left as they are until they share more"
-            )
-            return False
-        with shared.lock:
-            if len(shared.sharing) > _KEEP_CONVERSATIONS:
-                shared.sharing.clear()
-            shared.sharing.add(key)
-        return True
+        return shares(self, conversation, model, tokens)
 
     # ------------------------------------------------------------------ conversations
 
@@ -270,22 +211,8 @@ class Session:
         turn becomes history (``mode``, through ``hook``), and what durable context may have (``context_limit``).
         Raises ``SetupError`` when it has a history in another form or mode.
         """
-        key = (self.name, self.scope if scope is None else scope, id)
-        known = self.shared.conversations
-        with self.shared.lock:
-            found = known.get(key)
-            new = found is None
-            if found is None:
-                found = known[key] = Conversation(id, scope=key[1], prefix_key=self._prefix.key)
-                if len(known) > _KEEP_CONVERSATIONS:
-                    known.popitem(last=False)
-            else:
-                known.move_to_end(key)
-        if new or api is not None or mode is not None:
-            options = {"hook": hook, "consolidate": consolidate, "context_limit": context_limit}
-            found.bind(terms_of(self, model or found.model, **options), api=api, mode=mode)
-            found.model = model or found.model
-        return found
+        options = {"hook": hook, "consolidate": consolidate, "context_limit": context_limit}
+        return conversation_of(self, id, scope, api, mode, model, options)
 
     def known(self, id: str, scope: str | None = None) -> Conversation | None:  # noqa: A002 - as above
         """The conversation of an id, where there is one."""
@@ -295,19 +222,7 @@ class Session:
         self, conversation: Conversation, views: Sequence[MessageView], model: str = ""
     ) -> tuple[ReplaceResult, ...]:
         """What stands in place of large tool results, decided once and replayed; empty when it fails."""
-        if self.mode == "observe" or (self.budget is None and not len(conversation.ledger)):
-            return ()
-        return self.attempt(
-            "tool-result budget",
-            lambda: conversation.shorten(
-                views,
-                self.budget,
-                count=self.counter(model),
-                store=self.results,
-                replace=replacing(self),
-            ),
-            (),
-        )
+        return shortened(self, conversation, views, model)
 
     def condense(
         self,
@@ -419,10 +334,8 @@ class Session:
     @property
     def counter_name(self) -> str:
         """Which token counter is in force; shown in every report."""
-        if self._counter is not None:
-            return self._counter.name
         last = self.shared.totals.last
-        return "plugin" if self._counts_by_plugin else default_counter(last.model if last else "").name
+        return self._counting.name(last.model if last else "")
 
     # ------------------------------------------------------------------ failing open
 
@@ -447,92 +360,21 @@ class Session:
 
     def count(self, text: str, model: str = "") -> int:
         """Tokens of a text, by the counter given, a plugin, or the default for the model."""
-        if self._counter is not None:
-            return self._counter(text, model)
-        if self._counts_by_plugin:
-            counted = self.plugins.call_first("count_tokens", text=text, model=model)
-            if isinstance(counted, int):
-                return counted
-        return default_counter(model)(text, model)
+        return self._counting.count(text, model)
 
     def counter(self, model: str = "") -> Count:
         """``count`` for one model; the same object each time, as the memory of views needs it."""
-        found = self._counters.get(model)
-        if found is None:
-            # Of two threads that come at once the first one's stays.
-            found = self._counters.setdefault(model, lambda text: self.count(text, model))
-        return found
+        return self._counting.for_model(model, self.count)
 
     def forked(self, fork: Fork) -> Fork:
         """Let plugins change a fork's tail; anything else they change is refused and named."""
-        for changed in self.plugins.call_all("fork", fork=fork):
-            if not isinstance(changed, Fork):
-                continue
-            if changed.prefix == fork.prefix:
-                fork = replace(fork, tail=changed.tail, policy=changed.policy)
-            else:
-                self.warn_once("fork-hook", "a plugin's fork hook changed the shared prefix; only the tail may change")
-        return fork
-
-    def _freeze(self, prefix: SharedPrefix) -> SharedPrefix:
-        # A clash is the application's mistake and raises here; inside a hook it would only be reported.
-        union_tools(tool for tool in prefix.tools if isinstance(tool, Tool))
-        frozen = self.plugins.call_first("freeze", prefix=prefix)
-        return frozen if isinstance(frozen, SharedPrefix) else prefix
-
-    def _profiles(self, registry: Registry) -> Registry:
-        own = registry.copy()
-        self.plugins.call_all("profiles", register=own.register)
-        return own
+        return forked(self, fork)
 
     # ------------------------------------------------------------------ side forks
 
-    def fork(
-        self,
-        text: str,
-        *,
-        body: Mapping[str, Any],
-        api: Api,
-        send: Callable[[dict[str, Any]], Any],
-        role: str = "helper",
-        policy: ForkPolicy | None = None,
-        overrides: Mapping[str, Any] | None = None,
-        tool_executor: ToolExecutor | None = None,
-        conversation: str = "",
-        abort: AbortHandle | None = None,
-        state: Any = None,
-        commit: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
-    ) -> ForkResult:
-        """Ask something beside a conversation, on its cached prefix, and run the fork's own tool loop.
-
-        ``body`` is a request body of the parent (its messages, tools and settings); ``send(body)`` makes one
-        call and gives the response as a dict or an SDK's object. ``tool_executor(id, name, arguments)`` (or with
-        ``state`` as fourth argument) runs tools; without one, and when it raises, the model gets an error result.
-        ``overrides`` replaces body fields; what then no longer shares raises ``UnsafeForkError`` before any call.
-        ``commit`` takes the fork's messages afterwards unless the policy skips the transcript.
-        """
-        plan = plan_fork(self, text, body, api, role, policy, overrides, tool_executor, conversation, abort, state)
-        return plan.committed(run(plan, send), commit)
-
-    async def afork(
-        self,
-        text: str,
-        *,
-        body: Mapping[str, Any],
-        api: Api,
-        send: Callable[[dict[str, Any]], Awaitable[Any]],
-        role: str = "helper",
-        policy: ForkPolicy | None = None,
-        overrides: Mapping[str, Any] | None = None,
-        tool_executor: ToolExecutor | None = None,
-        conversation: str = "",
-        abort: AbortHandle | None = None,
-        state: Any = None,
-        commit: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
-    ) -> ForkResult:
-        """``fork`` with an asynchronous ``send``; the tool executor may be sync or async."""
-        plan = plan_fork(self, text, body, api, role, policy, overrides, tool_executor, conversation, abort, state)
-        return plan.committed(await arun(plan, send), commit)
+    # Methods like the others, written where their loop is.
+    fork = _side.fork
+    afork = _side.afork
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
         """Copies of an application share the session, as they share its cache."""
