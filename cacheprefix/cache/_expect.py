@@ -119,7 +119,8 @@ def _blocks(request: Request, found: Marks, part: int, sibling: Node | None) -> 
             reason = "below_minimum" if path or part else "cold_start"
     complete = bisect_right(totals, read, hi=whole)
     ttl = request_ttl(request.prompt, profile)
-    billed = {ttl.name: total - read} if "write" in profile.usage_fields or ttl.write != 1 else {}
+    writes = total > read and ("write" in profile.usage_fields or ttl.write != 1)
+    billed = {ttl.name: total - read} if writes else {}
     ends = dict.fromkeys(range(whole if read else 0, len(totals)), ttl)
     alive = whole if read else 0
     return Outlook(read, complete if read else 0, reason, place, billed, ends, found, part, sibling, alive)

@@ -24,6 +24,8 @@ def mark(body: Mapping[str, Any], api: Api, prompt: Prompt, breakpoints: Sequenc
     copy = _Copy(body, api)
     # From the end: Bedrock's cache points are blocks of their own and move the indexes behind them.
     for one in sorted(breakpoints, key=lambda one: -one.section):
+        if one.section < 0:
+            continue
         section = prompt.sections[one.section]
         copy.set(section.path, section.head, one.ttl)
     if api.startswith("openai") and any(one.alone for one in breakpoints):

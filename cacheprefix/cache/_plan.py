@@ -22,6 +22,7 @@ class Breakpoint:
     """A cache breakpoint to set: behind section number ``section`` of the prompt."""
 
     section: int
+    """-1 sets no mark at all, for what ``alone`` does."""
     ttl: str | None = None
     """Lifetime as the provider spells it; None for its default."""
 
@@ -42,8 +43,8 @@ def plan_breakpoints(
 ) -> tuple[Breakpoint, ...]:
     """Breakpoints to add to a request, in order; empty where none would pay.
 
-    ``boundary`` is how many leading sections siblings share. ``one_shot`` says that nothing will be sent that
-    begins like this request; ``skip_tail`` that nothing will continue it behind the boundary. ``gap`` is the
+    ``boundary`` is how many leading sections siblings share. ``one_shot`` says that nothing is sent that
+    begins like this request, before it or after; ``skip_tail`` that nothing will continue it behind the boundary. ``gap`` is the
     expected time in seconds between requests that share the prefix and ``calls`` how many more of them are
     expected; with both unknown the provider's default lifetime is used.
 
@@ -51,12 +52,15 @@ def plan_breakpoints(
     allows: the end of the shared part; the last message of a loop; anchors of at most 15 positions from there
     back to the shared part; the end of the system prompt; the end of the tools. Never on thinking or empty
     text, never below the minimum. The longest lifetime comes first, whatever the user's own marks say.
+    Where a provider marks the newest message itself, a one-shot call gets a breakpoint that only switches this off.
     """
-    if profile.markers not in ("anthropic", "bedrock", "openai") or one_shot or not prompt.sections:
+    if profile.markers not in ("anthropic", "bedrock", "openai") or not prompt.sections:
         return ()
     totals = list(accumulate(section.tokens for section in prompt.sections))
     if totals[-1] < profile.min_tokens:
         return ()
+    if one_shot:
+        return _unwritten(prompt, profile)
     lifetime = _lifetime(profile, gap, calls)
     if lifetime is None:
         return ()
@@ -75,8 +79,18 @@ def plan_breakpoints(
             wanted.append(at)
     chosen = sorted(wanted[: max(0, profile.max_breakpoints - len(own))])
     if silent and not chosen and not own:
-        return ()
+        # With a shared part too short to be cached, nothing is read that a mark would have to be there for.
+        short = not shared or totals[shared - 1] < profile.min_tokens
+        return _unwritten(prompt, profile) if short and skip_tail else ()
     return _with_lifetimes(prompt, profile, chosen, lifetime, shared, alone=silent)
+
+
+def _unwritten(prompt: Prompt, profile: Profile) -> tuple[Breakpoint, ...]:
+    """No mark, and the provider's own one switched off, unless the application says how to cache."""
+    marked = any(section.marker is not None for section in prompt.sections)
+    if not implicit(prompt, profile) or marked or "prompt_cache_options" in prompt.settings:
+        return ()
+    return (Breakpoint(-1, alone=True),)
 
 
 def _goes_on(sections: Sequence[Section], shared: int, boundary: int | None) -> bool:

@@ -98,7 +98,8 @@ class Profile:
     """Marks one request may write, the provider's own automatic or implicit one included."""
 
     lookback: int | None = None
-    """Positions before a breakpoint that are searched for an earlier write. ``None``: no limit."""
+    """Positions searched for an earlier write, from the breakpoint's own back: 20 are it and 19 before it.
+    ``None``: no limit."""
 
     collapse_runs: bool = False
     """Whether a run of tool_use blocks, or of tool_result blocks, counts as one position of the lookback."""

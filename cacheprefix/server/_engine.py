@@ -328,7 +328,7 @@ class ProviderCache:
             if life.readable_at > now:
                 request.fresh.append(life)
             if index >= read:
-                life.rewrite(now)
+                life.rewrite(now, ttl)
             used.append(life)
         return used
 

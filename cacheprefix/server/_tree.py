@@ -32,18 +32,24 @@ class Life:
 
     def extend(self, now: float) -> None:
         """Start the idle time anew at ``now``; the longest life in all stays what it is."""
-        idle = inf if self.ttl.seconds is None else self.ttl.seconds
+        idle = _idle(self.ttl)
         total = inf if self.ttl.max_seconds is None else self.ttl.max_seconds
         self.expires = max(self.expires, min(now + idle, self.made + total))
 
-    def rewrite(self, now: float) -> None:
-        """The same content was computed again."""
+    def rewrite(self, now: float, ttl: Ttl) -> None:
+        """The same content was computed again; of two lifetimes asked for the longer one holds."""
+        if _idle(ttl) > _idle(self.ttl):
+            self.ttl = ttl
         self.made = now
         self.extend(now)
 
     def end(self) -> None:
         """Take the entry back."""
         self.expires = -inf
+
+
+def _idle(ttl: Ttl) -> float:
+    return inf if ttl.seconds is None else ttl.seconds
 
 
 class Node:

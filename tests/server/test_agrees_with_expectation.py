@@ -46,6 +46,8 @@ class Sent:
 
     fails: bool
     scope: str
+    hour: bool
+    """Whether its marks ask for an hour, so that live entries are rewritten with another lifetime."""
 
 
 def sent() -> st.SearchStrategy[Sent]:
@@ -59,6 +61,7 @@ def sent() -> st.SearchStrategy[Sent]:
         answer=st.sampled_from([0.5, 2.0, 100.0]),
         fails=st.sampled_from([False, False, False, False, True]),
         scope=st.sampled_from(["", "", "other"]),
+        hour=st.sampled_from([False, False, True]),
     )
 
 
@@ -68,7 +71,7 @@ def prompt_of(request: Sent, profile: Profile) -> Prompt:
     for index, word in enumerate(request.words):
         block: dict[str, Any] = {"type": "text", "text": f"{index}{word}" + word * TOKENS * 4}
         if index in request.marks:
-            block["cache_control"] = {"type": "ephemeral"}
+            block["cache_control"] = {"type": "ephemeral", **({"ttl": "1h"} if request.hour else {})}
         blocks.append(block)
     roles = ("user", "assistant")
     messages = [

@@ -335,6 +335,17 @@ def test_an_entry_is_readable_from_the_first_token_on_and_not_only_from_the_end(
     assert server.serve(blocks(5, 5), 3).read_tokens == size(5)
 
 
+def test_a_live_entry_that_is_written_anew_for_an_hour_lives_for_an_hour():
+    """Two start on a cold cache and both write: what the second pays twice the price for lasts as long."""
+    server = cache()
+    first = server.begin(blocks(4, 4), 0)
+    second = server.begin(blocks(4, 4, mark=HOUR), 1)
+    first.ended(2)
+    second.ended(2)
+    assert second.outcome.write_tokens == {"1h": size(4)}
+    assert server.serve(blocks(4, 4), 3_000).read_tokens == size(4)
+
+
 def test_a_failed_request_leaves_no_entry():
     """Nothing was answered, so nothing became available."""
     server = cache()
