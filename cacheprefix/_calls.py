@@ -37,6 +37,8 @@ class Call:
     first_token_at: float | None
     ended_at: float
     purpose: str = ""
+    prefix: str = ""
+    """Key of the shared prefix that was in force: a digest, see ``SharedPrefix.key``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,4 +268,5 @@ def _record(
         first_token_at=first_token_at,
         ended_at=ended,
         purpose=seen.purpose,
+        prefix=session.prefix.key,
     )
