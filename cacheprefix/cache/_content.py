@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _ALIKE = 0.5
+_ROLES = ("<role name=", 'You now speak as "')
+"""How the tails begin that ``cacheprefix.prefix.tail_text`` writes: one role's gives way to another's."""
 _LONGEST = 3_000
 
 
@@ -93,7 +95,7 @@ def _moved_tail(old: Sequence[Section], new: Sequence[Section]) -> int:
     if any(left.kind != right.kind or left.head != right.head for left, right in zip(tail, end, strict=True)):
         return 0
     equal = all(left.digest == right.digest for left, right in zip(tail, end, strict=True))
-    if equal:
+    if equal or (tail[0].text.startswith(_ROLES) and end[0].text.startswith(_ROLES)):
         return length
     stays = new[0].head == tail[0].head and alike(new[0], tail[0])
     return 0 if stays or not all(map(alike, tail, end)) else length

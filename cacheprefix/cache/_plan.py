@@ -44,9 +44,9 @@ def plan_breakpoints(
     """Breakpoints to add to a request, in order; empty where none would pay.
 
     ``boundary`` is how many leading sections siblings share. ``one_shot`` says that nothing is sent that
-    begins like this request, before it or after; ``skip_tail`` that nothing will continue it behind the boundary. ``gap`` is the
-    expected time in seconds between requests that share the prefix and ``calls`` how many more of them are
-    expected; with both unknown the provider's default lifetime is used.
+    begins like this request, before it or after; ``skip_tail`` that nothing will continue it behind the
+    boundary. ``gap`` is the expected time in seconds between requests that share the prefix and ``calls`` how
+    many more of them are expected; with both unknown the provider's default lifetime is used.
 
     The order of importance, as far as the provider's limit less the user's own and its automatic breakpoint
     allows: the end of the shared part; the last message of a loop; anchors of at most 15 positions from there

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cacheprefix.cache import CacheModel, Verdict, mark, plan_breakpoints
+from cacheprefix.prefix import tail_text
 from cacheprefix.profiles import Profile, Usage, default_registry
 from cacheprefix.prompt import CountTokens, Memo, Prompt, decode, encode, estimate_tokens
 from cacheprefix.server import ProviderCache, RefusedError
@@ -310,10 +311,13 @@ class _Scene:
         agent = self.agent(0)
         roles = [self.make.words(20, 90) for _ in range(self.rng.randint(2, 4))]
         clock = self.rng.random() < 0.5
-        pinned = self.named and self.rng.random() < 0.5
+        pinned = self.rng.random() < 0.5
         for turn in range(self.rng.randint(3, 9)):
             number = self.rng.randrange(len(roles))
             text = f"You speak as role {number}. {roles[number]}"
+            if pinned and not self.named:
+                # A tail that goes without a name at its agent is only known for one by the words of ours.
+                text = tail_text(f"role{number}", roles[number])
             tail = {"role": "user", "content": f"{text} It is {1200 + turn} o'clock." if clock else text}
             boundary = len(agent.body["messages"])
             fork = Agent(f"role{number}", copy.deepcopy(agent.body))
