@@ -8,6 +8,7 @@ from typing import Any
 
 from cacheprefix.cache import Verdict
 from cacheprefix.profiles import Profile, Usage, cost_units
+from cacheprefix.toolcache import CacheStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,8 @@ class Report:
     notes: tuple[str, ...] = ()
     failures: Mapping[str, int] = field(default_factory=dict)
     """Steps at which cacheprefix failed and sent the original request, with counts."""
+    tool_cache: CacheStats | None = None
+    """What the tool-result cache did; None without one."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON. Holds no prompt text."""
@@ -104,6 +107,7 @@ class Report:
             "counter": self.counter,
             "notes": list(self.notes),
             "failures": dict(self.failures),
+            "tool_cache": None if self.tool_cache is None else self.tool_cache.as_dict(),
         }
 
     def __str__(self) -> str:
@@ -221,5 +225,7 @@ def _text(report: Report) -> Iterable[str]:
         lost = "" if item.lost_usd is None else f" ({item.lost_usd:.4f} USD)"
         yield f"{item.count} x {item.cause}{where}: {item.lost_tokens:,} tokens lost{lost}. {item.fix}"
     yield from report.notes
+    if report.tool_cache is not None:
+        yield str(report.tool_cache)
     for step, count in report.failures.items():
         yield f"{count} x sent the original request because {step} failed"

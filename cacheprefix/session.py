@@ -15,9 +15,10 @@ from cacheprefix._counting import Counting
 from cacheprefix._notices import CacheprefixWarning
 from cacheprefix._original import unmodified
 from cacheprefix._requests import Asked, Boundary, Original, Shared, begin, gate_key
-from cacheprefix._sharing import forked, freeze, profile_of, profiles_of, shares, with_tools
+from cacheprefix._sharing import AnyGate, forked, freeze, gate_of, profile_of, profiles_of, shares, with_tools
 from cacheprefix._side import ForkResult
 from cacheprefix._terms import Ask
+from cacheprefix._tool_calls import ToolCalls, ToolUse
 from cacheprefix._turn import Turn
 from cacheprefix.cache import CacheStatus, Verdict
 from cacheprefix.context import (
@@ -39,10 +40,11 @@ from cacheprefix.context import (
 from cacheprefix.context import Mode as CommitMode
 from cacheprefix.errors import SetupError
 from cacheprefix.plugins import Plugins
-from cacheprefix.prefix import FOLLOW, Fork, ForkPolicy, Gate, Pass, SharedPrefix, TailPlacement, Tool, tail_text
+from cacheprefix.prefix import FOLLOW, Fork, ForkPolicy, Pass, SharedPrefix, TailPlacement, Tool, tail_text
 from cacheprefix.profiles import Profile, Registry, default_registry
 from cacheprefix.prompt import Api, Counter, Prompt, decode
-from cacheprefix.stores import MemoryStore, ResultStore
+from cacheprefix.stores import MemoryStore, ResultStore, Store
+from cacheprefix.toolcache import ToolResultCache
 
 __all__ = [
     "Boundary",
@@ -53,6 +55,8 @@ __all__ = [
     "Mode",
     "Report",
     "Session",
+    "ToolCalls",
+    "ToolUse",
     "Turn",
     "tally",
     "unmodified",
@@ -69,8 +73,10 @@ class Session:
     ``budget`` shortens large tool results once; ``results`` keeps their full texts. ``compaction`` (or its trigger
     in tokens) shortens histories when that pays; ``request_budget`` holds whole requests to the model's window.
     ``gate`` is how many seconds siblings wait at most for the one that writes their cold prefix; None sends them all
-    at once. ``provider`` names a profile where the model's name does not tell. ``clock`` gives seconds. ``on_break``
-    is called with every verdict that is an alarm, beside the log. Raises ``SetupError`` for options that do not exist.
+    at once, and ``gate_store`` lets them wait for other processes' too. ``tool_cache`` (True, or a ``ToolResultCache``)
+    answers repeated tool calls. ``provider`` names a profile where the model's name does not tell. ``clock`` gives
+    seconds. ``on_break`` is called with every verdict that is an alarm, beside the log. Raises ``SetupError`` for
+    options that do not exist.
     """
 
     def __init__(
@@ -88,6 +94,8 @@ class Session:
         profiles: Registry | None = None,
         counter: Counter | None = None,
         results: Results | None = None,
+        tool_cache: ToolResultCache | bool | None = None,
+        gate_store: Store | None = None,
         plugins: Sequence[object] = (),
         on_break: Callable[[Verdict], None] | None = None,
         clock: Callable[[], float] = time.time,
@@ -102,7 +110,6 @@ class Session:
         if self.compaction is not None:
             self.compaction.limits(request_budget)
         self.tail = tail
-        self._gate = Gate(gate) if gate else None
         self.provider = provider
         self.scope = scope
         self.name = name
@@ -112,6 +119,10 @@ class Session:
         self.plugins = Plugins.with_builtins(plugins)
         self._counting = Counting(counter, self.plugins)
         self.shared = Shared.fresh(clock, self.count)
+        self.gate_store = gate_store
+        self._gate = self.new_gate(gate) if gate else None
+        self.tool_calls = ToolCalls(self, tool_cache)
+        self.tool_cache = self.tool_calls.cache
         self._registry = profiles_of(self.plugins, profiles or default_registry())
         self._prefix = freeze(self.plugins, prefix)
 
@@ -305,6 +316,10 @@ class Session:
         key = self.attempt("gate", lambda: gate_key(self, body, api, boundary, scope), None)
         return FOLLOW if key is None or self._gate is None else await self._gate.aenter(key)
 
+    def new_gate(self, limit: float = 30.0) -> AnyGate:
+        """A gate where siblings wait ``limit`` seconds at most; across processes where there is a ``gate_store``."""
+        return gate_of(self.gate_store, limit, self.shared.notices)
+
     def decode(self, body: Mapping[str, Any], api: Api, *, headers: Mapping[str, str] | None = None) -> Prompt:
         """A body as a prompt, counted by this session's counter; history seen before costs next to nothing."""
         return decode(body, api, headers=headers, count=self.count, memo=self.shared.memo)
@@ -328,8 +343,8 @@ class Session:
 
     def report(self) -> Report:
         """Tokens, cost units and money by agent, against the unmodified layout; breaks with their causes."""
-        notices = self.shared.notices
-        return self.shared.totals.report(self.counter_name, notices.notes, notices.failures)
+        notices, tools = self.shared.notices, self.tool_calls.stats()
+        return replace(self.shared.totals.report(self.counter_name, notices.notes, notices.failures), tool_cache=tools)
 
     @property
     def counter_name(self) -> str:

@@ -4,6 +4,7 @@ from cacheprefix.prefix._fork import Compatibility, Fork, Level, TailPlacement, 
 from cacheprefix.prefix._gate import FOLLOW, Gate, Pass
 from cacheprefix.prefix._policy import AbortHandle, ForkPolicy
 from cacheprefix.prefix._shared import SharedPrefix, Tool, tool_of, union_tools
+from cacheprefix.prefix._store_gate import StoreGate
 from cacheprefix.prefix._tail import tail_text
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Level",
     "Pass",
     "SharedPrefix",
+    "StoreGate",
     "TailPlacement",
     "Tool",
     "compatibility",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cacheprefix.stores._effects import as_async
+from cacheprefix.stores._effects import as_async, aside
 from cacheprefix.stores._lease import Lease, Turn, aelect, elect
 from cacheprefix.stores._memory import MemoryStore
 from cacheprefix.stores._protocol import AsyncStore, Departure, Listener, Store
@@ -24,5 +24,6 @@ __all__ = [
     "Turn",
     "aelect",
     "as_async",
+    "aside",
     "elect",
 ]

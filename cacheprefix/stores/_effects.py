@@ -122,6 +122,19 @@ async def adrive(flow: Generator[Effect, Any, T]) -> T:
         return cast("T", end.value)
 
 
+def aside(store: Store, work: Callable[..., None], *arguments: Any) -> None:
+    """Do a store's work that nobody waits for: here, or in a thread where it would block an event loop."""
+    try:
+        asyncio.get_running_loop()
+        if store.blocking:
+            _workers.pool().submit(work, *arguments)
+            return
+    except RuntimeError:
+        # No event loop here, or an interpreter that is ending and takes no more work.
+        pass
+    work(*arguments)
+
+
 class _AsyncView:
     def __init__(self, store: Store) -> None:
         self._store = store

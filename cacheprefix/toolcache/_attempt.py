@@ -30,6 +30,7 @@ class Attempt:
         arguments: Mapping[str, Any],
         scope: str | None,
         conversation: str | None,
+        cacheable: bool | None = None,  # noqa: FBT001 - passed through
     ) -> None:
         self.result: Any = None
         self.outcome: Outcome | None = None
@@ -39,7 +40,7 @@ class Attempt:
         self._watch: RepeatDetector | None = None
         self._plan: Plan | None = None
         if cache.enabled:
-            self._start(tool, arguments, scope, conversation)
+            self._start(tool, arguments, scope, conversation, cacheable)
 
     @property
     def answered(self) -> bool:
@@ -54,9 +55,16 @@ class Attempt:
         """Say that the tool raised; nothing is kept."""
         self._step(Ran(error=error or RuntimeError("the tool failed")))
 
-    def _start(self, tool: ToolSpec, arguments: Mapping[str, Any], scope: str | None, conversation: str | None) -> None:
+    def _start(
+        self,
+        tool: ToolSpec,
+        arguments: Mapping[str, Any],
+        scope: str | None,
+        conversation: str | None,
+        cacheable: bool | None,  # noqa: FBT001 - passed through
+    ) -> None:
         cache = self._cache
-        plan = self._plan = cache._plan(tool, arguments, scope)  # noqa: SLF001 - as above
+        plan = self._plan = cache._plan(tool, arguments, scope, cacheable)  # noqa: SLF001 - as above
         watch = None if conversation is None else cache._watch(plan, conversation)  # noqa: SLF001 - as above
         if watch is not None and not watch.start(plan.call, writes=bool(plan.writes)):
             self.result = cache._refuse(plan, self._began, None)  # noqa: SLF001 - as above

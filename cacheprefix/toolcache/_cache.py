@@ -19,7 +19,7 @@ from cacheprefix.toolcache._engine import Answer, Engine, Looked, departure_coun
 from cacheprefix.toolcache._flight import Ran, Run
 from cacheprefix.toolcache._plan import Cacheable, Plan, Planner, short
 from cacheprefix.toolcache._repeats import RepeatDetector, repeat_message
-from cacheprefix.toolcache._spec import DEFAULT_ALLOW, DEFAULT_DENY, Rules, ToolSpec
+from cacheprefix.toolcache._spec import DEFAULT_ALLOW, DEFAULT_DENY, Origin, Rules, ToolSpec
 from cacheprefix.toolcache._stats import OTHER, CacheStats, Counters, ToolCall
 
 T = TypeVar("T")
@@ -54,8 +54,10 @@ class ToolResultCache:
       declared writes win over it.
     - ``environment``: as in :class:`ToolSpec`, for all tools; ``resolve`` makes a path
       canonical (``os.path.realpath`` where symbolic links matter).
+    - ``tools``: declarations that :meth:`spec` finds by name and origin; front doors of frameworks,
+      which know a tool's name only, ask it.
     - ``repeats``: threshold of the repeat detection, 0 for none.
-    - ``observe``: called with a :class:`ToolCall` after every call.
+    - ``observe``: called with a :class:`ToolCall` after every call; see also :meth:`subscribe`.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class ToolResultCache:
         assume_writes: bool = True,
         cacheable: Cacheable | None = None,
         resolve: Callable[[str], str] | None = None,
+        tools: Iterable[ToolSpec] = (),
         codec: Codec | None = None,
         is_error: Callable[[Any], bool] = looks_like_error,
         observe: Callable[[ToolCall], None] | None = None,
@@ -88,7 +91,8 @@ class ToolResultCache:
         self.enabled = enabled
         self.scope = scope
         self.ttl = ttl
-        self._observe = observe
+        self._observers = () if observe is None else (observe,)
+        self._specs = {(tool.origin, tool.name): tool for tool in tools}
         self._repeats = repeats
         self._clock = clock
         self._counters = Counters()
@@ -133,6 +137,15 @@ class ToolResultCache:
         except TypeError as error:
             raise SetupError(f"tool-result cache: {error}") from error
 
+    def spec(self, name: str, origin: Origin = "local") -> ToolSpec:
+        """Return a tool's declaration; without one, what goes by the patterns alone."""
+        return self._specs.get((origin, name)) or ToolSpec(name, origin)
+
+    def subscribe(self, observe: Callable[[ToolCall], None]) -> None:
+        """Call ``observe`` after every call, beside those that are told already."""
+        with self._lock:
+            self._observers = (*self._observers, observe)
+
     def call(
         self,
         tool: ToolSpec,
@@ -142,17 +155,21 @@ class ToolResultCache:
         scope: str | None = None,
         conversation: str | None = None,
         repeated: Callable[[str], T] | None = None,
+        cacheable: bool | None = None,
+        suspends: tuple[type[BaseException], ...] = (),
     ) -> T:
         """Return what ``run()`` returns, from the cache where that is allowed and known.
 
         ``conversation`` switches repeat detection on and names whose calls are counted (one
         agent in one thread; see :meth:`new_turn`). ``repeated`` turns the message for a refused
-        call into a result; without it the message itself is returned.
+        call into a result; without it the message itself is returned. ``cacheable`` is the caller's
+        opinion on this very call, asked after which the cache's own hook is not. A call that raises
+        one of ``suspends``, or is cancelled, counts for no repeat: it will be made again.
         """
         if not self.enabled:
             return run()
-        began = 0.0 if self._observe is None else self._clock()
-        plan = self._plan(tool, arguments, scope)
+        began = self._clock() if self._observers else 0.0
+        plan = self._plan(tool, arguments, scope, cacheable)
         watch = None if conversation is None else self._watch(plan, conversation)
         if watch is not None and not watch.start(plan.call, writes=bool(plan.writes)):
             return self._refuse(plan, began, repeated)
@@ -163,11 +180,14 @@ class ToolResultCache:
             looked = self._engine.look(plan)
             if looked.kept is not None:
                 self._counters.hit(plan.tool, looked.kept.seconds)
-                if self._observe is not None:
+                if self._observers:
                     self._tell(ToolCall(plan.tool, "hit", self._clock() - began, looked.kept.seconds))
                 return looked.value  # type: ignore[no-any-return]
             self._missed(plan, looked)
             return self._finish(plan, drive(self._engine.miss(plan, run, looked)), began)  # type: ignore[no-any-return]
+        except BaseException as error:
+            _uncount(watch, plan, error, suspends)
+            raise
         finally:
             if watch is not None:
                 watch.finish(plan.call)
@@ -181,17 +201,22 @@ class ToolResultCache:
         scope: str | None = None,
         conversation: str | None = None,
         repeated: Callable[[str], T] | None = None,
+        cacheable: bool | None = None,
+        suspends: tuple[type[BaseException], ...] = (),
     ) -> T:
         """Async form of :meth:`call`; identical calls of threads and tasks join each other."""
         if not self.enabled:
             return await run()
         began = self._clock()
-        plan = self._plan(tool, arguments, scope)
+        plan = self._plan(tool, arguments, scope, cacheable)
         watch = None if conversation is None else self._watch(plan, conversation)
         if watch is not None and not watch.start(plan.call, writes=bool(plan.writes)):
             return self._refuse(plan, began, repeated)
         try:
             return self._finish(plan, await adrive(self._flow(plan, run)), began)  # type: ignore[no-any-return]
+        except BaseException as error:
+            _uncount(watch, plan, error, suspends)
+            raise
         finally:
             if watch is not None:
                 watch.finish(plan.call)
@@ -203,13 +228,14 @@ class ToolResultCache:
         *,
         scope: str | None = None,
         conversation: str | None = None,
+        cacheable: bool | None = None,
     ) -> Attempt:
         """Start a call whose tool somebody else runs, for frameworks with a hook before and one after it.
 
         Look at ``answered``: the result is there, or the caller runs the tool and then calls
         :meth:`Attempt.finish` or :meth:`Attempt.fail`. Identical calls wait for that, at most one lease.
         """
-        return Attempt(self, tool, arguments, scope, conversation)
+        return Attempt(self, tool, arguments, scope, conversation, cacheable)
 
     def new_turn(self, conversation: str) -> None:
         """Start a conversation's repeat detection afresh; call it for every message of the user.
@@ -254,10 +280,10 @@ class ToolResultCache:
         self._engine.after_fork()
         self._conversations = OrderedDict()
 
-    def _plan(self, tool: ToolSpec, arguments: Mapping[str, Any], scope: str | None) -> Plan:
+    def _plan(self, tool: ToolSpec, arguments: Mapping[str, Any], scope: str | None, word: bool | None = None) -> Plan:  # noqa: FBT001 - passed through
         scope = self.scope if scope is None else scope
         try:
-            plan = self._planner.plan(tool, arguments, scope)
+            plan = self._planner.plan(tool, arguments, scope, word)
         except Exception as error:
             self._engine.failed(error)
             return self._planner.unreadable(tool, scope)
@@ -313,13 +339,20 @@ class ToolResultCache:
 
     def _note(self, plan: Plan, answer: Answer, began: float) -> None:
         self._counters.outcome(plan.tool, answer.outcome, answer.saved)
-        if self._observe is not None:
+        if self._observers:
             seconds, failed = self._clock() - began, answer.ran.error is not None
             self._tell(ToolCall(plan.tool, answer.outcome, seconds, answer.saved, failed))
 
     def _tell(self, call: ToolCall) -> None:
-        if self._observe is not None:
+        for observe in self._observers:
             try:
-                self._observe(call)
-            except Exception as error:
+                observe(call)
+            except Exception as error:  # noqa: PERF203 - one that fails must not silence the others
                 self._engine.failed(error)
+
+
+def _uncount(
+    watch: RepeatDetector | None, plan: Plan, error: BaseException, suspends: tuple[type[BaseException], ...]
+) -> None:
+    if watch is not None and (isinstance(error, suspends) or not isinstance(error, Exception)):
+        watch.forget(plan.call)

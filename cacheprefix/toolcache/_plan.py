@@ -65,18 +65,24 @@ class Planner:
         self._reads = lru_cache(maxsize=4_096)(self._read_names)
         self._changes = lru_cache(maxsize=4_096)(self._write_names)
 
-    def plan(self, tool: ToolSpec, arguments: Mapping[str, Any], scope: str) -> Plan:
-        """Return the plan of one call."""
+    def plan(
+        self,
+        tool: ToolSpec,
+        arguments: Mapping[str, Any],
+        scope: str,
+        word: bool | None = None,  # noqa: FBT001 - the hot path; asked by position
+    ) -> Plan:
+        """Return the plan of one call; ``word`` is its caller's opinion, in place of the hook's."""
         environment = {**self._environment, **tool.environment} if tool.environment else self._environment
         exact = canonical(tool, arguments, environment)
         if not self._repeatable or not 0 < len(exact) <= _RECENT_BYTES:
-            return self._make(tool, arguments, scope, environment, exact)
-        mark = (exact, scope, tool.cacheable, tool.mutates, tool.reads)
+            return self._make(tool, arguments, scope, environment, exact, word)
+        mark = (exact, scope, tool.cacheable, tool.mutates, tool.reads, word)
         plan = self._recent.get(mark)
         if plan is None:
             if len(self._recent) >= _RECENT:
                 self._recent.clear()
-            plan = self._recent[mark] = self._make(tool, arguments, scope, environment, exact)
+            plan = self._recent[mark] = self._make(tool, arguments, scope, environment, exact, word)
         return plan
 
     def _make(
@@ -86,11 +92,13 @@ class Planner:
         scope: str,
         environment: Mapping[str, str],
         exact: bytes,
+        word: bool | None,  # noqa: FBT001 - as above
     ) -> Plan:
         ruling = self._rules.ruling(tool.name, tool.origin, tool.cacheable, tool.mutates)
         cached, writes = ruling.cached, ruling.writes
-        if self._cacheable is not None and not ruling.denied and not tool.mutates:
-            word = self._cacheable(tool, arguments)
+        if not ruling.denied and not tool.mutates:
+            if word is None and self._cacheable is not None:
+                word = self._cacheable(tool, arguments)
             if word is not None:
                 cached = word
                 writes = writes and not word

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Literal, TypeAlias
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, TypeAlias
+
+from cacheprefix.errors import StateError
 
 Outcome: TypeAlias = Literal["hit", "miss", "joined", "bypassed", "written", "refused"]
 
@@ -82,6 +84,41 @@ class CacheStats:
             f"Misses: {self.total.misses}, Hit rate: {'n/a' if rate is None else f'{rate:.1%}'}\n"
             f"TTL: {duration(self.ttl)}"
         )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON. Holds tool names, no arguments and no results."""
+        return {
+            "enabled": self.enabled,
+            "ttl": self.ttl,
+            "total": _plain(self.total),
+            "tools": {name: _plain(row) for name, row in self.tools.items()},
+            "store_errors": self.store_errors,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> CacheStats:
+        """Read what :meth:`as_dict` gave.
+
+        Raises:
+            StateError: it has another shape.
+        """
+        try:
+            tools = {str(name): _read(row) for name, row in data["tools"].items()}
+            ttl = data["ttl"]
+            return cls(bool(data["enabled"]), ttl if ttl is None else float(ttl), _read(data["total"]), tools,
+                       int(data["store_errors"]))  # fmt: skip
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise StateError(f"these are no statistics of a tool cache ({type(error).__name__}: {error})") from error
+
+
+def _plain(row: ToolStats) -> dict[str, Any]:
+    rate = row.hit_rate
+    return {**asdict(row), "hit_rate": None if rate is None else round(rate, 4)}
+
+
+def _read(data: Mapping[str, Any]) -> ToolStats:
+    counts = {f.name: (float if f.name == "saved_seconds" else int)(data[f.name]) for f in fields(ToolStats)}
+    return ToolStats(**counts)  # type: ignore[arg-type]
 
 
 def duration(seconds: float | None) -> str:

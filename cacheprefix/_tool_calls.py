@@ -1,0 +1,145 @@
+"""Tool calls through a session: the tool-result cache as the front doors of frameworks use it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+from cacheprefix.errors import SetupError
+from cacheprefix.toolcache import Attempt, CacheStats, Origin, ToolResultCache, ToolSpec
+
+if TYPE_CHECKING:
+    from cacheprefix.session import Session
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """One tool call, as a framework sees it.
+
+    - ``conversation``, ``agent`` and ``turn``: whose identical calls are counted together. A new ``turn`` begins
+      with every message of the user; it may be empty where :meth:`ToolCalls.new_turn` is called instead.
+    - ``scope``: tenant or user whose results these are; the session's by default.
+    - ``stateful``: the framework hands the tool more than its arguments (a graph's state, a store), so that
+      equal arguments do not mean equal answers. Such a tool is cached only when it is declared cacheable.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    origin: Origin = "local"
+    conversation: str = ""
+    agent: str = ""
+    turn: str = ""
+    scope: str | None = None
+    stateful: bool = False
+
+
+class _Options(TypedDict):
+    scope: str
+    conversation: str
+    cacheable: bool | None
+
+
+class ToolCalls:
+    """What an adapter calls around a tool; without a cache, and in ``observe`` mode, the tool simply runs."""
+
+    def __init__(self, session: Session, option: ToolResultCache | bool | None) -> None:  # noqa: FBT001 - Session's own option
+        given: object = option
+        if given is not None and not isinstance(given, (bool, ToolResultCache)):
+            message = f"Session(tool_cache=...) takes a ToolResultCache, True or None, not {type(given).__name__}"
+            raise SetupError(message)
+        self.cache = ToolResultCache() if option is True else option or None
+        self._session = session
+        # One scope's reset may clear the counts too only while it is the only one.
+        self._scopes: set[str] = set()
+
+    @property
+    def active(self) -> bool:
+        """Whether calls go through a cache at all."""
+        return self.cache is not None and self.cache.enabled and self._session.mode == "fork"
+
+    def run(
+        self,
+        use: ToolUse,
+        run: Callable[[], T],
+        *,
+        repeated: Callable[[str], T] | None = None,
+        suspends: tuple[type[BaseException], ...] = (),
+    ) -> T:
+        """What the tool returns, from the cache where that is allowed and known; see ``ToolResultCache.call``."""
+        cache = self.cache
+        if cache is None or not self.active:
+            return run()
+        spec, options = self._asked(cache, use)
+        return cache.call(spec, use.arguments, run, repeated=repeated, suspends=suspends, **options)
+
+    async def arun(
+        self,
+        use: ToolUse,
+        run: Callable[[], Awaitable[T]],
+        *,
+        repeated: Callable[[str], T] | None = None,
+        suspends: tuple[type[BaseException], ...] = (),
+    ) -> T:
+        """``run`` for coroutines."""
+        cache = self.cache
+        if cache is None or not self.active:
+            return await run()
+        spec, options = self._asked(cache, use)
+        return await cache.acall(spec, use.arguments, run, repeated=repeated, suspends=suspends, **options)
+
+    def begin(self, use: ToolUse) -> Attempt | None:
+        """The first half of a call whose tool the framework runs; None where no cache is in force."""
+        cache = self.cache
+        if cache is None or not self.active:
+            return None
+        spec, options = self._asked(cache, use)
+        return cache.begin(spec, use.arguments, **options)
+
+    def new_turn(self, conversation: str, agent: str = "", scope: str | None = None) -> None:
+        """The user has spoken: identical calls count from zero, for one agent or for all of a conversation."""
+        if self.cache is not None:
+            counted = f"{self._scope(self.cache, scope)}\0{conversation}"
+            self.cache.new_turn(f"{counted}/{agent}" if agent else counted)
+
+    def reset(self, conversation: str = "", scope: str | None = None) -> None:
+        """A conversation starts again: the results of its scope are forgotten, and its repeats.
+
+        Where no other scope has used the cache, its counts start at zero too. A store that is down keeps what it
+        holds until it expires; that is noted among the failures.
+        """
+        cache = self.cache
+        if cache is None:
+            return
+        where = self._scope(cache, scope)
+        self.new_turn(conversation, scope=scope)
+        alone = self._scopes <= {where}
+        self._session.attempt("tool cache reset", lambda: cache.clear(None if alone else where), 0)
+
+    def stats(self) -> CacheStats | None:
+        """Counts of this process and what the store holds; None without a cache."""
+        cache = self.cache
+        return None if cache is None else self._session.attempt("tool cache statistics", cache.stats, None)
+
+    def _asked(self, cache: ToolResultCache, use: ToolUse) -> tuple[ToolSpec, _Options]:
+        spec = cache.spec(use.name, use.origin)
+        scope = self._scope(cache, use.scope)
+        if len(self._scopes) < 2:
+            self._scopes.add(scope)
+        agent = f"{use.agent}/{use.turn}" if use.turn else use.agent
+        unknown: bool | None = False
+        word = self._session.attempt("tool_cacheable", lambda: self._opinion(spec, use), unknown)
+        return spec, {"scope": scope, "conversation": f"{scope}\0{use.conversation}/{agent}", "cacheable": word}
+
+    def _opinion(self, spec: ToolSpec, use: ToolUse) -> bool | None:
+        plugins = self._session.plugins
+        if plugins.overrides("tool_cacheable"):
+            word = plugins.call_first("tool_cacheable", tool=use.name, arguments=use.arguments)
+            if isinstance(word, bool):
+                return word
+        return False if use.stateful and spec.cacheable is None else None
+
+    def _scope(self, cache: ToolResultCache, scope: str | None) -> str:
+        return (self._session.scope or cache.scope) if scope is None else scope
