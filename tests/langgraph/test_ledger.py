@@ -128,10 +128,10 @@ def test_parallel_branches_decide_alike_and_their_ledgers_join(bench):
 def test_every_other_message_stays_the_same_object(bench):
     """Only the shortened result is a copy; the state's own message is untouched."""
     from cacheprefix.context import ReplaceResult
-    from cacheprefix_langgraph._views import carry_out
+    from cacheprefix_langgraph._decided import carried_out
 
     messages = history()
-    changed = carry_out(messages, [ReplaceResult(2, 0, "short")])
+    changed = carried_out(messages, [ReplaceResult(2, 0, "short")], 3).messages
     assert changed[0] is messages[0]
     assert changed[1] is messages[1]
     assert (changed[2].content, messages[2].content) == ("short", LONG)

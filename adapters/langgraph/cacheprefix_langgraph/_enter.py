@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import dropwhile
 from typing import Any
 
+from langchain_core.messages import SystemMessage
 from langchain_core.runnables.config import RunnableConfig, ensure_config
 
 from cacheprefix import Session
+from cacheprefix.errors import BudgetError
 from cacheprefix.prompt import loads
 from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten, thread_of
+from cacheprefix_langgraph._native import base_of, summariser
 from cacheprefix_langgraph._rewrite import rewrite
 from cacheprefix_langgraph._sending import ROLE, SENDING, SESSION, VIEWS, Sending
 from cacheprefix_langgraph._state import conversation_of, ledger_in
@@ -38,8 +42,20 @@ def enter(model: Any, given: Any, config: Any, kwargs: dict[str, Any]) -> tuple[
                 "with forked(...), and inside it use ContextThreadPoolExecutor instead of a plain thread pool",
             )
         return given, kwargs, token
-    changed = session.attempt("rewrite", lambda: _rewritten(model, given, kwargs, frame, sending), None)
-    return (given, kwargs, token) if changed is None else (*changed, token)
+    over: list[BudgetError] = []
+
+    def changed() -> tuple[Any, dict[str, Any]] | None:
+        try:
+            return _rewritten(model, given, kwargs, frame, sending)
+        except BudgetError as error:
+            over.append(error)
+            return None
+
+    made = session.attempt("rewrite", changed, None)
+    if over:
+        SENDING.reset(token)
+        raise over[0]
+    return (given, kwargs, token) if made is None else (*made, token)
 
 
 def _bound(model: Any, session: Session, config: RunnableConfig) -> Frame:
@@ -55,16 +71,26 @@ def _rewritten(
     model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, sending: Sending
 ) -> tuple[Any, dict[str, Any]] | None:
     responses = bool(getattr(model, "use_responses_api", False))
-    kwargs, said = _with_union(model, kwargs, frame, responses=responses)
+    united, said = with_union(model, kwargs, frame, responses=responses)
     messages = model._convert_input(given).to_messages()
-    done = rewrite(messages, frame, model.__dict__[VIEWS], allowed=said, model=_model_name(model))
-    if not _worth(model, done, frame):
+    summarise = summariser(model, frame, united) if _summarises(frame.session) else None
+    name = model_name(model)
+    done = rewrite(messages, frame, model.__dict__[VIEWS], allowed=said, model=name, summarise=summarise)
+    if _worth(model, done, frame):
+        sending.rewritten = done
+        return done.messages, united
+    if done.given is None and not done.restored:
         return None
-    sending.rewritten = done
-    return done.messages, kwargs
+    # The layout stays the application's; what was decided on its history holds from the first request on.
+    lead = len(messages) - sum(1 for _ in dropwhile(lambda one: isinstance(one, SystemMessage), messages))
+    return [*messages[:lead], *done.history], kwargs
 
 
-def _with_union(
+def _summarises(session: Session) -> bool:
+    return session.compaction is not None and session.compaction.summarise == "fork"
+
+
+def with_union(
     model: Any, kwargs: dict[str, Any], frame: Frame, *, responses: bool
 ) -> tuple[dict[str, Any], Sequence[str] | None]:
     """The union in place of the role's tools; what has to be said about it in the tail."""
@@ -85,7 +111,7 @@ def _with_union(
     allowed = [name for name in bound if frame.allowed is None or name in frame.allowed]
     if set(allowed) >= names:
         return kwargs, None
-    profile = session.profile(_model_name(model))
+    profile = session.profile(model_name(model))
     if profile.tool_choice_safe == "allowed_tools" and kwargs.get("tool_choice") in (None, "auto"):
         return {**kwargs, "tool_choice": allowed_choice(allowed, responses=responses)}, None
     if profile.tool_choice_safe == "none" and not allowed and kwargs.get("tool_choice") in (None, "auto"):
@@ -93,23 +119,19 @@ def _with_union(
     return kwargs, allowed
 
 
-def base_of(model: Any) -> Any:
-    """The class a wrapped model was made from."""
-    return type(model).__mro__[1]
-
-
 def _plain(schema: bytes) -> dict[str, Any]:
     return {"type": "function", "function": loads(schema)}
 
 
-def _model_name(model: Any) -> str:
+def model_name(model: Any) -> str:
+    """The name a provider knows a model by; empty where the class keeps none."""
     return str(getattr(model, "model_name", None) or getattr(model, "model", "") or "")
 
 
 def _worth(model: Any, done: Rewritten, frame: Frame) -> bool:
     """Whether the shared part is long enough to be cached; a conversation that once was, stays so."""
     session = frame.session
-    name = _model_name(model)
+    name = model_name(model)
     end = len(done.messages) - done.own - (1 if done.tail and not frame.pinned else 0)
     shared = sum(session.count(message.text, name) for message in done.messages[:end])
     moved = (f"{frame.conversation}\0{frame.role}", name, "moved")

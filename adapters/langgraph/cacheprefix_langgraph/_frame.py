@@ -51,6 +51,10 @@ class Rewritten:
     """The system texts the application had sent."""
     restored: tuple[tuple[str, str], ...] = ()
     """Shortened tool results: the text sent and the text the application had."""
+    given: list[BaseMessage] | None = None
+    """The messages as the application made them, where a compaction took some away."""
+    history: Sequence[BaseMessage] = ()
+    """The conversation as decided on, without system text and tail."""
 
 
 FRAME: ContextVar[Frame | None] = ContextVar("cacheprefix_langgraph_frame", default=None)

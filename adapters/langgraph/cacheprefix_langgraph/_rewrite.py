@@ -7,55 +7,88 @@ from typing import TYPE_CHECKING
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
+from cacheprefix.context import replay
 from cacheprefix.prompt import Prompt
+from cacheprefix_langgraph._decided import Decided, carried_out
 from cacheprefix_langgraph._frame import Frame, Rewritten
-from cacheprefix_langgraph._views import Views, carry_out
+from cacheprefix_langgraph._views import Views
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from cacheprefix.context import SummaryRequest
+
+    Summarise = Callable[[list[BaseMessage], SummaryRequest], str]
 
 TAIL_KEY = "cacheprefix_tail"
 """Marks our own tail messages in ``additional_kwargs``, which no provider sees."""
 
 
 def rewrite(
-    messages: Sequence[BaseMessage], frame: Frame, views: Views, *, allowed: Sequence[str] | None, model: str = ""
+    messages: Sequence[BaseMessage],
+    frame: Frame,
+    views: Views,
+    *,
+    allowed: Sequence[str] | None,
+    model: str = "",
+    summarise: Summarise | None = None,
 ) -> Rewritten:
     """The messages of a fork. Every message that is not a leading system message stays the same object.
 
-    ``allowed`` names the role's tools where the restriction has to be said in the tail.
+    ``allowed`` names the role's tools where the restriction has to be said in the tail. ``summarise`` asks the model
+    for a summary of messages that a compaction removes. Raises ``BudgetError`` where the session's request budget
+    cannot be met.
     """
     lead = 0
     while lead < len(messages) and isinstance(messages[lead], SystemMessage):
         lead += 1
     texts = tuple(message.text for message in messages[:lead])
     rest = list(messages[lead:])
-    shared = shared_count(rest, frame.shared)
-    rest, restored = shortened(rest, frame, views, model)
     text = frame.session.tail_for(frame.role, instruction_of(texts, frame), tools=allowed, volatile=frame.volatile)
     system = frame.session.prefix.text if frame.base is None else frame.base
     head: list[BaseMessage] = [SystemMessage(system)] if system else []
+    done = settled(rest, frame, views, model, head, text, summarise)
+    sent, shared = done.messages, done.border
+    given = None if done.lossless else list(messages)
     if not text:
-        return Rewritten([*head, *rest], "", len(rest) - shared, texts, restored)
+        return Rewritten([*head, *sent], "", len(sent) - shared, texts, done.restored, given, sent)
     tail = HumanMessage(text, additional_kwargs={TAIL_KEY: frame.role})
     if frame.pinned:
-        return Rewritten([*head, *rest[:shared], tail, *rest[shared:]], text, 0, texts, restored)
-    return Rewritten([*head, *rest, tail], text, len(rest) - shared, texts, restored)
+        return Rewritten([*head, *sent[:shared], tail, *sent[shared:]], text, 0, texts, done.restored, given, sent)
+    return Rewritten([*head, *sent, tail], text, len(sent) - shared, texts, done.restored, given, sent)
 
 
-def shortened(
-    messages: list[BaseMessage], frame: Frame, views: Views, model: str
-) -> tuple[list[BaseMessage], tuple[tuple[str, str], ...]]:
-    """The messages with large tool results shortened, and for each the text sent and the one it stands for."""
+def settled(
+    messages: list[BaseMessage],
+    frame: Frame,
+    views: Views,
+    model: str,
+    head: Sequence[BaseMessage],
+    tail: str,
+    summarise: Summarise | None = None,
+) -> Decided:
+    """The conversation with large tool results cut, and compacted where that is due; both as recorded once."""
     session, state = frame.session, frame.state
-    if state is None or (session.budget is None and not len(state.ledger)):
-        return messages, ()
-    seen = session.attempt("views", lambda: views.of(messages, lambda text: session.count(text, model)), None)
-    decisions = session.shorten(state, seen, model) if seen is not None else ()
-    if not decisions:
-        return messages, ()
-    pairs = tuple((decision.text, messages[decision.index].text) for decision in decisions)
-    return carry_out(messages, decisions), pairs
+    border = shared_count(messages, frame.shared)
+    plain = Decided(messages, border, (), lossless=True)
+    idle = session.budget is None and session.compaction is None and session.request_budget is None
+    if state is None or (idle and not len(state.ledger)):
+        return plain
+    count = session.counter(model)
+    seen = session.attempt("views", lambda: views.of(messages, count), None)
+    if seen is None:
+        return plain
+
+    def ask(request: SummaryRequest) -> str:
+        assert summarise is not None
+        now = replay(seen, state.ledger, session.budget, count=count, store=session.results, scope=state.scope)
+        return summarise([*head, *carried_out(messages, now.decisions, border).messages], request)
+
+    beside = [message.text for message in head] + [tool.schema.decode() for tool in session.prefix.tools] + [tail]
+    decisions = session.condense(
+        state, seen, model, static_tokens=sum(map(count, beside)), ask=None if summarise is None else ask
+    )
+    return session.attempt("decisions", lambda: carried_out(messages, decisions, border), plain)
 
 
 def instruction_of(texts: Sequence[str], frame: Frame) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.language_models import BaseChatModel
@@ -123,6 +123,19 @@ def begin(
     def original(prompt: Prompt) -> Prompt | None:
         if done is None:
             return None
+        if done.given is not None:
+            # Messages are gone from the prompt, so the application's own request is built again.
+            made = base._get_request_payload(model, done.given)  # type: ignore[attr-defined]
+            field = "input" if api == "openai-responses" else "messages"
+            kept = [one for one in made[field] if one.get("role") not in ("system", "developer")]
+            whole = session.decode({"model": prompt.model, field: kept}, api)
+            return unmodified(
+                replace(whole, settings=prompt.settings),
+                system=done.system,
+                tools=sending.tools,
+                tail="",
+                count=session.count,
+            )
         return unmodified(
             prompt,
             system=done.system,
@@ -136,7 +149,7 @@ def begin(
         payload,
         api,
         agent=frame.role if frame else "",
-        conversation=sending.conversation,
+        conversation=sending.conversation if frame is None or frame.state is None else frame.state,
         boundary=_boundary(model, base, payload, sending),
         original=original if done is not None else None,
         # A routing key of its own would part a lone agent from the helpers that share its tools.

@@ -1,4 +1,4 @@
-"""LangChain messages as light views, and decisions carried out on them."""
+"""LangChain messages as light views: what the core decides on."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
 
-from cacheprefix.context import MessageView, ReplaceResult, Role, make_call, make_message, make_result
+from cacheprefix.context import MessageView, Role, make_call, make_message, make_result
 from cacheprefix.prompt import dumps
 
 _KEEP = 20_000
+
+KEY = "cacheprefix_key"
+"""In ``additional_kwargs``: the key of durable context, which never meets lossy compaction."""
+PINNED = "cacheprefix_pinned"
+"""In ``additional_kwargs``: no decision may touch the message."""
+SUMMARY = "cacheprefix_summary"
+"""In ``additional_kwargs``: a compaction wrote the message."""
 
 
 class Views:
@@ -59,20 +66,18 @@ def view_of(message: BaseMessage, names: Mapping[str, str], count: Callable[[str
             make_call(call["id"] or "", call["name"], dumps(call["args"], "tool call").decode(), count)
             for call in message.tool_calls
         ]
-    return make_message(_role(message), texts, count, calls=calls, thinking=thinking, media=media)
-
-
-def carry_out(messages: Sequence[BaseMessage], decisions: Sequence[ReplaceResult]) -> list[BaseMessage]:
-    """The messages with the replaced results; all others are the same objects."""
-    changed = list(messages)
-    for decision in decisions:
-        message = changed[decision.index]
-        content: Any = decision.text
-        if isinstance(message.content, list):
-            kept = [block for block in message.content if not _is_text(block)]
-            content = [{"type": "text", "text": decision.text}, *kept] if kept else decision.text
-        changed[decision.index] = message.model_copy(update={"content": content})
-    return changed
+    marks = message.additional_kwargs
+    return make_message(
+        _role(message),
+        texts,
+        count,
+        calls=calls,
+        thinking=thinking,
+        media=media,
+        key=marks.get(KEY),
+        pinned=bool(marks.get(PINNED)),
+        summary=bool(marks.get(SUMMARY)),
+    )
 
 
 def _parts(content: Any) -> tuple[list[str], list[str], list[tuple[int, str]]]:
@@ -83,7 +88,7 @@ def _parts(content: Any) -> tuple[list[str], list[str], list[tuple[int, str]]]:
     media: list[str] = []
     thinking: list[tuple[int, str]] = []
     for index, block in enumerate(content):
-        if _is_text(block):
+        if is_text(block):
             texts.append(block if isinstance(block, str) else str(block.get("text", "")))
         elif isinstance(block, Mapping) and block.get("type") in ("thinking", "redacted_thinking", "reasoning"):
             thinking.append((index, dumps(block, "thinking").decode()))
@@ -92,7 +97,8 @@ def _parts(content: Any) -> tuple[list[str], list[str], list[tuple[int, str]]]:
     return texts, media, thinking
 
 
-def _is_text(block: Any) -> bool:
+def is_text(block: Any) -> bool:
+    """Whether a content block is text, in any of the forms that LangChain's classes keep."""
     return isinstance(block, str) or (
         isinstance(block, Mapping) and block.get("type") in ("text", "input_text", "output_text")
     )
