@@ -2,6 +2,7 @@
 
 import asyncio
 import operator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
 
 import pytest
@@ -10,7 +11,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
-from cacheprefix.server import Latency, SimulatedProvider
+from cacheprefix.server import Fault, Reply
 from cacheprefix_langgraph import forked, wrap_model
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 200
@@ -48,11 +49,10 @@ def go(graph, later):
 
 
 @pytest.fixture
-def slow(bench, request):
+def slow(bench):
     """A provider that takes its time, so that siblings really overlap."""
-    with SimulatedProvider(rules=bench.rules, latency=Latency(base=0.15, uncached=0, cached=0, scale=1)) as provider:
-        bench.provider = provider
-        yield bench
+    bench.slow(0.15)
+    return bench
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
@@ -74,30 +74,21 @@ def test_all_but_the_leader_read_what_it_wrote(slow, later):
     assert [call.usage.cache_read_tokens for call in session.calls].count(0) == 1
 
 
-def test_when_the_leader_fails_the_others_still_answer(slow, monkeypatch):
+def test_when_the_leader_fails_the_others_still_answer(bench):
     """The next one leads; the failure reaches the caller of the failed one only."""
-    session = slow.session(HANDBOOK)
-    model = wrap_model(slow.model(), session)
-    from cacheprefix.server import Fault, Reply
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+    bench.slow(0.1)
+    bench.script(lambda request: Reply(fault=Fault(status=500)) if request.index == 0 else Reply(text="fine"))
 
-    def script(request):
-        return Reply(fault=Fault(status=500)) if request.index == 0 else Reply(text="fine")
+    def one(number):
+        try:
+            return model_text(model, session, number)
+        except Exception as error:
+            return type(error).__name__
 
-    slow.provider.stop()
-    with SimulatedProvider(rules=slow.rules, script=script, latency=Latency(base=0.1, scale=1)) as provider:
-        slow.provider = provider
-        model = wrap_model(slow.model(), session)
-
-        def one(number):
-            try:
-                return model_text(model, session, number)
-            except Exception as error:
-                return type(error).__name__
-
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(3) as pool:
-            answers = list(pool.map(one, range(3)))
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(one, range(3)))
     assert answers.count("fine") == 2
 
 
