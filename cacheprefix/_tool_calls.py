@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
@@ -14,13 +16,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_KEEP = 4_096
+"""Calls under way or just made, by the framework's names for them."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """One tool call, as a framework sees it.
 
     - ``conversation``, ``agent`` and ``turn``: whose identical calls are counted together. A new ``turn`` begins
-      with every message of the user; it may be empty where :meth:`ToolCalls.new_turn` is called instead.
+      with every message of the user; it may be empty where :meth:`ToolCalls.new_turn` is called instead. Without
+      a ``conversation`` nothing is counted.
+    - ``call``: the framework's name for this very call. Made again under the same name (a retry, a node that is
+      resumed) it is no repeat of the model's.
     - ``scope``: tenant or user whose results these are; the session's by default.
     - ``stateful``: the framework hands the tool more than its arguments (a graph's state, a store), so that
       equal arguments do not mean equal answers. Such a tool is cached only when it is declared cacheable.
@@ -29,16 +37,17 @@ class ToolUse:
     name: str
     arguments: Mapping[str, Any]
     origin: Origin = "local"
-    conversation: str = ""
+    conversation: str | None = None
     agent: str = ""
     turn: str = ""
+    call: str = ""
     scope: str | None = None
     stateful: bool = False
 
 
 class _Options(TypedDict):
     scope: str
-    conversation: str
+    conversation: str | None
     cacheable: bool | None
 
 
@@ -54,6 +63,8 @@ class ToolCalls:
         self._session = session
         # One scope's reset may clear the counts too only while it is the only one.
         self._scopes: set[str] = set()
+        self._made: OrderedDict[str, None] = OrderedDict()
+        self._lock = threading.Lock()
 
     @property
     def active(self) -> bool:
@@ -66,14 +77,13 @@ class ToolCalls:
         run: Callable[[], T],
         *,
         repeated: Callable[[str], T] | None = None,
-        suspends: tuple[type[BaseException], ...] = (),
     ) -> T:
         """What the tool returns, from the cache where that is allowed and known; see ``ToolResultCache.call``."""
         cache = self.cache
         if cache is None or not self.active:
             return run()
         spec, options = self._asked(cache, use)
-        return cache.call(spec, use.arguments, run, repeated=repeated, suspends=suspends, **options)
+        return cache.call(spec, use.arguments, run, repeated=repeated, **options)
 
     async def arun(
         self,
@@ -81,14 +91,13 @@ class ToolCalls:
         run: Callable[[], Awaitable[T]],
         *,
         repeated: Callable[[str], T] | None = None,
-        suspends: tuple[type[BaseException], ...] = (),
     ) -> T:
         """``run`` for coroutines."""
         cache = self.cache
         if cache is None or not self.active:
             return await run()
         spec, options = self._asked(cache, use)
-        return await cache.acall(spec, use.arguments, run, repeated=repeated, suspends=suspends, **options)
+        return await cache.acall(spec, use.arguments, run, repeated=repeated, **options)
 
     def begin(self, use: ToolUse) -> Attempt | None:
         """The first half of a call whose tool the framework runs; None where no cache is in force."""
@@ -129,9 +138,12 @@ class ToolCalls:
         if len(self._scopes) < 2:
             self._scopes.add(scope)
         agent = f"{use.agent}/{use.turn}" if use.turn else use.agent
+        counted = None if use.conversation is None else f"{scope}\0{use.conversation}/{agent}"
+        if counted is not None and use.call and not self._first(f"{counted}\0{use.call}"):
+            counted = None
         unknown: bool | None = False
         word = self._session.attempt("tool_cacheable", lambda: self._opinion(spec, use), unknown)
-        return spec, {"scope": scope, "conversation": f"{scope}\0{use.conversation}/{agent}", "cacheable": word}
+        return spec, {"scope": scope, "conversation": counted, "cacheable": word}
 
     def _opinion(self, spec: ToolSpec, use: ToolUse) -> bool | None:
         plugins = self._session.plugins
@@ -140,6 +152,14 @@ class ToolCalls:
             if isinstance(word, bool):
                 return word
         return False if use.stateful and spec.cacheable is None else None
+
+    def _first(self, call: str) -> bool:
+        with self._lock:
+            first = call not in self._made
+            self._made[call] = None
+            if len(self._made) > _KEEP:
+                self._made.popitem(last=False)
+        return first
 
     def _scope(self, cache: ToolResultCache, scope: str | None) -> str:
         return (self._session.scope or cache.scope) if scope is None else scope

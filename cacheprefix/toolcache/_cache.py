@@ -156,15 +156,13 @@ class ToolResultCache:
         conversation: str | None = None,
         repeated: Callable[[str], T] | None = None,
         cacheable: bool | None = None,
-        suspends: tuple[type[BaseException], ...] = (),
     ) -> T:
         """Return what ``run()`` returns, from the cache where that is allowed and known.
 
         ``conversation`` switches repeat detection on and names whose calls are counted (one
         agent in one thread; see :meth:`new_turn`). ``repeated`` turns the message for a refused
         call into a result; without it the message itself is returned. ``cacheable`` is the caller's
-        opinion on this very call, asked after which the cache's own hook is not. A call that raises
-        one of ``suspends``, or is cancelled, counts for no repeat: it will be made again.
+        opinion on this very call, in place of the one that the cache's own hook would give.
         """
         if not self.enabled:
             return run()
@@ -185,9 +183,6 @@ class ToolResultCache:
                 return looked.value  # type: ignore[no-any-return]
             self._missed(plan, looked)
             return self._finish(plan, drive(self._engine.miss(plan, run, looked)), began)  # type: ignore[no-any-return]
-        except BaseException as error:
-            _uncount(watch, plan, error, suspends)
-            raise
         finally:
             if watch is not None:
                 watch.finish(plan.call)
@@ -202,7 +197,6 @@ class ToolResultCache:
         conversation: str | None = None,
         repeated: Callable[[str], T] | None = None,
         cacheable: bool | None = None,
-        suspends: tuple[type[BaseException], ...] = (),
     ) -> T:
         """Async form of :meth:`call`; identical calls of threads and tasks join each other."""
         if not self.enabled:
@@ -214,9 +208,6 @@ class ToolResultCache:
             return self._refuse(plan, began, repeated)
         try:
             return self._finish(plan, await adrive(self._flow(plan, run)), began)  # type: ignore[no-any-return]
-        except BaseException as error:
-            _uncount(watch, plan, error, suspends)
-            raise
         finally:
             if watch is not None:
                 watch.finish(plan.call)
@@ -349,10 +340,3 @@ class ToolResultCache:
                 observe(call)
             except Exception as error:  # noqa: PERF203 - one that fails must not silence the others
                 self._engine.failed(error)
-
-
-def _uncount(
-    watch: RepeatDetector | None, plan: Plan, error: BaseException, suspends: tuple[type[BaseException], ...]
-) -> None:
-    if watch is not None and (isinstance(error, suspends) or not isinstance(error, Exception)):
-        watch.forget(plan.call)

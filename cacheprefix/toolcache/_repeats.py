@@ -53,14 +53,6 @@ class RepeatDetector:
             if self._running[call] <= 0:
                 del self._running[call]
 
-    def forget(self, call: bytes) -> None:
-        """Take a call out of the count, between its start and its finish: it will be made again."""
-        with self._lock:
-            if self._running[call] == 1 and call in self._window:
-                self._window.reverse()
-                self._window.remove(call)
-                self._window.reverse()
-
     def new_turn(self) -> None:
         """Forget everything: the user has spoken."""
         with self._lock:

@@ -15,16 +15,18 @@ if TYPE_CHECKING:
     from cacheprefix_langgraph._node import forked
     from cacheprefix_langgraph._state import PrefixState
     from cacheprefix_langgraph._subgraph import subgraph
+    from cacheprefix_langgraph._toolcache import cached_tools
 
 _HOMES = {
     "PrefixMiddleware": "_middleware",
     "PrefixState": "_state",
+    "cached_tools": "_toolcache",
     "forked": "_node",
     "subgraph": "_subgraph",
     "wrap_model": "_model",
 }
 
-__all__ = ["PrefixMiddleware", "PrefixState", "forked", "subgraph", "wrap_model"]
+__all__ = ["PrefixMiddleware", "PrefixState", "cached_tools", "forked", "subgraph", "wrap_model"]
 
 
 def __getattr__(name: str) -> object:

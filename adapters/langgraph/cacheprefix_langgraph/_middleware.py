@@ -24,6 +24,7 @@ from cacheprefix.prefix import ForkPolicy
 from cacheprefix_langgraph._frame import FRAME, Frame, thread_of
 from cacheprefix_langgraph._model import session_of, wrap_model
 from cacheprefix_langgraph._state import CHANNEL, conversation_of
+from cacheprefix_langgraph._toolcache import CachedTools, Scope
 from cacheprefix_langgraph._tools import render
 
 ENTRY = "cacheprefix_entry"
@@ -42,6 +43,8 @@ class PrefixMiddleware(AgentMiddleware):
     its own tool loop: cheaper when the loop is not handed on to other agents; by default it is at the very
     end, so that everything the agent reads can be shared with those who come after it. Where the session has no
     other role, nothing moves: the agent's system text is the prefix, and only what a fork adds to it goes to the end.
+    Where the session has a tool cache, repeated tool calls are answered from it, as ``cached_tools`` describes;
+    ``scope`` is the tenant whose results they are.
     """
 
     state_schema = _State
@@ -56,9 +59,11 @@ class PrefixMiddleware(AgentMiddleware):
         pinned: bool = False,
         volatile: Callable[[Any], Mapping[str, str]] | None = None,
         policy: ForkPolicy | None = None,
+        scope: Scope = None,
     ) -> None:
         super().__init__()
         self.session = session or Session()
+        self._cached = CachedTools(self.session, role, scope)
         self.session.adopt_tools((), render)
         self.session.join(role)
         self._base: str | None = None
@@ -107,16 +112,16 @@ class PrefixMiddleware(AgentMiddleware):
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
     ) -> ToolMessage | Command[Any]:
-        """Refuse a tool of the union that this role may not use."""
-        return self._refusal(request) or handler(request)
+        """Refuse a tool of the union that this role may not use; answer a known call from the tool cache."""
+        return self._refusal(request) or self._cached.wrap(request, handler)
 
     async def awrap_tool_call(
         self,
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> ToolMessage | Command[Any]:
-        """Refuse a tool of the union that this role may not use."""
-        return self._refusal(request) or await handler(request)
+        """Refuse a tool of the union that this role may not use; answer a known call from the tool cache."""
+        return self._refusal(request) or await self._cached.awrap(request, handler)
 
     def _prepared(self, request: ModelRequest) -> tuple[Frame | None, ModelRequest]:
         prepared = self.session.attempt("middleware", lambda: self._prepare(request), None)
