@@ -1,4 +1,4 @@
-"""What all tests share: recorded traces where they are at hand, and real Valkey servers."""
+"""What all tests share: recorded traces where they are at hand, real Valkey servers, and a real prefix cache."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import os
 import socket
 import subprocess
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from benchmarks import local_engine
+from benchmarks.local_engine import LocalEngine
 
 # A busy machine is no failure of what is tested.
 settings.register_profile("cacheprefix", parent=settings.default, deadline=None)
@@ -109,3 +113,23 @@ def valkey(
     server = start_valkey(tmp_path_factory.mktemp("valkey"))
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
+    """A llama.cpp server with one slot and a tiny model, or the test is skipped and says what is missing.
+
+    It keeps its cache from test to test: each begins with a text of its own (``fresh_text``).
+    """
+    if local_engine.missing():
+        pytest.skip(local_engine.missing())
+    model = tmp_path_factory.mktemp("engine") / "tiny.gguf"
+    local_engine.write_model(model)
+    with LocalEngine(model) as running:
+        yield running
+
+
+@pytest.fixture
+def fresh_text() -> Callable[[str], str]:
+    """``fresh_text(words)`` puts something before the words that no cache has seen."""
+    return lambda words: f"{uuid.uuid4()} {words}"

@@ -1,0 +1,239 @@
+"""A real prefix cache on this machine: llama.cpp's own server around a tiny model with random weights.
+
+The model is made on the spot by ``write_model`` and knows 256 bytes and a few markers, so that one byte is one
+token and a message's envelope is three. Its answers are letters without sense; its tokens, its key-value cache and
+its times are real. Needs the packages ``xllamacpp`` and ``gguf``.
+
+``python -m benchmarks.local_engine`` serves it until its standard input ends, and prints its address first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from typing_extensions import Self
+
+from cacheprefix.prompt import Counter
+
+MODEL = "tiny-bytes"
+_MARKERS = ("<|end|>", "<|im_start|>", "<|im_end|>", "<|tools|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
+_END, _IM_END = 256, 258
+_TEMPLATE = """\
+{%- for one in tools or [] %}{{ '<|im_start|><|tools|>' }}{{ one | tojson }}{{ '<|im_end|>' }}{% endfor %}
+{%- for m in messages %}
+{%- set role = m.role if m.role in ['system', 'assistant', 'tool'] else 'user' %}
+{{- '<|im_start|><|' + role + '|>' + (m.content or '') }}
+{%- for call in m.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}
+{{- '<|im_end|>' }}
+{%- endfor %}"""
+ENVELOPE_TOKENS = 2
+"""How far the engine may read into a message that differs in its first letter: its two leading markers."""
+_START_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the model is: the width, its layers and the width inside them."""
+
+    width: int = 32
+    layers: int = 1
+    inner: int = 32
+
+
+TINY = Size()
+
+
+def missing() -> str:
+    """Why there can be no engine here; empty where there can."""
+    absent = [name for name in ("xllamacpp", "gguf") if find_spec(name) is None]
+    return f"no local engine: {' and '.join(absent)} not installed (extra test)" if absent else ""
+
+
+def count(text: str, model: str = "") -> int:  # noqa: ARG001 - one signature for all counters
+    """Tokens of a section as the model's template renders it: bytes, and tools as the template writes JSON."""
+    if text.startswith("{"):
+        try:
+            text = json.dumps(_rendered(json.loads(text)), ensure_ascii=False)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            # The beginning of a section, cut where two of them part, is counted as it stands.
+            return len(text.encode("utf-8", "surrogatepass"))
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _rendered(value: Any) -> Any:
+    """What the template writes for a tool or a call of one, in OpenAI's form and in Anthropic's."""
+    if "input_schema" in value:
+        function = {"name": value["name"], "description": value["description"], "parameters": value["input_schema"]}
+        return {"type": "function", "function": function}
+    if value.get("type") == "function" and "id" in value:
+        called = value["function"]
+        return {"name": called["name"], "arguments": json.loads(called["arguments"])}
+    return value
+
+
+COUNTER = Counter("bytes, as the tiny model has them", exact=True, count=count)
+
+
+def write_model(path: Path, size: Size = TINY, *, context: int = 65_536) -> None:
+    """Write the model as GGUF; the same bytes every time."""
+    import gguf  # noqa: PLC0415 - needed only to make a model
+    import numpy  # noqa: PLC0415, ICN001 - comes with gguf
+
+    width, inner = size.width, size.inner
+    tokens = [*_byte_letters(), *_MARKERS]
+    draw = numpy.random.default_rng(0)
+
+    def random(rows: int, columns: int) -> Any:
+        return (draw.standard_normal((rows, columns)) * columns**-0.5).astype(numpy.float32)
+
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name(MODEL)
+    writer.add_context_length(context)
+    writer.add_embedding_length(width)
+    writer.add_block_count(size.layers)
+    writer.add_feed_forward_length(inner)
+    writer.add_head_count(max(1, width // 32))
+    writer.add_head_count_kv(1)
+    writer.add_rope_freq_base(1e6)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    kinds = [gguf.TokenType.NORMAL] * 256 + [gguf.TokenType.CONTROL] * len(_MARKERS)
+    writer.add_token_types(kinds)
+    # The reader wants to see a list: the bytes C0 and C1 stand in no UTF-8 text, so that nothing is ever merged.
+    writer.add_token_merges(["\u00c0 \u00c1"])
+    writer.add_bos_token_id(_END)
+    writer.add_eos_token_id(_IM_END)
+    writer.add_add_bos_token(False)  # noqa: FBT003 - their signature
+    writer.add_chat_template(_TEMPLATE)
+    writer.add_tensor("token_embd.weight", draw.standard_normal((len(tokens), width)).astype(numpy.float32))
+    for layer in range(size.layers):
+        for name, rows, columns in (
+            ("attn_q", width, width),
+            ("attn_k", 32, width),
+            ("attn_v", 32, width),
+            ("attn_output", width, width),
+            ("ffn_gate", inner, width),
+            ("ffn_up", inner, width),
+            ("ffn_down", width, inner),
+        ):
+            writer.add_tensor(f"blk.{layer}.{name}.weight", random(rows, columns))
+        for name in ("attn_norm", "ffn_norm"):
+            writer.add_tensor(f"blk.{layer}.{name}.weight", numpy.ones(width, numpy.float32))
+    writer.add_tensor("output_norm.weight", numpy.ones(width, numpy.float32))
+    # Only small letters can win, so that answers are printable and of the length asked for.
+    head = random(len(tokens), width) * 30
+    head[[token for token in range(len(tokens)) if not (chr(token).isascii() and chr(token).islower())]] = 0
+    writer.add_tensor("output.weight", head)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _byte_letters() -> list[str]:
+    """The letter that byte-level vocabularies write for each byte: itself where it is printable."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
+
+class LocalEngine:
+    """A llama.cpp server in a process of its own, which ends with this one.
+
+    ``slots`` is how many requests it serves at once; with one they queue, and forks share. ``ram`` is how many MiB
+    of whole prompts it keeps beside them. Raises ``RuntimeError`` when it does not start.
+    """
+
+    def __init__(self, model: Path, *, slots: int = 1, context: int = 32_768, ram: int = 256, threads: int = 1) -> None:
+        command = [sys.executable, "-m", "benchmarks.local_engine", str(model)]
+        options = {"slots": slots, "context": context, "ram": ram, "threads": threads}
+        command += [f"--{name}={value}" for name, value in options.items()]
+        with tempfile.TemporaryFile() as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=Path(__file__).resolve().parents[1],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+            late = threading.Timer(_START_SECONDS, self._process.kill)
+            late.start()
+            self.url = (self._process.stdout.readline() if self._process.stdout else "").strip()
+            late.cancel()
+            if not self.url.startswith("http"):
+                self.stop()
+                log.seek(0)
+                said = log.read()[-2000:].decode(errors="replace")
+                raise RuntimeError(f"llama.cpp did not start: {self.url}{said}")
+
+    @property
+    def openai_base_url(self) -> str:
+        """What OpenAI's clients want as ``base_url``."""
+        return f"{self.url}/v1"
+
+    @property
+    def anthropic_base_url(self) -> str:
+        """What Anthropic's clients want as ``base_url``."""
+        return self.url
+
+    def stop(self) -> None:
+        """End the process; harmless when it has ended."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def serve(model: Path, *, slots: int, context: int, ram: int, threads: int) -> None:
+    """Serve the model until standard input ends."""
+    import xllamacpp  # noqa: PLC0415 - an extra
+
+    settings = xllamacpp.CommonParams()
+    settings.model.path = str(model)
+    settings.model_alias = {MODEL}
+    settings.hostnames = ["127.0.0.1"]
+    settings.port = 0
+    settings.n_parallel = slots
+    settings.n_ctx = context * slots
+    settings.kv_unified = False
+    settings.cache_ram_mib = ram
+    settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
+    settings.endpoint_slots = settings.endpoint_metrics = settings.use_jinja = True
+    settings.warmup = False
+    server = xllamacpp.Server(settings)
+    print(server.listening_address, flush=True)
+    sys.stdin.read()
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    for name, default in (("slots", 1), ("context", 32_768), ("ram", 256), ("threads", 1)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    serve(**vars(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""AutoGen's wrapped teams on a real prefix cache: llama.cpp reports what the session expected."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.conditions import MaxMessageTermination
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core.models import ChatCompletionClient, ModelFamily, ModelInfo
+from autogen_ext.models.anthropic import AnthropicChatCompletionClient
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+
+from benchmarks.local_engine import COUNTER, ENVELOPE_TOKENS, MODEL
+from cacheprefix import Session, SharedPrefix
+from cacheprefix_autogen import wrap
+
+HANDBOOK = "Every statement needs a source that the reader can open. " * 20
+ROLES = {"planner": "You plan.", "critic": "You criticise.", "writer": "You write."}
+
+
+@pytest.fixture
+async def client(engine: Any) -> AsyncIterator[Callable[[str], ChatCompletionClient]]:
+    """``client(kind)`` is AutoGen's own client of the engine."""
+    made: list[ChatCompletionClient] = []
+
+    def make(kind: str) -> ChatCompletionClient:
+        info = ModelInfo(
+            vision=False,
+            function_calling=True,
+            json_output=False,
+            family=ModelFamily.UNKNOWN,
+            structured_output=False,
+            multiple_system_messages=True,
+        )
+        common: dict[str, Any] = {"model": MODEL, "api_key": "any", "model_info": info, "max_tokens": 6}
+        if kind == "anthropic":
+            made.append(AnthropicChatCompletionClient(base_url=engine.anthropic_base_url, **common))
+        else:
+            made.append(OpenAIChatCompletionClient(base_url=engine.openai_base_url, **common))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.close()
+
+
+def team(client: ChatCompletionClient, handbook: str) -> RoundRobinGroupChat:
+    """Three roles, the role in front of the handbook as applications write it."""
+    agents = [
+        AssistantAgent(role, model_client=client, system_message=f"{text}\n\n{handbook}")
+        for role, text in ROLES.items()
+    ]
+    return RoundRobinGroupChat(agents, termination_condition=MaxMessageTermination(5))
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+async def test_a_wrapped_team_reads_the_shared_part_from_a_real_cache(client, fresh_text, kind: str) -> None:
+    """Every request but the first reads the handbook and the transcript, as the session expected."""
+    handbook = fresh_text(HANDBOOK)
+    session = Session(SharedPrefix(system=handbook), provider="llama.cpp", counter=COUNTER)
+    await wrap(team(client(kind), handbook), session).run(task="Begin.")
+    first, *others = session.calls
+    assert first.usage.cache_read_tokens is not None
+    assert first.usage.cache_read_tokens <= ENVELOPE_TOKENS
+    assert len(others) == 3
+    for call in others:
+        read = call.usage.cache_read_tokens or 0
+        assert read >= len(handbook)
+        assert -1 <= read - call.verdict.expected_tokens <= ENVELOPE_TOKENS
+        assert call.verdict.cause == "hit"
+    assert not session.failures
+
+
+async def test_an_unmodified_team_reads_nothing_of_another_role(client, fresh_text) -> None:
+    """Observed only, the first request of each role shares no more than the first words."""
+    session = Session(provider="llama.cpp", counter=COUNTER, mode="observe")
+    await wrap(team(client("openai"), fresh_text(HANDBOOK)), session).run(task="Begin.")
+    assert len(session.calls) == 4
+    assert all((call.usage.cache_read_tokens or 0) < 10 for call in session.calls[:3])

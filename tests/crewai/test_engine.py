@@ -1,0 +1,63 @@
+"""CrewAI's installed crews on a real prefix cache: llama.cpp reports what the session expected."""
+
+from __future__ import annotations
+
+import pytest
+from crewai import Agent, Crew, Process, Task
+
+from benchmarks.crewai_workloads import new_llm
+from benchmarks.local_engine import COUNTER, ENVELOPE_TOKENS, MODEL
+from cacheprefix import Session
+from cacheprefix_crewai import install
+
+BRIEF = "Every statement needs a source that the reader can open. " * 25
+ROLES = {"Planner": "plan", "Critic": "criticise", "Writer": "write"}
+
+
+@pytest.fixture
+def crew(engine):
+    """``crew(kind, brief)`` is a crew of three whose tasks all quote the brief, on CrewAI's own client."""
+
+    def make(kind: str, brief: str) -> Crew:
+        base = engine.anthropic_base_url if kind == "anthropic" else engine.openai_base_url
+        llm = new_llm(f"{kind}/{MODEL}", base, provider=kind, max_tokens=6)
+        agents = [Agent(role=role, goal=f"to {verb}", backstory="Of old.", llm=llm) for role, verb in ROLES.items()]
+        tasks = [
+            Task(
+                description=f"{agent.role}: do your part on this brief.\n\n{brief}",
+                expected_output="Words.",
+                agent=agent,
+            )
+            for agent in agents
+        ]
+        return Crew(agents=agents, tasks=tasks, process=Process.sequential)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_an_installed_crew_reads_the_shared_part_from_a_real_cache(crew, fresh_text, kind: str) -> None:
+    """Every task but the first reads the brief, as the session expected."""
+    brief = fresh_text(BRIEF)
+    session = Session(brief, provider="llama.cpp", counter=COUNTER)
+    target = crew(kind, brief)
+    with install(target, session):
+        target.kickoff()
+    first, *others = session.calls
+    assert (first.usage.cache_read_tokens or 0) < 60
+    assert len(others) >= 2
+    for call in others:
+        read = call.usage.cache_read_tokens or 0
+        assert read >= len(brief)
+        assert -1 <= read - call.verdict.expected_tokens <= ENVELOPE_TOKENS
+    assert not session.failures
+
+
+def test_an_unmodified_crew_reads_no_brief(crew, fresh_text) -> None:
+    """Observed only, the roles' texts in front keep every task from reading another's brief."""
+    session = Session(provider="llama.cpp", counter=COUNTER, mode="observe")
+    target = crew("openai", fresh_text(BRIEF))
+    with install(target, session):
+        target.kickoff()
+    assert len(session.calls) >= 3
+    assert all((call.usage.cache_read_tokens or 0) < 200 for call in session.calls)

@@ -1,0 +1,166 @@
+"""A real prefix cache reads what the session says it will read, through the SDKs' own clients."""
+
+from __future__ import annotations
+
+import random
+
+import anthropic
+import openai
+import pytest
+
+from benchmarks.local_engine import COUNTER, ENVELOPE_TOKENS, MODEL, LocalEngine, missing, write_model
+from cacheprefix import Session
+from cacheprefix.profiles import normalise_usage
+
+HANDBOOK = "Every statement needs a source that the reader can open. " * 20
+ROLES = ("You plan.", "You criticise.", "You write.")
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "read_file",
+        "description": 'Read a file, "as it is" (é, 漢).',
+        "parameters": {"type": "object", "properties": {"path": {"type": "string"}, "limit": {"type": "integer"}}},
+    },
+}
+
+
+@pytest.fixture
+def session():
+    """A session that counts as the engine does and knows its rules."""
+    return Session(provider="llama.cpp", counter=COUNTER, gate=None)
+
+
+@pytest.fixture
+def chat(engine, session):
+    """``chat(messages, **settings)`` sends a request through the session; its verdict."""
+    with openai.OpenAI(base_url=engine.openai_base_url, api_key="any", max_retries=0) as client:
+
+        def ask(messages, *, stream=False, **settings):
+            turn = session.begin({"model": MODEL, "messages": messages, "max_tokens": 2, **settings}, "openai-chat")
+            if not stream:
+                return turn.finish(client.chat.completions.create(**turn.body).usage.model_dump())
+            options = {"stream": True, "stream_options": {"include_usage": True}}
+            *_, last = client.chat.completions.create(**turn.body, **options)
+            return turn.finish(last.usage.model_dump())
+
+        yield ask
+
+
+def close(verdict):
+    """Whether the engine read what was expected, up to a message's envelope and the last token, never reused."""
+    return -1 <= verdict.reported_tokens - verdict.expected_tokens <= ENVELOPE_TOKENS
+
+
+def system(text):
+    """A system message."""
+    return {"role": "system", "content": text}
+
+
+def user(text):
+    """A user message."""
+    return {"role": "user", "content": text}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("tools", [{}, {"tools": [TOOL]}])
+def test_forks_read_the_shared_part_from_a_real_cache(chat, fresh_text, stream, tools):
+    """Role last: every fork but the first reads the handbook, and exactly as much as expected."""
+    handbook = system(fresh_text(HANDBOOK))
+    verdicts = [chat([handbook, user("Go."), user(role)], stream=stream, **tools) for role in ROLES]
+    # What an earlier test left behind, the tools at most, the session cannot know.
+    assert verdicts[0].reported_tokens < len(HANDBOOK) / 2
+    assert all(map(close, verdicts[1:])), [(one.expected_tokens, one.reported_tokens) for one in verdicts]
+    assert all(one.reported_tokens > len(HANDBOOK) for one in verdicts[1:])
+    assert [one.cause for one in verdicts[1:]] == ["hit", "hit"]
+
+
+def test_roles_in_front_read_nothing(chat, fresh_text):
+    """The same texts with the role first share no more than the words before the first difference."""
+    handbook = fresh_text(HANDBOOK)
+    verdicts = [chat([system(f"{role} {handbook}"), user("Go.")]) for role in ROLES]
+    assert all(map(close, verdicts))
+    assert all(one.reported_tokens < 12 for one in verdicts[1:])
+
+
+def test_an_identical_request_reads_all_but_its_last_token(chat, fresh_text):
+    """The engine computes the last token again, because it needs what follows it."""
+    messages = [system(fresh_text(HANDBOOK)), user("Go.")]
+    chat(messages)
+    again = chat(messages)
+    assert again.reported_tokens == again.expected_tokens - 1
+    assert again.kind == "hit"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_edits_anywhere_cost_what_was_expected(chat, fresh_text, seed):
+    """A history that grows and is edited in places: the engine's own count follows the expectation each time."""
+    draw = random.Random(seed)
+    history = [system(fresh_text(HANDBOOK))]
+    for step in range(8):
+        history.append(user("".join(draw.choices("abcd ", k=60))))
+        if step % 3 == 2:
+            at = draw.randrange(1, len(history))
+            history[at] = user(history[at]["content"][:30] + draw.choice("xyz") + history[at]["content"][31:])
+        verdict = chat(list(history))
+        assert close(verdict), (step, verdict.expected_tokens, verdict.reported_tokens)
+
+
+def test_a_calls_history_with_tool_results_reads_as_expected(chat, fresh_text):
+    """Calls and results count as the template renders them."""
+    call = {"id": "c1", "type": "function", "function": {"name": "read_file", "arguments": '{"path": "a.py"}'}}
+    history = [
+        system(fresh_text(HANDBOOK)),
+        user("Read."),
+        {"role": "assistant", "content": "I look.", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "x = 1\n" * 50},
+    ]
+    verdicts = [chat([*history, user(role)], tools=[TOOL]) for role in ROLES]
+    assert all(map(close, verdicts[1:]))
+    assert verdicts[1].reported_tokens > len(HANDBOOK) + 300
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_anthropic_endpoint_reads_as_expected(engine, session, fresh_text, stream):
+    """Anthropic's client, breakpoints and usage against the same cache."""
+    handbook = fresh_text(HANDBOOK)
+    verdicts = []
+    with anthropic.Anthropic(base_url=engine.anthropic_base_url, api_key="any", max_retries=0) as client:
+        for role in ROLES:
+            messages = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": "I go."}, user(role)]
+            turn = session.begin(
+                {"model": MODEL, "max_tokens": 2, "system": handbook, "messages": messages}, "anthropic"
+            )
+            if stream:
+                with client.messages.stream(**turn.body) as answer:
+                    usage = answer.get_final_message().usage
+            else:
+                usage = client.messages.create(**turn.body).usage
+            assert normalise_usage(usage.model_dump(), "anthropic").cache_read_tokens is not None
+            verdicts.append(turn.finish(usage.model_dump()))
+    assert all(map(close, verdicts)), [(one.expected_tokens, one.reported_tokens) for one in verdicts]
+    assert all(one.reported_tokens > len(HANDBOOK) for one in verdicts[1:])
+
+
+def test_the_engine_counts_what_the_session_counts(chat, session, fresh_text):
+    """With the engine's own tokenizer the input is the same to the token."""
+    for content in ("abc", "é漢😀", '{"a": [1]}'):
+        chat([system(fresh_text(content)), user(content)], tools=[TOOL])
+    assert [call.usage.input_tokens for call in session.calls] == [call.input_tokens for call in session.calls]
+
+
+def test_a_model_is_the_same_bytes_every_time(tmp_path):
+    """So that a cache, a checksum and a measurement mean the same model."""
+    if missing():
+        pytest.skip(missing())
+    for name in ("a", "b"):
+        write_model(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_an_engine_that_cannot_start_says_why(tmp_path):
+    """No address, but what the server said."""
+    if missing():
+        pytest.skip(missing())
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF, or not")
+    with pytest.raises(RuntimeError, match="did not start"):
+        LocalEngine(tmp_path / "broken.gguf")
