@@ -12,7 +12,7 @@ from cacheprefix.cache._causes import Cause
 from cacheprefix.prompt import TIERS, Divergence, Section, difference, shared_characters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
 _ALIKE = 0.5
 _ROLES = ("<role name=", 'You now speak as "')
@@ -72,7 +72,8 @@ def change(before: Sequence[Section], after: Sequence[Section], shared: int, *, 
     tier = min(TIERS.index(old[0].tier), TIERS.index(new[0].tier))
     if tier < TIERS.index("messages"):
         return _in_front(old, new, tier)
-    return _in_history(old, new)
+    role = next((section.head for section in reversed(before[:shared]) if section.head != "+"), "")
+    return _in_history(old, new, role)
 
 
 def _continues(old: Sequence[Section], new: Sequence[Section]) -> bool:
@@ -98,7 +99,8 @@ def _moved_tail(old: Sequence[Section], new: Sequence[Section]) -> int:
     if equal or (tail[0].text.startswith(_ROLES) and end[0].text.startswith(_ROLES)):
         return length
     stays = new[0].head == tail[0].head and alike(new[0], tail[0])
-    return 0 if stays or not all(map(alike, tail, end)) else length
+    stands = any(tail[0].digest == section.digest for section in new[: len(new) - length])
+    return 0 if stays or stands or not all(map(alike, tail, end)) else length
 
 
 def answers(section: Section) -> bool:
@@ -125,20 +127,32 @@ def _in_front(old: Sequence[Section], new: Sequence[Section], tier: int) -> Chan
     mine = [section for section in old if section.tier == name]
     theirs = [section for section in new if section.tier == name]
     cause: Cause = "tools_changed" if name == "tools" else "system_changed"
-    if name == "tools" and Counter(s.digest for s in mine) == Counter(s.digest for s in theirs):
+    if name == "tools" and Counter(_contents(mine)) == Counter(_contents(theirs)):
         cause = "tools_reordered"
     path, divergence = _place(mine, theirs, old[0], new[0], moved=cause == "tools_reordered")
     touched = min(mine[0].tokens, theirs[0].tokens) if mine and theirs and alike(mine[0], theirs[0]) else 0
-    return Change(cause, path, divergence, _behind(old, new), touched)
+    return Change(cause, path, divergence, _behind(old, new, _contents(old), _contents(new)), touched)
 
 
-def _in_history(old: Sequence[Section], new: Sequence[Section]) -> Change:
-    behind = _behind(old, new)
+def _contents(sections: Sequence[Section], role: str = "") -> list[Hashable]:
+    """What each section says and who says it, wherever in its message it stands.
+
+    ``role`` is that of a message that begins before them. Of several blocks only the first carries it.
+    """
+    made: list[Hashable] = []
+    for section in sections:
+        role = role if section.head == "+" else section.head
+        made.append((section.kind, "" if section.tier == "tools" else role, section.data))
+    return made
+
+
+def _in_history(old: Sequence[Section], new: Sequence[Section], role: str) -> Change:
+    before, after = _contents(old, role), _contents(new, role)
+    behind = _behind(old, new, before, after)
     first, then = old[0], new[0]
     divergence = difference(first, then)
-    later_old = {section.digest for section in old[1:]}
-    later_new = {section.digest for section in new[1:]}
-    goes_on, comes = first.digest in later_new, then.digest in later_old
+    later_old, later_new = set(before[1:]), set(after[1:])
+    goes_on, comes = before[0] in later_new, after[0] in later_old
     if goes_on and comes:
         return Change("history_reordered", then.path, _whole(first, then), behind)
     if comes:
@@ -167,19 +181,20 @@ def _place(
     if not mine or not theirs:
         one = (theirs or mine)[0]
         return one.path, _whole(first, then)
-    comes = theirs[0].digest in {section.digest for section in mine[1:]}
-    goes_on = mine[0].digest in {section.digest for section in theirs[1:]}
+    ours, others = _contents(mine), _contents(theirs)
+    comes, goes_on = others[0] in ours[1:], ours[0] in others[1:]
     if moved or comes or goes_on:
         return (mine[0].path if comes and not goes_on else theirs[0].path), _whole(mine[0], theirs[0])
     divergence = difference(mine[0], theirs[0])
     return divergence.path or theirs[0].path, divergence
 
 
-def _behind(old: Sequence[Section], new: Sequence[Section]) -> int:
+def _behind(
+    old: Sequence[Section], new: Sequence[Section], left: Sequence[Hashable], right: Sequence[Hashable]
+) -> int:
     """Tokens of the longest row of sections that both have, in order."""
     if len(old) + len(new) > _LONGEST:
         return kept(old, new, 0)
-    left, right = [section.digest for section in old], [section.digest for section in new]
     blocks = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
     return sum(new[block.b + step].tokens for block in blocks for step in range(block.size))
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 CONTENT = frozenset({"model", "contents", "systemInstruction", "system_instruction", "tools"})
 
+_DECLARED = ("functionDeclarations", "function_declarations")
+
 _KINDS: dict[str, Kind] = {
     "functionCall": "tool_use",
     "functionResponse": "tool_result",
@@ -37,7 +39,16 @@ def sections(body: Mapping[str, Any], reader: Reader) -> Iterator[Section]:
 
 
 def _split_tool(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:
-    return [reader.json(tier, path, "tool", "tool", mapping(value, path))]
+    """One section a function: Gemini declares all of them inside one tool."""
+    tool = mapping(value, path)
+    name = next(iter(tool), "")
+    declared = tool.get(name) if name in _DECLARED and len(tool) == 1 else None
+    if isinstance(declared, list) and declared and all(isinstance(one, Mapping) for one in declared):
+        return [
+            reader.json(tier, f"{path}.{name}[{index}]", "tool", "+" if index else name, one)
+            for index, one in enumerate(declared)
+        ]
+    return [reader.json(tier, path, "tool", "tool", tool)]
 
 
 def _split_system(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:
@@ -70,7 +81,13 @@ def _part(reader: Reader, tier: Tier, path: str, head: str, value: Any) -> Secti
 def body(prompt: Prompt) -> dict[str, Any]:
     """The canonical generateContent body of a prompt."""
     out: dict[str, Any] = {}
-    tools = [loads(tool.data) for tool in prompt.tier("tools")]
+    tools: list[dict[str, Any]] = []
+    for section in prompt.tier("tools"):
+        tool = loads(section.data)
+        if section.head == "+":
+            next(iter(tools[-1].values())).append(tool)
+        else:
+            tools.append({section.head: [tool]} if section.head in _DECLARED else tool)
     if tools:
         out["tools"] = tools
     system = [_wire(section) for section in prompt.tier("system")]

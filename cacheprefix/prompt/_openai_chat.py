@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 CONTENT = frozenset({"model", "messages", "tools", "functions"})
-SYSTEM_ROLES = frozenset({"system", "developer"})
+# A tuple: what stands as a role in a body may be anything, also what has no hash.
+SYSTEM_ROLES = ("system", "developer")
 
 _ENVELOPE = ("role", "name", "tool_call_id")
 _HANDLED = frozenset({*_ENVELOPE, "content", "tool_calls"})

@@ -155,3 +155,78 @@ def test_an_edit_is_found_in_every_wire_form(api: Api, make: Any, rules: str, pa
     assert [verdict.cause for verdict in verdicts[1:3]] == ["hit", "hit"]
     assert (verdicts[3].cause, verdicts[3].alarm) == ("history_edited", True)
     assert (verdicts[3].path or "").startswith(path if api != "openai-responses" else "messages[")
+
+
+def declared(*names: str) -> dict[str, Any]:
+    """A Gemini body whose functions all stand in one tool."""
+    functions = [{"name": name, "description": f"{name} {TEXT * 20}"} for name in names]
+    return {**gemini([TEXT * 200]), "tools": [{"functionDeclarations": functions}]}
+
+
+@pytest.mark.parametrize(
+    ("names", "cause", "path"),
+    [
+        ("cab", "tools_reordered", "tools[0].functionDeclarations[0]"),
+        ("ab", "tools_changed", "tools[0].functionDeclarations[2]"),
+        ("abxc", "tools_changed", "tools[0].functionDeclarations[2]"),
+    ],
+)
+def test_functions_inside_one_tool_are_told_apart(names: str, cause: str, path: str) -> None:
+    """Gemini declares all functions in one tool; another order of them is no other set of tools."""
+    assert judged([declared(*"abc"), declared(*names)], "gemini", "gemini-implicit") == (cause, path)
+
+
+@pytest.mark.parametrize(
+    ("order", "cause"), [([1, 0, 2], "history_reordered"), ([1, 2], "history_truncated")], ids=["swapped", "gone"]
+)
+def test_the_first_block_of_a_message_is_known_again_as_a_later_one(order: list[int], cause: str) -> None:
+    """Which block carries its message's envelope is not content."""
+    results = [{"type": "tool_result", "tool_use_id": f"t{i}", "content": f"{i} {TEXT * 30}"} for i in range(3)]
+    uses = [{"type": "tool_use", "id": f"t{i}", "name": "look", "input": {}} for i in range(3)]
+    bodies = []
+    for chosen in ([0, 1, 2], order):
+        rows = [
+            {"role": "user", "content": "look"},
+            {"role": "assistant", "content": uses},
+            {"role": "user", "content": [results[i] for i in chosen]},
+        ]
+        if chosen is order:
+            rows += [{"role": "assistant", "content": "seen"}, {"role": "user", "content": "and?"}]
+        bodies.append({"model": "claude-sonnet-4-5", "system": TEXT * 200, "messages": rows})
+    bodies = [{**made, "cache_control": {"type": "ephemeral"}} for made in bodies]
+    assert judged(bodies, "anthropic", "anthropic") == (cause, "messages[2].content[0]")
+
+
+def test_a_message_that_stands_where_it_stood_is_no_tail_that_moved_on() -> None:
+    """Two messages change places, and the newest question begins like the first of them."""
+    rows = [f"{i} {TEXT * 5}" for i in range(8)]
+    moved = [*rows[:4], rows[5], rows[4], *rows[6:], "ok", f"4 {TEXT * 5} Please?"]
+    bodies = [
+        {"model": "gpt-5.1", "messages": [{"role": "system", "content": TEXT * 90}, *turns(given)]}
+        for given in (rows, moved)
+    ]
+    assert judged(bodies, "openai-chat", "openai")[0] == "history_reordered"
+
+
+def turns(texts: list[str]) -> list[dict[str, Any]]:
+    """User and assistant by whether a text's number is even; the last is the user's."""
+    rows = [{"role": ("user", "assistant")[ord(text[0]) % 2], "content": text} for text in texts]
+    return [*rows[:-1], {**rows[-1], "role": "user"}]
+
+
+def judged(bodies: list[dict[str, Any]], api: Api, rules: str) -> tuple[str, str | None]:
+    """Cause and path of the last of an agent's requests."""
+    profile = default_registry().get(rules)
+    model, provider, found = CacheModel(), ProviderCache(profile), None
+    for at, body in enumerate(bodies):
+        prompt = decode(body, api)
+        seen = model.begin(prompt, profile, agent="clerk", at=float(at))
+        outcome = provider.serve(prompt, float(at))
+        usage = Usage(
+            input_tokens=outcome.input_tokens,
+            cache_read_tokens=outcome.read_tokens,
+            cache_write=dict(outcome.write_tokens),
+        )
+        found = model.finish(seen, usage, float(at))
+    assert found is not None
+    return found.cause, found.path

@@ -147,7 +147,14 @@ gemini = st.tuples(
         model=text,
         systemInstruction=made(parts=st.lists(gemini_part, max_size=2)),
         contents=st.one_of(text, st.lists(gemini_content, max_size=4)),
-        tools=st.lists(objects, max_size=2),
+        tools=st.lists(
+            st.one_of(
+                objects,
+                made(functionDeclarations=st.lists(objects, max_size=3)),
+                made(function_declarations=st.lists(objects, max_size=2)),
+            ),
+            max_size=2,
+        ),
     ),
     settings,
 )
