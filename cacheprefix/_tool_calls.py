@@ -67,6 +67,11 @@ class ToolCalls:
         self._lock = threading.Lock()
 
     @property
+    def owner(self) -> Session:
+        """The session that was made with the cache; its children use it too."""
+        return self._session
+
+    @property
     def active(self) -> bool:
         """Whether calls go through a cache at all."""
         return self.cache is not None and self.cache.enabled and self._session.mode == "fork"

@@ -6,6 +6,7 @@ from cacheprefix_autogen._context import ForkContext
 from cacheprefix_autogen._fork_agent import ForkAgent, ForkAgentConfig
 from cacheprefix_autogen._request import ForkRequest
 from cacheprefix_autogen._settings import PrefixSettings, forget_sessions
+from cacheprefix_autogen._toolcache import cached
 from cacheprefix_autogen._wrap import session_of, unwrap, wrap
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "PrefixClientConfig",
     "PrefixSettings",
     "ask",
+    "cached",
     "forget_sessions",
     "session_of",
     "unwrap",

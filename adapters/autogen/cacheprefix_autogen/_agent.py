@@ -22,6 +22,7 @@ from cacheprefix_autogen._layout import adopt
 from cacheprefix_autogen._member import Member, ToolMemory, Volatile
 from cacheprefix_autogen._patch import BINDING, Patches
 from cacheprefix_autogen._state import load_member, save_member
+from cacheprefix_autogen._toolcache import Caller, cached_by
 from cacheprefix_autogen._transcript import FROM_OUTSIDE, View
 
 
@@ -81,6 +82,10 @@ def bind_agent(
         client = client.client
     if isinstance(client, ChatCompletionClient):
         binding.patches.set("_model_client", PrefixClient(client, session, role=agent.name, member=member))
+    benches = getattr(agent, "_workbench", None)
+    if benches and session.tool_cache is not None and session.mode == "fork":
+        caller = Caller(session, agent.name, lambda: member.conversation, used=group.use_tools)
+        binding.patches.set("_workbench", [cached_by(each, caller) for each in benches])
     _watch_turns(agent, group, member, binding.patches)
     return binding.attach()
 
@@ -143,6 +148,7 @@ def _watch_turns(agent: BaseChatAgent, group: Group, member: Member, patches: Pa
     async def on_reset(cancellation_token: CancellationToken) -> None:
         await reset(cancellation_token)
         member.reset()
+        group.reset_tools(member)
 
     async def save_state() -> Mapping[str, Any]:
         return {**await save(), STATE: save_member(member, group)}

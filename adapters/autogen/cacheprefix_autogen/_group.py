@@ -39,6 +39,7 @@ class Group:
         """Whether a team inside or around this one reads the same prefix."""
         self._adopt = adopt
         self._prepared = False
+        self._used_tools = False
 
     def lane_of(self, member: Member, model: str, opening: int) -> tuple[str, ...]:
         """The agents that ``member`` shares tools and transcript with; only itself where sharing does not pay."""
@@ -85,6 +86,8 @@ class Group:
             if not self._prepared:
                 self._prepared = True
                 await self._ask_workbenches()
+            if any(message.source not in self._voices() for message in messages):
+                self.session.tool_calls.new_turn(member.conversation, member.name)
             await member.enter(messages)
         except Exception as error:
             member.broken = True
@@ -97,6 +100,25 @@ class Group:
         except Exception as error:
             member.broken = True
             self._report("turn", error)
+
+    def use_tools(self) -> None:
+        """A member's tool was called through the tool cache."""
+        self._used_tools = True
+
+    def reset_tools(self, member: Member) -> None:
+        """A member was reset: it may repeat itself, and with the first of a team the kept results are forgotten.
+
+        An inner team is reset after every answer, which ends no conversation.
+        """
+        calls = self.session.tool_calls
+        calls.new_turn(member.conversation, member.name)
+        if self._used_tools and calls.owner is self.session:
+            self._used_tools = False
+            calls.reset(member.conversation)
+
+    def _voices(self) -> set[str]:
+        """Names of those whose messages come from a model; anybody else's begin a new turn of the user."""
+        return {member.name for agent, member in self.members if getattr(agent, "_model_client", None) is not None}
 
     async def _ask_workbenches(self) -> None:
         """Tools of servers are known only by asking; their union has to stand before the first request."""
