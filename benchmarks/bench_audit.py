@@ -6,20 +6,17 @@ sets the size of each log (default 100), ``--rows`` chooses logs. Each log is au
 
 from __future__ import annotations
 
-import argparse
-import datetime as dt
 import json
-import platform
 import random
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results" / "audit.json"
+from benchmarks import _table
+
 WORDS = [
     "order",
     "refund",
@@ -188,38 +185,29 @@ def measure(name: str, megabytes: int) -> list[dict[str, Any]]:
             [sys.executable, "-c", _CHILD, str(path), folder], check=True, capture_output=True, text=True
         )
     told = json.loads(done.stdout.splitlines()[-1])
-    speed = size / 1e6 / told["seconds"]
-    memory = told["peak_bytes"] / 1e6
-    print(f"{name:<36} {size / 1e6:>7.0f} MB {told['calls']:>7} calls {speed:>7.1f} MB/s {memory:>6.0f} MB peak")
-    base = {"workload": name, "calls": told["calls"], "megabytes": round(size / 1e6), "peers": {}}
+    base = {"workload": name, "calls": told["calls"], "megabytes": round(size / 1e6)}
+    speed, whole = (size / 1e6 / told[part] for part in ("seconds", "all_seconds"))
+    unit = "MB/s of CPU time, one core"
     return [
-        {**base, "name": "audit speed", "value": round(speed, 2), "unit": "MB/s of CPU time, one core"},
-        {**base, "name": "peak memory", "value": round(memory), "unit": "MB"},
-        {
-            **base,
-            "name": "audit, JSON and HTML",
-            "value": round(size / 1e6 / told["all_seconds"], 2),
-            "unit": "MB/s of CPU time, one core",
-        },
-        {**base, "name": "breaks found in an undisturbed log", "value": told["breaks"], "unit": "breaks"},
+        _table.topic(f"audit speed, {name}", speed, unit, digits=2, **base),
+        _table.topic(f"peak memory, {name}", told["peak_bytes"] / 1e6, "MB", digits=0, **base),
+        _table.topic(f"audit, JSON and HTML, {name}", whole, unit, digits=2, **base),
+        _table.topic(f"breaks found in an undisturbed log, {name}", told["breaks"], "breaks", **base),
     ]
 
 
 def main() -> None:
     """Measure and write down."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = _table.options(__doc__)
     parser.add_argument("--megabytes", type=int, default=100)
     parser.add_argument("--rows", nargs="*", default=list(WORKLOADS), choices=list(WORKLOADS))
     chosen = parser.parse_args()
-    rows = [row for name in chosen.rows for row in measure(name, chosen.megabytes)]
-    result = {
-        "version": 1,
-        "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
-        "versions": {"python": platform.python_version(), "orjson": version("orjson")},
-        "rows": rows,
-    }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    rows: list[dict[str, Any]] = []
+    for name in chosen.rows:
+        _table.progress(name)
+        rows += measure(name, chosen.megabytes)
+    whole = len(chosen.rows) == len(WORKLOADS)
+    _table.finish("audit", rows, chosen, packages=("orjson",), whole=whole)
 
 
 if __name__ == "__main__":

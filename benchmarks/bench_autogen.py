@@ -6,30 +6,21 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import contextlib
-import datetime as dt
-import json
-import platform
 import sys
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from autogen_core.models import ChatCompletionClient, ModelFamily, ModelInfo
 
+from benchmarks import _table
 from benchmarks.autogen_workloads import WORKLOADS, Workload
 from cacheprefix import Session, Usage
 from cacheprefix.profiles import Profile, cost_units, default_registry, normalise_usage
 from cacheprefix.server import Record, SimulatedProvider
 from cacheprefix_autogen import session_of, wrap
-
-RESULTS = Path(__file__).parent / "results" / "autogen.json"
 
 
 @dataclass(frozen=True)
@@ -97,16 +88,7 @@ def run(workload: Workload, rules: Rules, *, shared: bool) -> tuple[Sequence[Rec
 
 def summed(records: Sequence[Record], rules: Rules) -> dict[str, Any]:
     """The fields of a row's side, from the usage the provider reported."""
-    profile = priced(rules)
-    usages = [normalise_usage(record.usage, record.api) for record in records]
-    return {
-        "calls": len(records),
-        "input_tokens": sum(usage.input_tokens or 0 for usage in usages),
-        "cache_read_tokens": sum(usage.cache_read_tokens or 0 for usage in usages),
-        "cache_write_tokens": sum(usage.cache_write_tokens or 0 for usage in usages),
-        "uncached_tokens": sum(usage.uncached_tokens or 0 for usage in usages),
-        "cost_units": round(sum(cost_units(usage, profile) for usage in usages), 1),
-    }
+    return _table.summed(records, priced(rules))
 
 
 def priced(rules: Rules) -> Profile:
@@ -127,8 +109,9 @@ def measure(names: Sequence[str], rule_sets: Sequence[Rules]) -> list[dict[str, 
     for rules in rule_sets:
         plain: dict[str, dict[str, Any]] = {}
         for workload in WORKLOADS:
-            if names and not any(name in workload.name for name in names):
+            if not _table.chosen(workload.name, names):
                 continue
+            _table.progress(f"{workload.name} ({rules.rules} {rules.read_price:g}x)")
             unmodified, _ = run(workload, rules, shared=False)
             wrapped, session = run(workload, rules, shared=True)
             for side, records in (("unmodified", unmodified), ("shared", wrapped)):
@@ -155,60 +138,19 @@ def measure(names: Sequence[str], rule_sets: Sequence[Rules]) -> list[dict[str, 
     return rows
 
 
-def table(rows: Sequence[dict[str, Any]], *, markdown: bool) -> str:
-    """One line a workload: cost units of both sides under every rule set, and their ratio."""
-    columns = list(dict.fromkeys((row["rules"], row["read_price"]) for row in rows))
-    head = ["workload", *(f"{name} {price:g}x" for name, price in columns)]
-    lines = []
-    for name in dict.fromkeys(row["workload"] for row in rows):
-        cells = [name]
-        for column in columns:
-            row = next((r for r in rows if r["workload"] == name and (r["rules"], r["read_price"]) == column), None)
-            cells.append(
-                "-"
-                if row is None
-                else "{:,.0f} -> {:,.0f} = {:.2f}".format(
-                    row["unmodified"]["cost_units"], row["shared"]["cost_units"], row["ratio"]
-                )
-            )
-        lines.append(cells)
-    if markdown:
-        rule = ["---", *("---:" for _ in columns)]
-        return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *lines))
-    widths = [max(len(cells[i]) for cells in (head, *lines)) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(cells, widths, strict=True))
-        )
-        for cells in (head, *lines)
-    )
-
-
 def main() -> int:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="parts of workload names; all without")
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--json", action="store_true", help="print the result file instead of the table")
-    options = parser.parse_args()
+    options = _table.options(__doc__, names=True).parse_args()
     warnings.simplefilter("ignore")
-    started = time.monotonic()
     rows = measure(options.names, RULES)
-    result = {
-        "version": 1,
-        "date": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("autogen-agentchat", "autogen-ext", "openai", "anthropic")},
-        },
-        "rows": rows,
-    }
-    if not options.names:
-        RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
-    with contextlib.suppress(BrokenPipeError):
-        print(json.dumps(result, indent=1) if options.json else table(rows, markdown=options.markdown))
-    print(f"{time.monotonic() - started:.0f} s", file=sys.stderr)
+    _table.finish(
+        "autogen",
+        rows,
+        options,
+        packages=("autogen-agentchat", "autogen-ext", "openai", "anthropic"),
+        lines=lambda found: _table.grid(found, ["workload"], lambda row: [row["workload"]]),
+        whole=not options.names,
+    )
     return 1 if any(row["ratio"] > 1 for row in rows) else 0
 
 

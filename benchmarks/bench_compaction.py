@@ -9,16 +9,24 @@ do the same kind of thing: clear results where it clears, remove messages where 
 
 from __future__ import annotations
 
-import argparse
-import datetime as dt
 import json
 import math
+import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-from benchmarks.context_replay import Message, Policy, Totals, Trace, profile, replay, tau_bench, who_and_when
+from benchmarks import _table
+from benchmarks.context_replay import (
+    Message,
+    Policy,
+    Totals,
+    Trace,
+    profile,
+    replay,
+    tau_bench,
+    traces_folder,
+    who_and_when,
+)
 from cacheprefix.context import (
     Circumstances,
     Compaction,
@@ -33,7 +41,6 @@ from cacheprefix.context import (
 )
 from cacheprefix.context import replay as replay_ledger
 
-RESULTS = Path(__file__).parent / "results" / "compaction.json"
 EQUAL = 0.05
 
 
@@ -206,13 +213,15 @@ def workloads(limit: int | None) -> list[tuple[str, list[Trace], Callable[[Trace
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = _table.options(__doc__)
     parser.add_argument("--limit", type=int, default=None, help="only the first traces of each set")
     parser.add_argument("--only", default="", help="workloads whose name contains this")
-    parser.add_argument("--json", action="store_true", help="print the results file's content")
     parser.add_argument("--settings", type=json.loads, default={}, help="Compaction settings as JSON")
     options = parser.parse_args(arguments)
-    rows = []
+    if not traces_folder().exists():
+        print(f"bench-compaction left out: no traces in {traces_folder()} (set CACHEPREFIX_TRACES)")
+        sys.exit(0)
+    rows: list[dict[str, Any]] = []
     for workload, traces, window in workloads(options.limit):
         if options.only not in workload:
             continue
@@ -230,51 +239,43 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 own = ours(found.read, found.ttls[0].write, **settings)
                 mine = replay(traces, own, found, scaled(window, scale))
                 rows.append(_row(workload, rules, found.read, peer, theirs, mine, scale))
-                if not options.json:
-                    _print(rows[-1])
-    result = {
-        "version": 1,
-        "date": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
-        "versions": {name: version(name) for name in ("llmbuffer", "langchain")},
-        "rows": rows,
-    }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
-    if options.json:
-        print(json.dumps(result))
+                _table.progress(f"{workload}, {peer}, {rules}")
+    whole = not (options.limit or options.only or options.settings)
+    _table.finish("compaction", rows, options, packages=("llmbuffer", "langchain"), lines=_lines, whole=whole)
 
 
 def _row(
     workload: str, rules: str, read: float, peer: str, theirs: Totals, mine: Totals, scale: float
 ) -> dict[str, Any]:
-    return {
-        "workload": workload,
-        "framework": "core",
-        "rules": rules,
-        "read_price": read,
-        "peer": peer,
-        "unmodified": theirs.row(),
-        "shared": mine.row(),
-        "ratio": round(mine.cost_units / theirs.cost_units, 4),
-        "retained_tokens": {"peer": round(theirs.retained), "ours": round(mine.retained)},
-        "retention": {"peer": round(theirs.retention, 4), "ours": round(mine.retention, 4)},
-        "names": {"peer": round(theirs.names, 4), "ours": round(mine.names, 4)},
-        "invalid_requests": {"peer": theirs.invalid, "ours": mine.invalid},
-        "over_window": theirs.over_window,
-        "window_scale": round(scale, 3),
-    }
-
-
-def _print(row: dict[str, Any]) -> None:
-    kept, names, tokens = row["retention"], row["names"], row["retained_tokens"]
-    verdict = "ok" if row["ratio"] <= 1.0 and kept["ours"] >= kept["peer"] else "--"
-    print(
-        f"{row['workload']:16s} {row['rules']:10s} {row['peer']:14s} tokens {tokens['peer']:6d} / {tokens['ours']:6d}  "
-        f"cost {row['unmodified']['cost_units']:11,.0f} / {row['shared']['cost_units']:11,.0f} = {row['ratio']:.3f}  "
-        f"kept {kept['peer']:.3f} / {kept['ours']:.3f}  names {names['peer']:.3f} / {names['ours']:.3f}  "
-        f"invalid {row['invalid_requests']['peer']:4d} / {row['invalid_requests']['ours']}  {verdict}",
-        flush=True,
+    return _table.cost(
+        workload,
+        "core",
+        rules,
+        read,
+        theirs.row(),
+        mine.row(),
+        peer=peer,
+        retained_tokens={"peer": round(theirs.retained), "ours": round(mine.retained)},
+        retention={"peer": round(theirs.retention, 4), "ours": round(mine.retention, 4)},
+        names={"peer": round(theirs.names, 4), "ours": round(mine.names, 4)},
+        invalid_requests={"peer": theirs.invalid, "ours": mine.invalid},
+        over_window=theirs.over_window,
+        window_scale=round(scale, 3),
     )
+
+
+def _lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """What a peer's policy costs and keeps, and ours at equal tokens."""
+    out = [["traces", "rules", "peer", "tokens a step", "cost: peer -> ours", "kept", "names", "invalid", ""]]
+    for row in rows:
+        both = {part: (row[part]["peer"], row[part]["ours"]) for part in ("retained_tokens", "retention", "names")}
+        kept = both["retention"]
+        verdict = "ok" if row["ratio"] <= 1.0 and kept[1] >= kept[0] else "--"
+        pairs = ("{} / {}".format(*both["retained_tokens"]), _table.costs(row))
+        shares = ("{:.3f} / {:.3f}".format(*both[part]) for part in ("retention", "names"))
+        invalid = "{peer} / {ours}".format(**row["invalid_requests"])
+        out.append([row["workload"], row["rules"], row["peer"], *pairs, *shares, invalid, verdict])
+    return out
 
 
 if __name__ == "__main__":

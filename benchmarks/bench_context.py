@@ -7,16 +7,14 @@ cost allows it.
 
 from __future__ import annotations
 
-import argparse
-import datetime as dt
 import gc
 import json
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from benchmarks import _table
 from cacheprefix.context import (
     Compaction,
     Ledger,
@@ -34,7 +32,6 @@ from cacheprefix.context import (
     views_of,
 )
 
-RESULTS = Path(__file__).parent / "results" / "context.json"
 KILOBYTE = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor incididunt ut " * 11
 
 
@@ -118,14 +115,14 @@ def exponent(sizes: list[int], seconds: list[float]) -> float:
 
 def main() -> None:
     """Run, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = _table.options(__doc__)
     parser.add_argument("--peers", action="store_true", help="measure llmbuffer too (minutes)")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
 
     def row(name: str, value: float, unit: str, peers: dict[str, float] | None = None) -> None:
-        rows.append({"name": name, "value": round(value, 4), "unit": unit, "peers": peers or {}})
-        print(f"{name:56s} {value:10.4f} {unit:10s} {peers or ''}", flush=True)
+        rows.append(_table.topic(name, value, unit, peers))
+        _table.progress(name)
 
     whole = messages(2_500)
     views = views_of(whole, "openai-chat")
@@ -156,9 +153,7 @@ def main() -> None:
     text = dumps(state)
     row("dumps of 10,000 messages", least(lambda: dumps(state), 2), "s")
     row("loads of 10,000 messages", least(lambda: loads(text), 2), "s")
-    RESULTS.parent.mkdir(exist_ok=True)
-    date = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
-    RESULTS.write_text(json.dumps({"version": 1, "date": date, "versions": {}, "rows": rows}, indent=1) + "\n")
+    _table.finish("context", rows, options, packages=("llmbuffer",) if options.peers else ())
 
 
 def _replay_budget(views: Any) -> float:

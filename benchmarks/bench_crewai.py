@@ -7,28 +7,19 @@ CrewAI's own cache marks on Anthropic. OpenAI's rules from 5.6 on are read in tw
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import datetime as dt
-import json
 import logging
-import platform
 import sys
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
+from benchmarks import _table
 from benchmarks.crewai_workloads import WORKLOADS, Workload, new_llm
 from cacheprefix import Session
-from cacheprefix.profiles import Profile, cost_units, default_registry, normalise_usage
+from cacheprefix.profiles import cost_units, default_registry, normalise_usage
 from cacheprefix.server import Latency, Record, SimulatedProvider
 from cacheprefix_crewai import install
-
-RESULTS = Path(__file__).parent / "results" / "crewai.json"
 
 
 @dataclass(frozen=True)
@@ -66,25 +57,13 @@ def run(workload: Workload, rules: Rules, reading: str, *, shared: bool) -> tupl
             return list(provider.requests), installed.session
 
 
-def summed(records: Sequence[Record], profile: Profile) -> dict[str, Any]:
-    """The fields of a row's side, from the usage the provider reported."""
-    usages = [normalise_usage(record.usage, record.api) for record in records]
-    return {
-        "calls": len(records),
-        "input_tokens": sum(usage.input_tokens or 0 for usage in usages),
-        "cache_read_tokens": sum(usage.cache_read_tokens or 0 for usage in usages),
-        "cache_write_tokens": sum(usage.cache_write_tokens or 0 for usage in usages),
-        "uncached_tokens": sum(usage.uncached_tokens or 0 for usage in usages),
-        "cost_units": round(sum(cost_units(usage, profile) for usage in usages), 1),
-    }
-
-
 def measure(names: Sequence[str], rule_sets: Sequence[Rules]) -> list[dict[str, Any]]:
     """All rows."""
     rows = []
     for workload in WORKLOADS:
-        if names and not any(name in workload.name for name in names):
+        if not _table.chosen(workload.name, names):
             continue
+        _table.progress(workload.name)
         for rules in rule_sets:
             readings = [row_of(workload, rules, reading) for reading in (rules.rules, *rules.readings)]
             rows.append(max(readings, key=lambda row: float(row["ratio"])))
@@ -102,7 +81,7 @@ def row_of(workload: Workload, rules: Rules, reading: str) -> dict[str, Any]:
             print(f"{workload.name} ({rules.rules}, {side}): {failed}", file=sys.stderr)
     if len(unmodified) != len(wrapped):
         print(f"{workload.name} ({rules.rules}): {len(unmodified)} calls, installed {len(wrapped)}", file=sys.stderr)
-    plain, shared = summed(unmodified, profile), summed(wrapped, profile)
+    plain, shared = (_table.summed(side, profile) for side in (unmodified, wrapped))
     first = cost_units(normalise_usage(wrapped[0].usage, wrapped[0].api), profile)
     return {
         "workload": workload.name,
@@ -122,33 +101,10 @@ def row_of(workload: Workload, rules: Rules, reading: str) -> dict[str, Any]:
     }
 
 
-def table(rows: Sequence[dict[str, Any]], *, markdown: bool) -> str:
+def lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
     """One line a workload: its goal, and cost units of both sides with their ratio under every rule set."""
-    columns = list(dict.fromkeys((row["rules"], row["read_price"]) for row in rows))
-    head = ["workload", "goal", *(f"{name} {price:g}x" for name, price in columns)]
-    lines = []
-    for name in dict.fromkeys(row["workload"] for row in rows):
-        mine = [row for row in rows if row["workload"] == name]
-        cells = [name, "" if mine[0]["goal"] is None else f"{mine[0]['goal']:.2f}"]
-        for column in columns:
-            row = next((row for row in mine if (row["rules"], row["read_price"]) == column), None)
-            cells.append(
-                "-"
-                if row is None
-                else f"{row['unmodified']['cost_units']:,.0f} -> {row['shared']['cost_units']:,.0f} "
-                f"= {row['ratio']:.2f}"
-            )
-        lines.append(cells)
-    if markdown:
-        rule = ["---", *("---:" for _ in head[1:])]
-        return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *lines))
-    widths = [max(len(cells[i]) for cells in (head, *lines)) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(cells, widths, strict=True))
-        )
-        for cells in (head, *lines)
-    )
+    goal = lambda row: "" if row["goal"] is None else f"{row['goal']:.2f}"  # noqa: E731
+    return _table.grid(rows, ["workload", "goal"], lambda row: [row["workload"], goal(row)])
 
 
 def missed(row: dict[str, Any]) -> bool:
@@ -159,34 +115,17 @@ def missed(row: dict[str, Any]) -> bool:
 
 def main() -> int:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="parts of workload names; all without")
+    parser = _table.options(__doc__, names=True)
     parser.add_argument("--rules", action="append", help="only these rule sets")
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--json", action="store_true", help="print the result file instead of the table")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.getLogger("cacheprefix").setLevel(logging.ERROR)
-    started = time.monotonic()
     rows = measure(options.names, [one for one in RULES if not options.rules or one.rules in options.rules])
-    result = {
-        "version": 1,
-        "date": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("crewai", "openai", "anthropic")},
-        },
-        "rows": rows,
-    }
-    if not options.names and not options.rules:
-        RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
-    with contextlib.suppress(BrokenPipeError):
-        print(json.dumps(result, indent=1) if options.json else table(rows, markdown=options.markdown))
+    whole = not options.names and not options.rules
+    _table.finish("crewai", rows, options, packages=("crewai", "openai", "anthropic"), lines=lines, whole=whole)
     over = [row for row in rows if missed(row)]
     for row in over:
         print(f"missed: {row['workload']} under {row['rules']} {row['read_price']:g}x: {row['ratio']}", file=sys.stderr)
-    print(f"{time.monotonic() - started:.0f} s", file=sys.stderr)
     return 1 if over else 0
 
 

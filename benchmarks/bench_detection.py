@@ -7,9 +7,6 @@ way; prints a table and writes ``benchmarks/results/detection.json``. ``--seed``
 
 from __future__ import annotations
 
-import argparse
-import datetime as dt
-import json
 import os
 import sys
 import time
@@ -19,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "detection.json"
 sys.path.insert(0, str(ROOT / "tests" / "cache"))
 
 import faults  # noqa: E402 - the generator lives with the tests
 
-from cacheprefix._version import __version__  # noqa: E402
+from benchmarks import _table  # noqa: E402
 from cacheprefix.cache import CacheModel  # noqa: E402
 from cacheprefix.profiles import default_registry  # noqa: E402
 from cacheprefix.prompt import Memo, decode  # noqa: E402
@@ -52,13 +48,13 @@ def broken(
         right[case.cause or ""] += played.right
         other += bool(played.false_alarms)
         equal += all(r is None or e == r for e, r in zip(played.expected, played.read, strict=True))
-        _progress(name, number + 1, count)
-    yield _row(f"{name}: cause and path right", sum(right.values()) / count, "share of cases", cases=count)
-    yield _row(f"{name}: no alarm beside the break", 1 - other / count, "share of cases", cases=count)
+        _table.progress(name, number + 1, count)
+    yield _table.topic(f"{name}: cause and path right", sum(right.values()) / count, "share of cases", cases=count)
+    yield _table.topic(f"{name}: no alarm beside the break", 1 - other / count, "share of cases", cases=count)
     if tokens is None:
-        yield _row(f"{name}: expectation equals the simulator", equal / count, "share of cases", cases=count)
+        yield _table.topic(f"{name}: expectation equals the simulator", equal / count, "share of cases", cases=count)
     for cause in sorted(total):
-        yield _row(f"{name}: {cause}", right[cause] / total[cause], "share of cases", cases=total[cause])
+        yield _table.topic(f"{name}: {cause}", right[cause] / total[cause], "share of cases", cases=total[cause])
 
 
 def quiet(name: str, count: int, seed: int, recorded: Sequence[Any], tokens: Callable[..., int] | None) -> Row:
@@ -69,8 +65,8 @@ def quiet(name: str, count: int, seed: int, recorded: Sequence[Any], tokens: Cal
         played = faults.play(case, count=tokens)
         loud += bool(played.alarms)
         calls += len(case.steps)
-        _progress(name, number + 1, count)
-    return _row(f"{name}: no alarm", 1 - loud / count, "share of cases", cases=count, calls=calls)
+        _table.progress(name, number + 1, count)
+    return _table.topic(f"{name}: no alarm", 1 - loud / count, "share of cases", cases=count, calls=calls)
 
 
 def speed(messages: int = 1000) -> Iterator[Row]:
@@ -88,15 +84,14 @@ def speed(messages: int = 1000) -> Iterator[Row]:
             seen = model.begin(prompt, profile, agent="a", at=float(at))
             model.finish(seen, None, float(at))
             best = min(best, time.perf_counter() - start)
-        yield _row(f"{rules}: expectation and verdict, {messages} messages appended to", best * 1000, "ms")
+        yield _table.topic(f"{rules}: expectation and verdict, {messages} messages appended to", best * 1000, "ms")
 
 
 def main() -> None:
     """Run all, print, write."""
-    parser = argparse.ArgumentParser(description="Break detection at scale.")
+    parser = _table.options("Break detection at scale.")
     parser.add_argument("--cases", type=int, default=2400, help="cases of each kind")
     parser.add_argument("--seed", type=int, default=1_000_000)
-    parser.add_argument("--json", action="store_true", help="print the rows as JSON instead of a table")
     options = parser.parse_args()
     recorded = material()
     third = options.cases // 3
@@ -108,32 +103,14 @@ def main() -> None:
     rows += broken("injected, another tokenizer", third, options.seed + 2, (), faults.skewed_count)
     rows.append(quiet("undisturbed, another tokenizer", third, options.seed + 2, (), faults.skewed_count))
     rows += speed()
-    result = {
-        "version": 1,
-        "date": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
-        "versions": {"cacheprefix": __version__, "python": sys.version.split()[0]},
-        "rows": rows,
-    }
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(result, indent=1), encoding="utf-8")
-    if options.json:
-        print(json.dumps(result))
-        return
-    for row in rows:
-        cases = f"{row['cases']:>6} cases" if "cases" in row else ""
-        print(f"{row['name']:<70} {row['value']:>9.4f} {row['unit']:<16} {cases}")
+    _table.finish("detection", rows, options, lines=_lines, whole=options.cases >= 2400)
     if not recorded:
-        print("the tau-bench traces are not at hand (CACHEPREFIX_TRACES): those rows are left out")
-    print(f"written to {RESULTS}")
+        print("the tau-bench traces are not at hand (CACHEPREFIX_TRACES): those rows are left out", file=sys.stderr)
 
 
-def _row(name: str, value: float, unit: str, **more: Any) -> Row:
-    return {"name": name, "value": value, "unit": unit, "peers": {}, **more}
-
-
-def _progress(name: str, done: int, total: int) -> None:
-    if sys.stderr.isatty() and (done % 50 == 0 or done == total):
-        print(f"\r{name}: {done}/{total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+def _lines(rows: Sequence[Row]) -> list[list[str]]:
+    cases = lambda row: f"{row['cases']:,} cases" if "cases" in row else ""  # noqa: E731
+    return [[*line[:3], more] for line, more in zip(_table.topics(rows), ["", *map(cases, rows)], strict=True)]
 
 
 if __name__ == "__main__":

@@ -8,29 +8,22 @@ own caching middleware wherever it fits. Exits with 1 when a row is dearer than 
 
 from __future__ import annotations
 
-import argparse
-import datetime as dt
-import json
-import platform
 import sys
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from langchain_anthropic import ChatAnthropic
 from langchain_openai import ChatOpenAI
 
+from benchmarks import _table
 from benchmarks.langgraph_workloads import WORKLOADS, Kit, Script, Workload, session_for
 from cacheprefix import Session
-from cacheprefix.profiles import cost_units, default_registry, normalise_usage
+from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import common_prefix
 from cacheprefix.server import Latency, Record, SimulatedProvider
 
-RESULTS = Path(__file__).parent / "results" / "langgraph.json"
 # Long enough that siblings sent together really overlap.
 OVERLAP = Latency(base=0.05, uncached=0.0, cached=0.0, output=0.0, scale=1)
 
@@ -70,20 +63,6 @@ def run(workload: Workload, rules: Rules, *, layout: str) -> tuple[list[Record],
     return records, session
 
 
-def summed(records: Sequence[Record], rules: Rules) -> dict[str, Any]:
-    """The fields of a row's side, from the usage the provider reported."""
-    profile = default_registry().get(rules.name)
-    usages = [normalise_usage(record.usage, record.api) for record in records]
-    return {
-        "calls": len(records),
-        "input_tokens": sum(usage.input_tokens or 0 for usage in usages),
-        "cache_read_tokens": sum(usage.cache_read_tokens or 0 for usage in usages),
-        "cache_write_tokens": sum(usage.cache_write_tokens or 0 for usage in usages),
-        "uncached_tokens": sum(usage.uncached_tokens or 0 for usage in usages),
-        "cost_units": round(sum(cost_units(usage, profile) for usage in usages), 1),
-    }
-
-
 def first_calls(records: Sequence[Record]) -> tuple[float, float]:
     """Of the first call of every role but the first: how much was sent before, and how much was read.
 
@@ -112,19 +91,21 @@ def measure(names: Sequence[str], rule_sets: Sequence[Rules]) -> list[dict[str, 
     rows = []
     for rules in rule_sets:
         for workload in WORKLOADS:
-            if names and not any(name in workload.name for name in names):
+            if not _table.chosen(workload.name, names):
                 continue
+            _table.progress(f"{workload.name} ({rules.name})")
             plain, _ = run(workload, rules, layout="unmodified")
             stock = run(workload, rules, layout="stock")[0] if rules.name == "anthropic" else plain
             ours, session = run(workload, rules, layout="shared")
-            unmodified, best, shared = summed(plain, rules), summed(stock, rules), summed(ours, rules)
+            profile = default_registry().get(rules.name)
+            unmodified, best, shared = (_table.summed(side, profile) for side in (plain, stock, ours))
             common, read = first_calls(ours)
             rows.append(
                 {
                     "workload": workload.name,
                     "framework": "langgraph",
                     "rules": rules.name,
-                    "read_price": default_registry().get(rules.name).read,
+                    "read_price": profile.read,
                     "unmodified": unmodified,
                     "shared": shared,
                     "ratio": round(shared["cost_units"] / unmodified["cost_units"], 4),
@@ -139,59 +120,36 @@ def measure(names: Sequence[str], rule_sets: Sequence[Rules]) -> list[dict[str, 
     return rows
 
 
-def table(rows: Sequence[dict[str, Any]], *, markdown: bool) -> str:
+def lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
     """One line a workload: cost units unmodified and shared under every rule set, and the ratios."""
     columns = list(dict.fromkeys(row["rules"] for row in rows))
-    lines = [["workload", *columns, "first call"]]
+    out = [["workload", *columns, "first call"]]
     for name in dict.fromkeys(row["workload"] for row in rows):
         mine = {row["rules"]: row for row in rows if row["workload"] == name}
         cells = [name]
         for column in columns:
             row = mine[column]
-            cell = "{:,.0f} -> {:,.0f} = {:.2f}".format(
-                row["unmodified"]["cost_units"], row["shared"]["cost_units"], row["ratio"]
-            )
+            cell = _table.costs(row)
             if row["best_stock"]["cost_units"] != row["unmodified"]["cost_units"]:
                 cell += f" ({row['ratio_to_stock']:.2f} of stock)"
             cells.append(cell)
         first = next(iter(mine.values()))
         shares = f"{first['first_call_share']:.0%} / {first['first_call_read']:.0%}"
         cells.append(shares if first["first_call_share"] else "-")
-        lines.append(cells)
-    if markdown:
-        rule = ["---", *("---:" for _ in lines[0][1:])]
-        return "\n".join("| " + " | ".join(cells) + " |" for cells in (lines[0], rule, *lines[1:]))
-    widths = [max(len(cells[i]) for cells in lines) for i in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True)))
-        for cells in lines
-    )
+        out.append(cells)
+    return out
 
 
 def main() -> int:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="parts of workload names; all without")
+    parser = _table.options(__doc__, names=True)
     parser.add_argument("--rules", action="append", choices=[rules.name for rules in RULES])
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--json", action="store_true", help="print the result file instead of the table")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    started = time.monotonic()
-    chosen = [rules for rules in RULES if not options.rules or rules.name in options.rules]
-    rows = measure(options.names, chosen)
+    rows = measure(options.names, [rules for rules in RULES if not options.rules or rules.name in options.rules])
     packages = ("langgraph", "langchain", "langgraph-supervisor", "langgraph-swarm", "deepagents")
-    result = {
-        "version": 1,
-        "date": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
-        "rows": rows,
-    }
-    if not options.names and not options.rules:
-        RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result, indent=1) if options.json else table(rows, markdown=options.markdown))
-    print(f"{time.monotonic() - started:.0f} s", file=sys.stderr)
+    whole = not options.names and not options.rules
+    _table.finish("langgraph", rows, options, packages=packages, lines=lines, whole=whole)
     return 1 if any(row["ratio"] > 1 or row["ratio_to_stock"] > 1 for row in rows) else 0
 
 

@@ -8,7 +8,6 @@ for every driver. ``missing`` counts messages that the reference sends and ours 
 
 from __future__ import annotations
 
-import datetime as dt
 import importlib.util
 import json
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from benchmarks import _table
 from cacheprefix.context import (
     Compaction,
     append_message,
@@ -27,7 +27,6 @@ from cacheprefix.context import (
     views_of,
 )
 
-RESULTS = Path(__file__).parent / "results" / "scenarios.json"
 Emit = Callable[..., None]
 
 
@@ -37,7 +36,8 @@ def reference() -> ModuleType:
     path = Path(os.environ.get("CACHEPREFIX_REFERENCE", beside))
     spec = importlib.util.spec_from_file_location("cachesim_reference", path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise SystemExit(f"no reference at {path}; set CACHEPREFIX_REFERENCE")
+        print(f"bench-scenarios left out: no reference at {path} (set CACHEPREFIX_REFERENCE)")
+        raise SystemExit(0)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -170,6 +170,7 @@ def _plain(message: dict[str, Any]) -> str:
 
 def main() -> None:
     """Run, print, write."""
+    options = _table.options(__doc__).parse_args()
     ref = reference()
     rows = []
     for sim in (ref.OpenAISim, ref.AnthropicSim):
@@ -178,31 +179,32 @@ def main() -> None:
             mine, mine_sent = run(ref, lambda sc, emit, s: ours(ref, sc, emit, s), scenario, sim)
             naive, _ = run(ref, ref.DRIVERS["naive"], scenario, sim)
             missing = sum(len(set(a) - set(b)) for a, b in zip(theirs_sent, mine_sent, strict=True))
-            ratio = mine["cost_units"] / theirs["cost_units"]
             rows.append(
-                {
-                    "workload": scenario.name,
-                    "framework": "core",
-                    "rules": sim.name,
-                    "read_price": sim.read,
-                    "unmodified": _usage(naive),
-                    "shared": _usage(mine),
-                    "reference": _usage(theirs),
-                    "ratio": round(ratio, 4),
-                    "missing": missing,
-                    "orphans": mine["orph"],
-                    "largest": mine["max"],
-                }
+                _table.cost(
+                    scenario.name,
+                    "core",
+                    sim.name,
+                    sim.read,
+                    _usage(naive),
+                    _usage(mine),
+                    best_stock=_usage(theirs),
+                    ratio_to_stock=round(mine["cost_units"] / theirs["cost_units"], 4),
+                    missing=missing,
+                    orphans=mine["orph"],
+                    largest=mine["max"],
+                )
             )
-            print(
-                f"{sim.name:36s} {scenario.name:62s} naive {naive['cost_units']:11,.0f}  "
-                f"reference {theirs['cost_units']:11,.0f}  ours {mine['cost_units']:11,.0f}  "
-                f"ratio {ratio:.3f}  missing {missing}",
-                flush=True,
-            )
-    RESULTS.parent.mkdir(exist_ok=True)
-    date = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
-    RESULTS.write_text(json.dumps({"version": 1, "date": date, "versions": {}, "rows": rows}, indent=1) + "\n")
+            _table.progress(f"{sim.name}: {scenario.name}")
+    _table.finish("scenarios", rows, options, lines=_lines)
+
+
+def _lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
+    out = [["scenario", "rules", "naive -> ours", "reference", "ratio to it", "missing"]]
+    for row in rows:
+        theirs = f"{row['best_stock']['cost_units']:,.0f}"
+        cells = [row["workload"], row["rules"], _table.costs(row), theirs]
+        out.append([*cells, f"{row['ratio_to_stock']:.3f}", str(row["missing"])])
+    return out
 
 
 def _usage(run_: dict[str, Any]) -> dict[str, Any]:

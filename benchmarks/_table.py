@@ -1,0 +1,181 @@
+"""What all benchmarks share: options, progress, the sums of a side, the result file and the table on the screen."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime as dt
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from cacheprefix.profiles import Profile, cost_units, normalise_usage
+from cacheprefix.server import Record
+
+RESULTS = Path(__file__).parent / "results"
+SIDE = ("calls", "input_tokens", "cache_read_tokens", "cache_write_tokens", "uncached_tokens", "cost_units")
+COST = ("workload", "framework", "rules", "read_price", "unmodified", "shared", "ratio", "first_call_share")
+TOPIC = ("name", "value", "unit", "peers")
+
+Row = dict[str, Any]
+_started = time.monotonic()
+
+
+def options(about: str | None, *, names: bool = False) -> argparse.ArgumentParser:
+    """A parser with the options that every benchmark takes; ``names`` chooses workloads by parts of their names."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if names:
+        parser.add_argument("names", nargs="*", help="parts of workload names; all without")
+    parser.add_argument("--json", action="store_true", help="print the result file's content instead of a table")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    return parser
+
+
+def chosen(name: str, parts: Sequence[str]) -> bool:
+    """Whether a workload of this name is asked for."""
+    return not parts or any(part in name for part in parts)
+
+
+def progress(text: str, done: int = 0, total: int = 0) -> None:
+    """Say on standard error how far it is: one line that is written over on a terminal, a few lines elsewhere."""
+    seconds = time.monotonic() - _started
+    where = f" {done}/{total}" if total else ""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}{where} ({seconds:.0f} s)", end="", file=sys.stderr, flush=True)
+    elif not total or done == total or done % max(1, total // 4) == 0:
+        print(f"{text}{where} ({seconds:.0f} s)", file=sys.stderr, flush=True)
+
+
+def topic(
+    name: str, value: float, unit: str, peers: Mapping[str, float] | None = None, *, digits: int = 4, **more: Any
+) -> Row:
+    """A row that is no comparison of costs; ``peers`` are others' values in the same unit."""
+    others = {peer: round(theirs, digits) for peer, theirs in (peers or {}).items()}
+    return {"name": name, "value": round(value, digits), "unit": unit, "peers": others, **more}
+
+
+def cost(
+    workload: str,
+    framework: str,
+    rules: str,
+    read_price: float,
+    unmodified: Mapping[str, Any],
+    shared: Mapping[str, Any],
+    *,
+    best_stock: Mapping[str, Any] | None = None,
+    first_call_share: float | None = None,
+    **more: Any,
+) -> Row:
+    """A comparison of costs; the sides are as ``summed`` gives them."""
+    return {
+        "workload": workload,
+        "framework": framework,
+        "rules": rules,
+        "read_price": read_price,
+        "unmodified": dict(unmodified),
+        "shared": dict(shared),
+        "ratio": round(shared["cost_units"] / unmodified["cost_units"], 4),
+        "first_call_share": first_call_share,
+        "best_stock": best_stock,
+        **more,
+    }
+
+
+def summed(records: Iterable[Record], profile: Profile) -> Row:
+    """One side of a cost row, from the usage that the provider reported."""
+    usages = [normalise_usage(record.usage, record.api) for record in records]
+    return {
+        "calls": len(usages),
+        "input_tokens": sum(usage.input_tokens or 0 for usage in usages),
+        "cache_read_tokens": sum(usage.cache_read_tokens or 0 for usage in usages),
+        "cache_write_tokens": sum(usage.cache_write_tokens or 0 for usage in usages),
+        "uncached_tokens": sum(usage.uncached_tokens or 0 for usage in usages),
+        "cost_units": round(sum(cost_units(usage, profile) for usage in usages), 1),
+    }
+
+
+def costs(row: Mapping[str, Any]) -> str:
+    """A cell: cost units of both sides and their ratio."""
+    units = row["unmodified"]["cost_units"], row["shared"]["cost_units"]
+    return f"{units[0]:,.0f} -> {units[1]:,.0f} = {row['ratio']:.2f}"
+
+
+def grid(rows: Sequence[Row], first: Sequence[str], head: Callable[[Row], Sequence[str]]) -> list[list[str]]:
+    """Cost rows as lines: one a workload, its ``first`` columns by ``head``, then one column a set of rules."""
+    columns = list(dict.fromkeys((row["rules"], row["read_price"]) for row in rows))
+    lines = [[*first, *(f"{name} {price:g}x" for name, price in columns)]]
+    for name in dict.fromkeys(row["workload"] for row in rows):
+        mine = {(row["rules"], row["read_price"]): row for row in rows if row["workload"] == name}
+        cells = [costs(mine[column]) if column in mine else "-" for column in columns]
+        lines.append([*head(next(iter(mine.values()))), *cells])
+    return lines
+
+
+def topics(rows: Sequence[Row]) -> list[list[str]]:
+    """Rows of a topic as lines of a table."""
+    lines = [["", "value", "unit", "beside"]]
+    for row in rows:
+        beside = ", ".join(f"{peer} {value:,.4g}" for peer, value in row["peers"].items())
+        lines.append([row["name"], f"{row['value']:,.4g}", row["unit"], beside])
+    return lines
+
+
+def table(lines: Sequence[Sequence[str]], *, markdown: bool = False) -> str:
+    """Lines of cells, the first one being the head."""
+    if markdown:
+        rule = ["---", *("---:" for _ in lines[0][1:])]
+        return "\n".join("| " + " | ".join(cells) + " |" for cells in (lines[0], rule, *lines[1:]))
+    widths = [max(len(cells[i]) for cells in lines) for i in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))).rstrip()
+        for cells in lines
+    )
+
+
+def checked(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows, if each is a comparison of costs or a row of a topic; else ``ValueError`` names what is missing."""
+    for row in rows:
+        wanted = COST if "workload" in row and "unmodified" in row else TOPIC
+        absent = [name for name in wanted if name not in row]
+        sides = [side for side in ("unmodified", "shared", "best_stock") if isinstance(row.get(side), Mapping)]
+        absent += [f"{side}.{name}" for side in sides for name in SIDE if name not in row[side]]
+        if absent:
+            raise ValueError(f"a row lacks {', '.join(absent)}: {row}")
+    return rows
+
+
+def result(rows: Sequence[Row], packages: Sequence[str] = ()) -> Row:
+    """What a result file holds: the rows, when they were measured, and with which versions."""
+    versions = {"python": platform.python_version()}
+    for package in ("cacheprefix", *packages):
+        with contextlib.suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
+    return {"version": 1, "date": now, "versions": versions, "rows": list(checked(rows))}
+
+
+def finish(
+    name: str,
+    rows: Sequence[Row],
+    given: argparse.Namespace,
+    *,
+    packages: Sequence[str] = (),
+    lines: Callable[[Sequence[Row]], Sequence[Sequence[str]]] = topics,
+    whole: bool = True,
+) -> None:
+    """Write ``results/NAME.json`` if the run was ``whole``, and print the table or the file's content."""
+    found = result(rows, packages)
+    text = json.dumps(found, indent=1)
+    if whole:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr)
+    with contextlib.suppress(BrokenPipeError):
+        print(text if given.json else table(lines(rows), markdown=given.markdown))
+    print(f"{time.monotonic() - _started:.0f} s", file=sys.stderr)
