@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import typer
 
@@ -33,9 +33,13 @@ def register(app: "typer.Typer") -> None:
             list[Path] | None, typer.Option("--file", "-f", help="TOML file with rows of your own.")
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print data instead of a table.")] = False,
+        markdown: Annotated[bool, typer.Option(help="Print all rows as a Markdown table.")] = False,
     ) -> None:
         """Show the cache rules in force for a model: value, source, date, confidence."""
         registry = _registry(file or ())
+        if markdown:
+            typer.echo("\n".join(_markdown(registry)))
+            return
         if model is None and provider is None:
             _show_all(registry, as_json=as_json)
             return
@@ -152,6 +156,28 @@ def _show_all(registry: "Registry", *, as_json: bool) -> None:
     console = _console()
     console.print(table)
     console.print("cacheprefix profiles MODEL shows every value of a row with its source.", highlight=False)
+
+
+def _markdown(registry: "Iterable[Profile]") -> "Iterator[str]":
+    """All rows with where they come from, as a page can show them."""
+    heads = "row | matches | minimum | read | write, by lifetime | marks | counts cached | source | checked | trust"
+    yield f"| {heads} |"
+    yield "| --- | --- | ---: | ---: | --- | --- | --- | --- | --- | --- |"
+    for profile in registry:
+        match = profile.match if profile.block_tokens == 1 else f"{profile.match} of {profile.block_tokens}"
+        cells = (
+            f"`{profile.name}`",
+            match if profile.control != "none" else "nothing",
+            f"{profile.min_tokens:,}",
+            f"{profile.read:g}x",
+            ", ".join(f"{ttl.name} {ttl.write:g}x" for ttl in profile.ttls),
+            f"{profile.max_breakpoints} of {profile.markers}" if profile.max_breakpoints else "",
+            "yes" if profile.input_includes_cached else "no",
+            profile.source,
+            profile.checked_on.isoformat(),
+            profile.confidence,
+        )
+        yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
 def _show_one(profile: "Profile", model: str | None) -> None:

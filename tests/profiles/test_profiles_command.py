@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -106,3 +108,23 @@ def test_rows_of_plugins_are_shown(run, monkeypatch):
 
     monkeypatch.setattr(Plugins, "with_builtins", with_contract)
     assert json.loads(run("gpt-5", "--json").output)["rules"]["read"]["value"] == 0.03
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "profiles.md"
+
+
+def test_the_page_shows_the_rows_that_ship(run):
+    """Its table is what the command prints, so that it never tells of other rules than those in force."""
+    assert PAGE.read_text("utf-8").endswith(run("--markdown").output)
+
+
+def test_the_pages_example_of_rows_of_ones_own_is_one(tmp_path, run):
+    """It loads, changes the row it names, and adds one that is found by its provider."""
+    (example,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    path = tmp_path / "mine.toml"
+    path.write_text(example, "utf-8")
+    changed = json.loads(run("gpt-5.1", "--file", str(path), "--json").output)["rules"]
+    assert (changed["read"]["value"], changed["read"]["source"]) == (0.25, "our agreement of 2026-10-01")
+    assert changed["block_tokens"]["value"] == 128
+    added = json.loads(run("tiny-1", "--provider", "my-proxy", "--file", str(path), "--json").output)
+    assert (added["profile"], added["rules"]["min_tokens"]["value"]) == ("my-proxy", 64)
