@@ -10,6 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cacheprefix_langgraph._ask import aask, ask
+    from cacheprefix_langgraph._context import CommitMiddleware, commit_turn, context_message, pinned
+    from cacheprefix_langgraph._live import StreamVerdicts
     from cacheprefix_langgraph._middleware import PrefixMiddleware
     from cacheprefix_langgraph._model import wrap_model
     from cacheprefix_langgraph._node import forked
@@ -18,15 +21,36 @@ if TYPE_CHECKING:
     from cacheprefix_langgraph._toolcache import cached_tools
 
 _HOMES = {
+    "CommitMiddleware": "_context",
     "PrefixMiddleware": "_middleware",
     "PrefixState": "_state",
+    "StreamVerdicts": "_live",
+    "aask": "_ask",
+    "ask": "_ask",
     "cached_tools": "_toolcache",
+    "commit_turn": "_context",
+    "context_message": "_context",
     "forked": "_node",
+    "pinned": "_context",
     "subgraph": "_subgraph",
     "wrap_model": "_model",
 }
 
-__all__ = ["PrefixMiddleware", "PrefixState", "cached_tools", "forked", "subgraph", "wrap_model"]
+__all__ = [
+    "CommitMiddleware",
+    "PrefixMiddleware",
+    "PrefixState",
+    "StreamVerdicts",
+    "aask",
+    "ask",
+    "cached_tools",
+    "commit_turn",
+    "context_message",
+    "forked",
+    "pinned",
+    "subgraph",
+    "wrap_model",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -78,7 +78,7 @@ def _changed(message: BaseMessage, decisions: Sequence[Decision]) -> BaseMessage
             message = message.model_copy(update={"content": _replaced(message.content, decision)})
     calls = {decision.call_id for decision in decisions if isinstance(decision, DropCall)}
     parts = {decision.part for decision in decisions if isinstance(decision, DropThinking)}
-    return _without(message, calls, parts) if calls or parts else message
+    return without(message, calls, parts) if calls or parts else message
 
 
 def _replaced(content: Any, decision: ReplaceResult) -> Any:
@@ -86,7 +86,7 @@ def _replaced(content: Any, decision: ReplaceResult) -> Any:
     return [{"type": "text", "text": decision.text}, *kept] if kept and decision.keep_media else decision.text
 
 
-def _without(message: BaseMessage, calls: set[str], parts: set[int]) -> BaseMessage | None:
+def without(message: BaseMessage, calls: set[str], parts: set[int]) -> BaseMessage | None:
     """An assistant's message without some calls and thinking; None when nothing is said any more."""
     content: Any = message.content
     if isinstance(content, list):

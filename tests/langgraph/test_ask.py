@@ -1,0 +1,149 @@
+"""Side questions: forks of a thread that read its prefix, may use its tools, and leave no trace."""
+
+import asyncio
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+
+from cacheprefix import AbortHandle, ForkPolicy, ToolResultBudget
+from cacheprefix.errors import AbortedError, SetupError
+from cacheprefix.server import Queue, Reply, ToolCall
+from cacheprefix_langgraph import PrefixState, aask, ask, forked, wrap_model
+
+HANDBOOK = "The handbook says that every statement needs a source. " * 90
+CONFIG = {"configurable": {"thread_id": "one"}}
+WORKER = ForkPolicy.worker()
+
+
+class State(MessagesState, PrefixState):
+    pass
+
+
+def thread(bench, session):
+    """A graph with one finished turn under a thread id, and its wrapped model."""
+    model = wrap_model(bench.model(), session)
+    bound = model.bind_tools(bench.tools)
+
+    def speak(state):
+        return {"messages": [AIMessage(bound.invoke([SystemMessage("You read."), *state["messages"]]).text)]}
+
+    graph = StateGraph(State)
+    graph.add_node("speak", forked(session, role="reader")(speak))
+    graph.add_edge(START, "speak")
+    made = graph.compile(checkpointer=InMemorySaver())
+    made.invoke({"messages": [HumanMessage("Please begin.")]}, CONFIG)
+    return made, model
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_side_question_reads_the_threads_prefix_and_leaves_no_trace(bench, later):
+    """Its request begins with the thread's own sections; the state and its checkpoints stay as they were."""
+    session = bench.session(HANDBOOK)
+    graph, model = thread(bench, session)
+    before = graph.get_state(CONFIG)
+    if later:
+        result = asyncio.run(aask(model, "What was said?", graph=graph, config=CONFIG))
+    else:
+        result = ask(model, "What was said?", graph=graph, config=CONFIG)
+    parent, asked = bench.prompts()
+    shared = parent.sections[:-1]
+    assert asked.sections[: len(shared)] == shared
+    assert "What was said?" in asked.sections[-1].text
+    assert bench.provider.requests[1].outcome.read_tokens > 0
+    assert result.text.startswith("You said")
+    assert graph.get_state(CONFIG) == before
+    assert session.calls[-1].purpose == "ephemeral_helper"
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_fork_runs_the_graphs_own_tools(bench, later):
+    """Results go back to the model; a tool that raises or does not exist is an error result."""
+    session = bench.session(HANDBOOK)
+    graph, model = thread(bench, session)
+    calls = (ToolCall("read_file", {"path": "x"}), ToolCall("run_tests", {"selection": []}))
+    bench.provider.simulator.script = Queue([Reply(tool_calls=calls), "Done."])
+    if later:
+        result = asyncio.run(aask(model, "Look.", graph=graph, config=CONFIG, policy=WORKER))
+    else:
+        result = ask(model, "Look.", graph=graph, config=CONFIG, policy=WORKER)
+    assert (result.text, result.turns) == ("Done.", 2)
+    last = str(bench.bodies[-1])
+    assert "contents of x" in last
+    assert "error: " in last
+    _, first, second = bench.prompts()
+    assert second.sections[: len(first.sections)] == first.sections
+
+
+def test_an_executor_takes_id_name_and_arguments(bench):
+    """Also with the parent's state as a fourth argument; without one the model is told so."""
+    session = bench.session(HANDBOOK)
+    graph, model = thread(bench, session)
+    seen = []
+
+    def execute(call, name, arguments, state):
+        """Note what came and answer."""
+        seen.append((name, arguments, state))
+        return {"answer": 42}
+
+    call = Reply(tool_calls=(ToolCall("read_file", {"path": "x"}),))
+    bench.provider.simulator.script = Queue([call, "Done."])
+    given = {"who": "me"}
+    ask(model, "Look.", graph=graph, config=CONFIG, policy=WORKER, tool_executor=execute, state=given)
+    assert seen == [("read_file", {"path": "x"}, given)]
+    assert seen[0][2] is not given
+    assert '"answer":42' in str(bench.bodies[-1]).replace("\\", "")
+
+
+def test_tool_nodes_of_a_graph_are_found(bench):
+    """Also where the tool never joined the shared union."""
+
+    @tool
+    def secret(word: str) -> str:
+        """Tell a secret."""
+        return f"the secret of {word}"
+
+    session = bench.session(HANDBOOK)
+    _, model = thread(bench, session)
+    agent = create_agent(bench.model(), [secret])
+    bench.provider.simulator.script = Queue([Reply(tool_calls=(ToolCall("secret", {"word": "x"}),)), "Done."])
+    state = [HumanMessage("Please begin.")]
+    agent = create_agent(bench.model(), [secret], checkpointer=InMemorySaver())
+    agent.update_state(CONFIG, {"messages": state})
+    ask(model, "Look.", graph=agent, config=CONFIG, policy=WORKER)
+    assert "the secret of x" in str(bench.bodies[-1])
+
+
+def test_a_fork_inside_a_node_takes_the_nodes_messages(bench):
+    """No graph is needed there, and the thread's decisions hold for the fork too."""
+    session = bench.session(HANDBOOK, budget=ToolResultBudget(max_tokens=200))
+    model = wrap_model(bench.model(), session)
+    answers = []
+
+    def wonder(state):
+        answers.append(ask(model, "And?", state["messages"]).text)
+
+    graph = StateGraph(State)
+    graph.add_node("wonder", forked(session, role="reader")(wonder))
+    graph.add_edge(START, "wonder")
+    graph.compile().invoke({"messages": [HumanMessage("Please begin.")]})
+    assert answers
+    assert bench.prompts()[0].tier("system")[0].text == HANDBOOK
+
+
+def test_what_cannot_be_asked_is_refused_by_name(bench):
+    """An unwrapped model, no messages, an aborted handle: before any request."""
+    session = bench.session(HANDBOOK)
+    with pytest.raises(SetupError, match="wrap_model"):
+        ask(bench.model(), "?", [HumanMessage("a")])
+    model = wrap_model(bench.model(), session)
+    with pytest.raises(SetupError, match="needs messages"):
+        ask(model, "?")
+    abort = AbortHandle()
+    abort.abort()
+    with pytest.raises(AbortedError):
+        ask(model, "?", [HumanMessage("a")], policy=WORKER, abort=abort)
+    assert bench.bodies == []

@@ -1,0 +1,268 @@
+"""Compaction, budgets, lasting and passing context, commits and live verdicts, on recorded wire bytes."""
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from cacheprefix import Compaction, RequestBudget
+from cacheprefix.context import drop_tool_messages, trim_tool_outputs
+from cacheprefix.errors import BudgetError
+from cacheprefix.server import Queue, Reply, ToolCall
+from cacheprefix_langgraph import (
+    CommitMiddleware,
+    PrefixMiddleware,
+    PrefixState,
+    StreamVerdicts,
+    commit_turn,
+    context_message,
+    forked,
+    pinned,
+    wrap_model,
+)
+
+HANDBOOK = "The handbook says that every statement needs a source. " * 90
+PAGE = "a line that somebody read once and will hardly need again. " * 60
+"""About 900 tokens by the estimate."""
+
+
+class State(MessagesState, PrefixState):
+    pass
+
+
+def turn(number, body=PAGE):
+    """A question, a tool round and an answer."""
+    call = {"id": f"c{number}", "name": "read_file", "args": {"path": f"page{number}"}}
+    return [
+        HumanMessage(f"What does page {number} say?", id=f"h{number}"),
+        AIMessage("", tool_calls=[call], id=f"a{number}"),
+        ToolMessage(f"page {number}: {body}", tool_call_id=f"c{number}", id=f"t{number}"),
+        AIMessage(f"It says number {number}.", id=f"b{number}"),
+    ]
+
+
+def history(turns=12):
+    """A conversation of about 900 tokens a turn, and a last question."""
+    return [*(one for number in range(turns) for one in turn(number)), HumanMessage("And now?", id="last")]
+
+
+def build(bench, session, kind="node", saver=None):
+    """A graph that answers once, in each of the adapter's forms."""
+    model = wrap_model(bench.model(), session)
+    session.join("another")
+    if kind == "middleware":
+        return create_agent(
+            bench.model(),
+            bench.tools,
+            system_prompt="You read.",
+            middleware=[PrefixMiddleware(session, role="reader")],
+            checkpointer=saver,
+        )
+    if kind == "wrapped":
+        model = wrap_model(bench.model(), session, role="reader", instruction="You read.")
+
+    def speak(state):
+        return {"messages": [AIMessage(model.invoke([SystemMessage("You read."), *state["messages"]]).text)]}
+
+    graph = StateGraph(State)
+    graph.add_node("speak", speak if kind == "wrapped" else forked(session, role="reader")(speak))
+    graph.add_edge(START, "speak")
+    graph.add_edge("speak", END)
+    return graph.compile(checkpointer=saver)
+
+
+def texts(prompt):
+    """All texts of a prompt's conversation."""
+    return "\n".join(section.text for section in prompt.tier("messages"))
+
+
+@pytest.mark.parametrize("kind", ["node", "wrapped", "middleware"])
+def test_a_long_history_is_compacted_where_the_model_is_called(bench, kind):
+    """Old results go, pairs stay whole, the state keeps every message and the newest turns are sent."""
+    session = bench.session(HANDBOOK, compaction=6_000)
+    out = build(bench, session, kind).invoke({"messages": history()}, {"recursion_limit": 9})
+    (prompt,) = bench.prompts()
+    assert prompt.tokens < 6_000
+    assert "It says number 11." in texts(prompt)
+    assert len(out["messages"]) == 50
+    assert PAGE in out["messages"][2].content
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("kind", ["node", "middleware"])
+def test_a_compacted_thread_goes_on_byte_identically_in_another_session(bench, kind):
+    """The checkpoint alone carries the compaction: the next prompt begins with all that was sent."""
+    saver = InMemorySaver()
+    config = {"configurable": {"thread_id": "one"}}
+    build(bench, bench.session(HANDBOOK, compaction=6_000), kind, saver).invoke({"messages": history()}, config)
+    later = bench.session(HANDBOOK, compaction=150_000)
+    build(bench, later, kind, saver).invoke({"messages": [HumanMessage("Go on.")]}, config)
+    first, second = bench.prompts()
+    shared = first.sections[:-1]
+    assert [s.data for s in second.sections[: len(shared)]] == [s.data for s in shared]
+    assert second.tokens < 6_000
+
+
+def test_a_thread_is_compacted_once_and_its_break_is_no_alarm(bench):
+    """Between compactions the prompt grows at its end; the one rewrite has its own cause."""
+    saver = InMemorySaver()
+    config = {"configurable": {"thread_id": "one"}}
+    session = bench.session(HANDBOOK, compaction=6_000)
+    graph = build(bench, session, saver=saver)
+    graph.invoke({"messages": [*(one for n in range(3) for one in turn(n)), HumanMessage("Go on.")]}, config)
+    for number in range(3, 12):
+        graph.invoke({"messages": [*turn(number), HumanMessage("Go on.")]}, config)
+    prompts = bench.prompts()
+    kept = [b.sections[: len(a.sections) - 1] == a.sections[:-1] for a, b in pairwise(prompts)]
+    assert 1 <= kept.count(False) <= 3
+    assert {str(call.verdict.cause) for call in session.calls[1:]} <= {"hit", "compacted"}
+    assert all(prompt.tokens < 8_000 for prompt in prompts)
+
+
+def test_a_summary_is_written_by_a_fork_that_reads_the_cached_prefix(bench):
+    """One request more, whose prompt begins with what was sent before; its answer stands in the next one."""
+    session = bench.session(HANDBOOK, compaction=Compaction(trigger=6_000, summarise="fork", keep_turns=2))
+    saver = InMemorySaver()
+    config = {"configurable": {"thread_id": "one"}}
+    graph = build(bench, session, saver=saver)
+    graph.invoke({"messages": [one for n in range(4) for one in turn(n)]}, config)
+    long = [m for n in range(4, 12) for m in (HumanMessage(f"Question {n}. {PAGE}"), AIMessage(f"Answer {n}. {PAGE}"))]
+    graph.invoke({"messages": [*long, HumanMessage("And now?")]}, config)
+    first, asked, second = bench.prompts()
+    assert "Summarise this conversation" in asked.sections[-1].text
+    shared = first.sections[:-1]
+    assert asked.sections[: len(shared)] == shared
+    assert "Summarise this conversation" not in texts(second).partition("You said")[0]
+    assert second.tokens < 6_000
+    assert [call.agent for call in session.calls] == ["reader", "summary", "reader"]
+
+
+def test_a_budget_that_cannot_be_met_says_by_how_much(bench):
+    """Nothing is sent; the error is the application's to handle."""
+    session = bench.session(HANDBOOK, request_budget=RequestBudget(window=1_500, reserve=200))
+    with pytest.raises(BudgetError) as raised:
+        build(bench, session).invoke({"messages": history(2)})
+    assert raised.value.over_by > 0
+    assert bench.bodies == []
+
+
+def test_a_request_budget_holds_the_whole_request(bench):
+    """System text, tools, history and the role's text together."""
+    session = bench.session(HANDBOOK, request_budget=RequestBudget(window=5_000, reserve=1_000))
+    build(bench, session).invoke({"messages": history()})
+    assert bench.prompts()[0].tokens <= 4_000
+
+
+def test_observing_compacts_nothing(bench):
+    """The bytes are those of the model itself."""
+    session = bench.session(HANDBOOK, compaction=6_000, mode="observe")
+    build(bench, session).invoke({"messages": history()})
+    bench.model().invoke([SystemMessage("You read."), *history()])
+    assert bench.bodies[0] == bench.bodies[1]
+
+
+def test_keyed_and_pinned_messages_survive_every_compaction(bench):
+    """Durable context is sent whole, though all around it goes."""
+    session = bench.session(HANDBOOK, compaction=4_000)
+    fact = context_message("The customer's name is Ada. " + "She likes tea. " * 20, "profile")
+    given = [*turn(0), fact, *turn(1), pinned(HumanMessage("Never write in capitals.")), *history()[8:]]
+    build(bench, session).invoke({"messages": given})
+    (prompt,) = bench.prompts()
+    assert fact.content in texts(prompt)
+    assert "Never write in capitals." in texts(prompt)
+    assert "cacheprefix_key" not in str(bench.bodies[0])
+
+
+def test_too_much_durable_context_is_an_error_at_once():
+    """Before anything is appended, and with the number of tokens."""
+    first = context_message("a fact " * 100, "facts")
+    with pytest.raises(BudgetError, match="durable context 'more'") as raised:
+        context_message("another " * 100, "more", limit=150, beside=[first])
+    assert raised.value.over_by > 0
+
+
+def test_volatile_text_stands_behind_everything_and_is_never_stored(bench):
+    """Inside a tool loop too; what was sent before it stays the beginning of the next prompt."""
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+    clock = iter(range(100))
+    graph = StateGraph(MessagesState)
+
+    @forked(session, role="reader", volatile=lambda state: {"now": f"tick {next(clock)}"})
+    def speak(state):
+        return {"messages": [AIMessage(model.invoke([SystemMessage("You read."), *state["messages"]]).text)]}
+
+    graph.add_node("one", speak)
+    graph.add_node("two", speak)
+    graph.add_edge(START, "one")
+    graph.add_edge("one", "two")
+    out = graph.compile().invoke({"messages": turn(0)[:3]})
+    first, second = bench.prompts()
+    assert "tick 0" in first.sections[-1].text
+    assert "tick 1" in second.sections[-1].text
+    assert second.sections[: len(first.sections) - 1] == first.sections[:-1]
+    assert not any("tick" in message.text for message in out["messages"][:3])
+
+
+@pytest.mark.parametrize("hook", [drop_tool_messages, trim_tool_outputs(2)])
+def test_a_turn_is_committed_through_a_hook_when_its_answer_is_there(bench, hook):
+    """Tool traffic goes or is trimmed in the state; an open call is left alone; the turn before stays."""
+    session = bench.session(HANDBOOK)
+    node = commit_turn(session, hook)
+    lines = "\n".join(f"line {n}" for n in range(50))
+    first = [message.model_copy() for message in turn(0, lines)]
+    once = node({"messages": first})["messages"][1:]
+    again = node({"messages": [*once, *turn(1, lines), *turn(2, lines)[:2]]})["messages"][1:]
+    assert again[: len(once)] == once
+    assert [message.id for message in again[-2:]] == ["h2", "a2"]
+    assert not any("line 20" in message.text for message in again)
+    model = wrap_model(bench.model(), session)
+    model.invoke([*again[:-2], HumanMessage("And now?")])
+    assert "It says number 1." in texts(bench.prompts()[0])
+
+
+def test_an_agent_commits_its_turn_by_middleware(bench):
+    """What the next turn is sent holds no tool traffic of the one before."""
+    calls = (ToolCall("read_file", {"path": "x"}),)
+    bench.provider.simulator.script = Queue([Reply(tool_calls=calls), "It says x.", "Bye."])
+    session = bench.session(HANDBOOK)
+    session.join("another")
+    agent = create_agent(
+        bench.model(),
+        bench.tools,
+        system_prompt="You read.",
+        middleware=[CommitMiddleware(session, drop_tool_messages), PrefixMiddleware(session, role="reader")],
+        checkpointer=InMemorySaver(),
+    )
+    config = {"configurable": {"thread_id": "one"}}
+    agent.invoke({"messages": [HumanMessage("Read x.")]}, config)
+    out = asyncio.run(agent.ainvoke({"messages": [HumanMessage("Thank you.")]}, config))
+    assert [message.text for message in out["messages"]] == ["Read x.", "It says x.", "Thank you.", "Bye."]
+    assert "contents of x" not in texts(bench.prompts()[-1])
+
+
+def test_a_hook_that_fails_leaves_the_turn_as_it_was(bench):
+    """Counted and named; no message is lost, also where the hook tears a pair."""
+    session = bench.session(HANDBOOK)
+
+    def torn(messages):
+        return [message for message in messages if not message.get("tool_calls")]
+
+    with pytest.warns(UserWarning, match="without its call"):
+        done = commit_turn(session, torn)({"messages": turn(0)})["messages"][1:]
+    assert [message.id for message in done] == ["h0", "a0", "t0", "b0"]
+    assert session.failures == {"transition hook": 1}
+
+
+def test_verdicts_arrive_in_the_graphs_own_stream(bench):
+    """One entry a call, while the graph runs; nothing outside a graph."""
+    session = bench.session(HANDBOOK, plugins=[StreamVerdicts()])
+    graph = build(bench, session)
+    seen = [entry["cacheprefix"] for entry in graph.stream({"messages": turn(0)}, stream_mode="custom")]
+    assert [(entry["agent"], entry["cause"], entry["alarm"]) for entry in seen] == [("reader", "cold_start", False)]
+    wrap_model(bench.model(), session).invoke([HumanMessage("hi")])
+    assert session.failures == {}
