@@ -1,0 +1,148 @@
+"""The conformance suite passes an adapter that does right, and names each thing that one does wrong."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from cacheprefix.context import ToolResultBudget, apply, views_of
+from cacheprefix.errors import SetupError
+from cacheprefix.server import SimulatedProvider
+from cacheprefix.testing import AdapterConformance, play
+from cacheprefix.testing._driver import script
+from cacheprefix.testing._pairing import unpaired
+
+
+class WireDriver:
+    """An adapter in thirty lines, which does on request one thing wrong."""
+
+    api = "openai-chat"
+    rules = "openai-5.6"
+    ways = ("invoke",)
+    budgets = True
+
+    def __init__(self, fault=""):
+        self.fault = fault
+
+    def run(self, team, provider, session):
+        """Play the team over plain HTTP."""
+        with httpx.Client(base_url=provider.openai_base_url) as http:
+
+            def post(body):
+                answer = http.post("/chat/completions", json=body)
+                return answer.raise_for_status().json()
+
+            return play(team, self.api, "gpt-5.6", lambda role, body: self._send(post, team, session, role, body))
+
+    def _send(self, post, team, session, role, body):
+        if session is None:
+            return post(body)
+        if session.mode == "observe" and self.fault != "observe":
+            turn = session.begin(body, self.api, agent=role.name, conversation=team.thread)
+        else:
+            made = session.attempt("layout", lambda: self._laid(team, session, role, body), None)
+            if self.fault == "closed":
+                session.decode(body, self.api)
+            sent, end = (body, None) if made is None else made
+            scope = "all" if self.fault == "scope" else None
+            whose = {"agent": role.name, "conversation": team.thread, "scope": scope}
+            turn = session.begin(sent, self.api, boundary=end, rewrite=made is not None, **whose)
+        if self.fault == "log":
+            session.note(str(body["messages"][-1]["content"]))
+        answer = post(dict(turn.body))
+        turn.finish(answer.get("usage"))
+        return answer
+
+    def _laid(self, team, session, role, body):
+        history = body["messages"][1:]
+        if not session.shares(team.thread, "gpt-5.6", lambda: 0) and self.fault != "dear":
+            return None
+        views = views_of(history, self.api, session.counter("gpt-5.6"))
+        if self.fault == "ledger" and session.budget == ToolResultBudget(max_tokens=2_000):
+            views = []
+        decisions = session.condense(session.conversation(team.thread), views, "gpt-5.6", self.api)
+        history = apply(history, decisions, self.api)
+        if self.fault == "pairs":
+            history = [message for message in history if message["role"] != "tool"]
+        if self.fault == "grow":
+            history = history[-2:]
+        system = team.system(role) if self.fault == "fork" else session.prefix.text
+        instruction = "" if self.fault == "fork" else role.instruction
+        tail = session.tail_for(role.name, instruction)
+        filler = "padding " * 3_000 if self.fault == "dear" else ""
+        messages = [{"role": "system", "content": filler + system}, *history, {"role": "user", "content": tail or "."}]
+        return {**body, "messages": messages}, len(team.tools) + 1 + len(history)
+
+
+class TestAdapterThatDoesRight(AdapterConformance):
+    """All eight pass."""
+
+    def make_driver(self):
+        return WireDriver()
+
+
+@pytest.fixture(scope="module")
+def one_server():
+    """One provider for all faults."""
+    with SimulatedProvider("openai-5.6", script()) as provider:
+        yield provider
+
+
+@pytest.mark.parametrize(
+    ("fault", "test", "said"),
+    [
+        ("fork", "test_1_forks_begin_with_the_same_bytes", "role's text in .*, before the shared part"),
+        ("ledger", "test_2_a_saved_ledger_replays_byte_for_byte", "request . differs from byte"),
+        ("pairs", "test_3_calls_stay_with_their_results", "stands between a call and its results"),
+        ("observe", "test_4_observing_changes_no_byte", "differs from byte .* in observe mode"),
+        ("closed", "test_5_a_failure_of_ours_lets_every_call_through", "broken on purpose"),
+        ("dear", "test_6_never_dearer_than_without", "cost units, and .* without cacheprefix"),
+        ("grow", "test_7_a_lane_grows_only_at_its_end", "does not begin as request"),
+        ("log", "test_8_nothing_reaches_across", "shows what the prompt says"),
+        ("scope", "test_8_nothing_reaches_across", "tenant-b expects .* tokens that tenant-a wrote"),
+    ],
+)
+def test_a_fault_is_named(one_server, caplog, fault, test, said):
+    """Each invariant, broken on purpose, fails its own test."""
+
+    class Suite(AdapterConformance):
+        def make_driver(self):
+            return WireDriver(fault)
+
+    one_server.reset()
+    needed = {"provider": one_server, **({"caplog": caplog} if test.startswith("test_8") else {})}
+    with pytest.raises((AssertionError, RuntimeError), match=said):
+        getattr(Suite(), test)(**needed)
+
+
+def test_a_suite_without_a_driver_says_what_is_missing():
+    """At the first test."""
+    with pytest.raises(SetupError, match=r"make_driver\(\) must return"):
+        AdapterConformance().make_driver()
+
+
+@pytest.mark.parametrize(
+    ("api", "body", "said"),
+    [
+        ("openai-chat", {"messages": [{"role": "tool", "tool_call_id": "a", "content": "x"}]}, "nothing"),
+        ("openai-chat", {"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}]}, "no results"),
+        ("openai-chat", {"messages": [{"role": "user", "content": ""}]}, "empty"),
+        (
+            "anthropic",
+            {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}]},
+            "no results",
+        ),
+        (
+            "anthropic",
+            {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]}]},
+            "nobody asked",
+        ),
+        ("anthropic", {"messages": [{"role": "user", "content": []}]}, "empty"),
+        ("openai-responses", {"input": [{"type": "function_call_output", "call_id": "a"}]}, "nobody asked"),
+        ("openai-responses", {"input": [{"type": "function_call", "call_id": "a"}]}, "without results"),
+        ("openai-responses", {"input": [{"role": "user", "content": ""}]}, "empty"),
+    ],
+)
+def test_what_is_unpaired_is_found(api, body, said):
+    """In each of the three forms."""
+    assert said in unpaired(body, api)
