@@ -31,9 +31,10 @@ help:
 	@echo 'make clean    remove environments and what was built'
 
 # One recipe for the three environments: each says what it installs and at which tested versions.
-$(CORE)/$(READY): WHAT = -e '.[dev,transformers]' -e './adapters/langgraph[openai,anthropic,prebuilt]'
+$(CORE)/$(READY): WHAT = -e '.[dev,transformers]' -e './adapters/langgraph[openai,anthropic,prebuilt]' \
+	-e './adapters/sdk[openai,anthropic]'
 $(CORE)/$(READY): PINS = constraints/langgraph.txt
-$(CORE)/$(READY): pyproject.toml adapters/langgraph/pyproject.toml constraints/langgraph.txt
+$(CORE)/$(READY): pyproject.toml adapters/langgraph/pyproject.toml adapters/sdk/pyproject.toml constraints/langgraph.txt
 $(AUTOGEN)/$(READY): WHAT = -e '.[dev]' -e './adapters/autogen[openai,anthropic,grpc,mcp]'
 $(AUTOGEN)/$(READY): PINS = constraints/autogen.txt
 $(AUTOGEN)/$(READY): pyproject.toml adapters/autogen/pyproject.toml constraints/autogen.txt
@@ -59,7 +60,7 @@ demo: $(CORE)/$(READY)
 
 lint: $(CORE)/$(READY)
 	$(CORE)/bin/ruff check .
-	$(CORE)/bin/mypy cacheprefix adapters/langgraph/cacheprefix_langgraph
+	$(CORE)/bin/mypy cacheprefix adapters/langgraph/cacheprefix_langgraph adapters/sdk/cacheprefix_sdk
 
 # The core's tests come last, so that the run ends with their closing line.
 test: lint $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai) test-core
@@ -77,7 +78,7 @@ test-crewai: $(CREWAI)/$(READY)
 
 build: $(CORE)/$(READY)
 	rm -rf dist
-	for each in . adapters/langgraph adapters/autogen adapters/crewai; do \
+	for each in . adapters/langgraph adapters/autogen adapters/crewai adapters/sdk; do \
 		$(CORE)/bin/python -m build --no-isolation --outdir dist $$each; done
 
 # benchmarks/bench_NAME.py is `make bench-NAME`; names that begin with a framework run in its environment.

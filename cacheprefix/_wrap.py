@@ -23,6 +23,6 @@ def wrap(target: Any, session: Session | None = None) -> Any:
     kind = f"{type(target).__module__}.{type(target).__qualname__}"
     message = (
         f"no installed adapter can wrap a {kind} (adapters found: {names}); "
-        "install cacheprefix-langgraph, cacheprefix-autogen or cacheprefix-crewai, or use the adapter's own front door"
+        "install cacheprefix-langgraph, -autogen, -crewai or -sdk, or use the adapter's own front door"
     )
     raise SetupError(message)

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "cacheprefix"
-ADAPTERS = {"langgraph", "autogen", "crewai"}
+ADAPTERS = {"langgraph", "autogen", "crewai", "sdk"}
 
 ALWAYS = {"errors", "_version"}
 BELOW = {

@@ -17,9 +17,11 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
-ADAPTERS = ("autogen", "crewai", "langgraph")
+FRAMEWORKS = ("autogen", "crewai", "langgraph")
+ADAPTERS = (*FRAMEWORKS, "sdk")
 PROJECTS = ("pyproject.toml", *(f"adapters/{name}/pyproject.toml" for name in ADAPTERS))
-PINS = tuple(f"constraints/{name}.txt" for name in ADAPTERS)
+PINS = {name: f"constraints/{name if name in FRAMEWORKS else 'langgraph'}.txt" for name in ADAPTERS}
+"""The pins that an adapter is tested with; that of the plain SDKs shares the core's environment."""
 
 
 def _project(path):
@@ -53,7 +55,7 @@ def test_known_bad_releases_of_litellm_are_excluded(path, bad):
     assert not [item for item in _requirements(path) if item.name == "litellm" and bad in item.specifier]
 
 
-@pytest.mark.parametrize("path", PINS)
+@pytest.mark.parametrize("path", sorted(set(PINS.values())))
 def test_pins_are_plain_names_and_versions(path):
     """No index address, no local path, nothing but ``name==version``."""
     lines = [line for line in (ROOT / path).read_text("utf-8").splitlines() if not line.startswith("#")]
@@ -65,7 +67,7 @@ def test_pins_are_plain_names_and_versions(path):
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_the_pinned_versions_lie_in_the_declared_ranges(adapter):
     """What is tested is what an installation by the ranges can bring."""
-    pins = {name.lower().replace("_", "-"): version for name, version in _pins(f"constraints/{adapter}.txt").items()}
+    pins = {name.lower().replace("_", "-"): version for name, version in _pins(PINS[adapter]).items()}
     declared = [*_requirements("pyproject.toml"), *_requirements(f"adapters/{adapter}/pyproject.toml")]
     pinned = [(item, pins[item.name.replace("_", "-")]) for item in declared if item.name.replace("_", "-") in pins]
     assert pinned
