@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import dropwhile
 from typing import Any
 
@@ -11,42 +12,46 @@ from langchain_core.runnables.config import RunnableConfig, ensure_config
 
 from cacheprefix import Session
 from cacheprefix.errors import BudgetError
-from cacheprefix.prompt import loads
-from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten, thread_of
-from cacheprefix_langgraph._native import base_of, summariser
+from cacheprefix_langgraph._bodies import base_of, model_name, shows_body
+from cacheprefix_langgraph._choice import ONE_CALL, allowed_choice, one_call, union_of, without_limit
+from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten, scope_of, thread_of
+from cacheprefix_langgraph._native import summariser
 from cacheprefix_langgraph._rewrite import rewrite
-from cacheprefix_langgraph._sending import ROLE, SENDING, SESSION, VIEWS, Sending
+from cacheprefix_langgraph._sending import ROLE, SENDING, VIEWS, Sending, session_in
 from cacheprefix_langgraph._state import conversation_of, ledger_in
-from cacheprefix_langgraph._tools import allowed_choice, name_of
+from cacheprefix_langgraph._tools import name_of
+from cacheprefix_langgraph._tracing import outside, traced_config
 
 
-def enter(model: Any, given: Any, config: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any], Any]:
-    """Rewrite what the application passes in; on any failure of ours, pass it on as it came."""
-    session: Session = model.__dict__[SESSION]
+def enter(
+    model: Any, given: Any, config: Any, kwargs: dict[str, Any], *, whole: bool = False
+) -> tuple[Any, Any, dict[str, Any], Any]:
+    """Rewrite what the application passes in; on any failure of ours, pass it on as it came.
+
+    ``whole`` says that the answer comes in one piece, so that something may still be taken from it.
+    """
+    session = session_in(model)
     frame = FRAME.get()
     if frame is not None and not session.related(frame.session):
         frame = None
     settled = ensure_config(config)
     if ROLE in model.__dict__:
         frame = session.attempt("role", lambda: _bound(model, session, settled), frame)
-    sending = Sending(frame, None, kwargs.get("tools"), frame.conversation if frame else thread_of(settled))
+    conversation, scope = (frame.conversation, frame.scope) if frame else (thread_of(settled), scope_of(settled))
+    sending = Sending(frame, None, kwargs.get("tools"), conversation, scope)
     token = SENDING.set(sending)
-    if session.mode == "observe":
-        return given, kwargs, token
     if frame is None:
-        node = (settled.get("metadata") or {}).get("langgraph_node")
-        if node is not None:
-            session.warn_once(
-                f"no-fork:{node}",
-                f"node {node!r} calls a wrapped model outside a fork, so its prompt is not shared: decorate the node "
-                "with forked(...), and inside it use ContextThreadPoolExecutor instead of a plain thread pool",
-            )
-        return given, kwargs, token
+        if session.mode == "fork":
+            session.attempt("no fork", lambda: outside(session, settled), None)
+        return given, config, kwargs, token
+    config = session.attempt("tracing", lambda: traced_config(config, settled, frame), config)
+    if session.mode == "observe":
+        return given, config, kwargs, token
     over: list[BudgetError] = []
 
     def changed() -> tuple[Any, dict[str, Any]] | None:
         try:
-            return _rewritten(model, given, kwargs, frame, sending)
+            return _rewritten(model, given, kwargs, frame, sending, whole=whole)
         except BudgetError as error:
             over.append(error)
             return None
@@ -55,7 +60,7 @@ def enter(model: Any, given: Any, config: Any, kwargs: dict[str, Any]) -> tuple[
     if over:
         SENDING.reset(token)
         raise over[0]
-    return (given, kwargs, token) if made is None else (*made, token)
+    return (given, config, kwargs, token) if made is None else (made[0], config, made[1], token)
 
 
 def _bound(model: Any, session: Session, config: RunnableConfig) -> Frame:
@@ -63,21 +68,26 @@ def _bound(model: Any, session: Session, config: RunnableConfig) -> Frame:
     role, instruction = model.__dict__[ROLE]
     thread = thread_of(config)
     read = (config.get("configurable") or {}).get("__pregel_read")
-    state = conversation_of(session, thread, ledger_in(None, session) if read is not None else None)
-    return Frame(session=session, role=role, instruction=instruction, conversation=thread, state=state)
+    scope = scope_of(config)
+    state = conversation_of(session, thread, ledger_in(None, session) if read is not None else None, scope)
+    return Frame(session=session, role=role, instruction=instruction, conversation=thread, state=state, scope=scope)
 
 
 def _rewritten(
-    model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, sending: Sending
+    model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, sending: Sending, *, whole: bool
 ) -> tuple[Any, dict[str, Any]] | None:
     responses = bool(getattr(model, "use_responses_api", False))
     united, said = with_union(model, kwargs, frame, responses=responses)
+    single = whole and one_call(model, united, frame)
+    if single:
+        united = without_limit(united)
+        frame = replace(frame, instruction="\n\n".join(filter(None, (frame.instruction, ONE_CALL))))
     messages = model._convert_input(given).to_messages()
     summarise = summariser(model, frame, united) if _summarises(frame.session) else None
     name = model_name(model)
     done = rewrite(messages, frame, model.__dict__[VIEWS], allowed=said, model=name, summarise=summarise)
     if _worth(model, done, frame):
-        sending.rewritten = done
+        sending.rewritten, sending.single = done, single
         return done.messages, united
     if done.given is None and not done.restored:
         return None
@@ -101,8 +111,9 @@ def with_union(
         return kwargs, frame.allowed
     bound = [name_of(tool) for tool in kwargs.get("tools") or []]
     names = set(session.prefix.tool_names)
-    natives = [tool.native if tool.native is not None else _plain(tool.schema) for tool in union]
-    formatted = list(base_of(model).bind_tools(model, natives).kwargs["tools"])
+    formatted = union_of(model, union, kwargs)
+    if formatted is None:
+        return kwargs, frame.allowed
     extra = [tool for tool in kwargs.get("tools") or [] if name_of(tool) not in names]
     if extra:
         listed = ", ".join(sorted(name_of(tool) for tool in extra))
@@ -111,21 +122,13 @@ def with_union(
     allowed = [name for name in bound if frame.allowed is None or name in frame.allowed]
     if set(allowed) >= names:
         return kwargs, None
-    profile = session.profile(model_name(model))
-    if profile.tool_choice_safe == "allowed_tools" and kwargs.get("tool_choice") in (None, "auto"):
+    safe = session.profile(model_name(model)).tool_choice_safe
+    free = kwargs.get("tool_choice") in (None, "auto")
+    if safe == "allowed_tools" and free and shows_body(base_of(model)):
         return {**kwargs, "tool_choice": allowed_choice(allowed, responses=responses)}, None
-    if profile.tool_choice_safe == "none" and not allowed and kwargs.get("tool_choice") in (None, "auto"):
+    if safe == "none" and free and not allowed:
         return {**kwargs, "tool_choice": "none"}, None
     return kwargs, allowed
-
-
-def _plain(schema: bytes) -> dict[str, Any]:
-    return {"type": "function", "function": loads(schema)}
-
-
-def model_name(model: Any) -> str:
-    """The name a provider knows a model by; empty where the class keeps none."""
-    return str(getattr(model, "model_name", None) or getattr(model, "model", "") or "")
 
 
 def _worth(model: Any, done: Rewritten, frame: Frame) -> bool:

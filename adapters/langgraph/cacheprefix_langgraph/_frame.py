@@ -6,7 +6,9 @@ LangGraph keeps context variables through sub-graphs, tasks and its own thread p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +39,8 @@ class Frame:
     """System text in place of the prefix's own, for an agent that shares with its own forks only."""
     state: Conversation | None = None
     """The conversation's ledger, merged from the graph's state."""
+    scope: str | None = None
+    """Tenant whose cache this is; None for the session's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,9 @@ class Rewritten:
     """The conversation as decided on, without system text and tail."""
 
 
+_RUNNING: dict[int, int] = {}
+_LOCK = threading.Lock()
+
 FRAME: ContextVar[Frame | None] = ContextVar("cacheprefix_langgraph_frame", default=None)
 
 
@@ -65,3 +72,34 @@ def thread_of(config: Mapping[str, Any] | None) -> str:
     configurable = (config or {}).get("configurable") or {}
     thread = configurable.get("thread_id")
     return "" if thread is None else str(thread)
+
+
+def scope_of(config: Mapping[str, Any] | None) -> str | None:
+    """The tenant of a run, ``config["configurable"]["cacheprefix_scope"]``; None for the session's."""
+    configurable = (config or {}).get("configurable") or {}
+    scope = configurable.get("cacheprefix_scope")
+    return None if scope is None else str(scope)
+
+
+@contextmanager
+def within_frame(frame: Frame | None) -> Iterator[None]:
+    """Run a block with a fork in force."""
+    token = FRAME.set(frame)
+    key = None if frame is None else id(frame.session.shared)
+    if key is not None:
+        with _LOCK:
+            _RUNNING[key] = _RUNNING.get(key, 0) + 1
+    try:
+        yield
+    finally:
+        FRAME.reset(token)
+        if key is not None:
+            with _LOCK:
+                _RUNNING[key] -= 1
+                if not _RUNNING[key]:
+                    del _RUNNING[key]
+
+
+def running(session: Session) -> bool:
+    """Whether a fork of the session is in force somewhere in this process."""
+    return id(session.shared) in _RUNNING

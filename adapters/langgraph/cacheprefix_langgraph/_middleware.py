@@ -21,7 +21,7 @@ from typing_extensions import NotRequired
 from cacheprefix import Session
 from cacheprefix.context import Ledger, merge_json
 from cacheprefix.prefix import ForkPolicy
-from cacheprefix_langgraph._frame import FRAME, Frame, thread_of
+from cacheprefix_langgraph._frame import Frame, scope_of, thread_of, within_frame
 from cacheprefix_langgraph._model import session_of, wrap_model
 from cacheprefix_langgraph._state import CHANNEL, conversation_of
 from cacheprefix_langgraph._toolcache import CachedTools, Scope
@@ -90,11 +90,8 @@ class PrefixMiddleware(AgentMiddleware):
     def wrap_model_call(self, request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]) -> Any:
         """Rewrite the request, and let the model finish its body."""
         frame, changed = self._prepared(request)
-        token = FRAME.set(frame)
-        try:
+        with within_frame(frame):
             response = handler(changed)
-        finally:
-            FRAME.reset(token)
         return self._answered(request, frame, response)
 
     async def awrap_model_call(
@@ -102,11 +99,8 @@ class PrefixMiddleware(AgentMiddleware):
     ) -> Any:
         """Rewrite the request, and let the model finish its body."""
         frame, changed = self._prepared(request)
-        token = FRAME.set(frame)
-        try:
+        with within_frame(frame):
             response = await handler(changed)
-        finally:
-            FRAME.reset(token)
         return self._answered(request, frame, response)
 
     def wrap_tool_call(
@@ -128,13 +122,15 @@ class PrefixMiddleware(AgentMiddleware):
         return (None, request) if prepared is None else prepared
 
     def _prepare(self, request: ModelRequest) -> tuple[Frame, ModelRequest]:
-        thread = thread_of(var_child_runnable_config.get())
+        config = var_child_runnable_config.get()
+        thread, scope = thread_of(config), scope_of(config)
         frame = Frame(
             session=self.session,
             role=self.role,
             instruction=self.instruction,
             conversation=thread,
-            state=conversation_of(self.session, thread, _ledger_in(request)),
+            state=conversation_of(self.session, thread, _ledger_in(request), scope),
+            scope=scope,
             allowed=self.allowed,
             pinned=self.pinned,
             volatile=dict(self.volatile(request.state)) if self.volatile is not None else {},

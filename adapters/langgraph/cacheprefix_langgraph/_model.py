@@ -14,16 +14,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.chat_models import agenerate_from_stream, generate_from_stream
+from langchain_core.runnables import Runnable
 
 from cacheprefix import Session
 from cacheprefix.errors import SetupError
 from cacheprefix.prefix import FOLLOW
+from cacheprefix_langgraph._bodies import BASE, TRANSPORT, Body, api_of, base_of
+from cacheprefix_langgraph._choice import first_call_only
+from cacheprefix_langgraph._configured import configured
 from cacheprefix_langgraph._enter import enter
+from cacheprefix_langgraph._prewarm import PREWARM
 from cacheprefix_langgraph._sending import (
     ROLE,
     SENDING,
     SESSION,
-    TRANSPORT,
     VIEWS,
     aprepared,
     begin,
@@ -39,39 +43,61 @@ from cacheprefix_langgraph._views import Views
 if TYPE_CHECKING:
     from langchain_core.outputs import ChatGenerationChunk, ChatResult
 
-M = TypeVar("M", bound=BaseChatModel)
+M = TypeVar("M", bound=Runnable[Any, Any])
+
+_ENTRIES = (SESSION, ROLE, PREWARM)
 
 
-def wrap_model(model: M, session: Session | None = None, *, role: str | None = None, instruction: str = "") -> M:
+def wrap_model(
+    model: M, session: Session | None = None, *, role: str | None = None, instruction: str = "", prewarm: bool = False
+) -> M:
     """A copy of ``model`` whose calls inside a fork extend the session's shared prefix.
 
     Outside a fork, and in ``observe`` mode, requests are byte-identical to those of ``model``. Wrapping a
-    wrapped model with the same session gives it back; with another session the new one takes over.
+    wrapped model with the same session gives it back; with another session the new one takes over. Wrap the model
+    itself, then bind tools or add retries; with fallbacks, wrap each one. What ``init_chat_model`` leaves to be
+    configured is wrapped as it is. A class that does not show its request bodies shares messages only.
 
     With ``role`` every call of the copy is that role's fork, wherever it is made: for prebuilt graphs that call
     the model in nodes of their own, such as ``create_supervisor(..., model=wrap_model(llm, session, role=...))``.
+    With ``prewarm`` the first of several parallel siblings writes the shared part with a request for no answer
+    (Anthropic only), and all of them read it.
     Raises ``SetupError`` for anything that is not a LangChain chat model.
     """
     given: object = model
-    if not isinstance(given, BaseChatModel):
-        message = (
-            f"wrap_model takes a LangChain chat model, found {type(given).__name__}; "
-            "wrap the model first, then bind tools or add retries to the result"
-        )
-        raise SetupError(message)
     session = session or Session()
     session.adopt_tools((), render)
-    known = getattr(model, SESSION, None)
-    if known is session and role is None:
+    entries = {SESSION: session, **({PREWARM: True} if prewarm else {})}
+    if role is not None:
+        entries[ROLE] = (role, instruction)
+    if not isinstance(given, BaseChatModel):
+        wrapped = configured(given, lambda made: _copy(made, session, entries))
+        if wrapped is None:
+            message = (
+                f"wrap_model takes a LangChain chat model, found {type(given).__name__}; "
+                "wrap the model first, then bind tools or add retries to the result"
+            )
+            raise SetupError(message)
+        made: Any = wrapped
+    elif session_of(model) is session and role is None and not prewarm:
         return model
-    base = type(model).__mro__[1] if known is not None else type(model)
+    else:
+        made = _copy(given, session, entries)
+    if role is not None:
+        session.join(role)
+    return made  # type: ignore[no-any-return]
+
+
+def _copy(model: BaseChatModel, session: Session, entries: dict[str, Any]) -> BaseChatModel:
+    base = base_of(model) if session_of(model) is not None else type(model)
     copy = model.model_copy()
     object.__setattr__(copy, "__class__", _subclass(base))
-    copy.__dict__[SESSION] = session
+    return _marked(copy, session, entries)
+
+
+def _marked(copy: BaseChatModel, session: Session, entries: dict[str, Any]) -> BaseChatModel:
+    copy.__dict__.update(entries)
     copy.__dict__[VIEWS] = Views()
-    if role is not None:
-        copy.__dict__[ROLE] = (role, instruction)
-        session.join(role)
     if session.mode == "fork" and getattr(copy, "stream_usage", False) is None:
         copy.stream_usage = True  # type: ignore[attr-defined]
     return copy
@@ -89,30 +115,36 @@ def session_of(model: Any) -> Session | None:
 
 @functools.lru_cache(maxsize=64)
 def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
+    streams, later_streams = _defines(base, "_stream"), _defines(base, "_astream")
+
     class Forked(base):  # type: ignore[valid-type,misc]
         def invoke(self, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any) -> Any:  # noqa: A002
-            given, kwargs, token = enter(self, input, config, kwargs)
+            given, config, kwargs, token = enter(self, input, config, kwargs, whole=True)
+            sending = SENDING.get()
             try:
-                return base.invoke(self, given, config, stop=stop, **kwargs)
+                answer = base.invoke(self, given, config, stop=stop, **kwargs)
             finally:
                 SENDING.reset(token)
+            return first_call_only(answer) if sending is not None and sending.single else answer
 
         async def ainvoke(self, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any) -> Any:  # noqa: A002
-            given, kwargs, token = enter(self, input, config, kwargs)
+            given, config, kwargs, token = enter(self, input, config, kwargs, whole=True)
+            sending = SENDING.get()
             try:
-                return await base.ainvoke(self, given, config, stop=stop, **kwargs)
+                answer = await base.ainvoke(self, given, config, stop=stop, **kwargs)
             finally:
                 SENDING.reset(token)
+            return first_call_only(answer) if sending is not None and sending.single else answer
 
         # Not generators themselves: the fork is the one in force when the application asks for the stream.
         def stream(self, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any) -> Any:  # noqa: A002
-            given, kwargs, token = enter(self, input, config, kwargs)
+            given, config, kwargs, token = enter(self, input, config, kwargs)
             sending = SENDING.get()
             SENDING.reset(token)
             return within(sending, base.stream(self, given, config, stop=stop, **kwargs))
 
         def astream(self, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any) -> Any:  # noqa: A002
-            given, kwargs, token = enter(self, input, config, kwargs)
+            given, config, kwargs, token = enter(self, input, config, kwargs)
             sending = SENDING.get()
             SENDING.reset(token)
             return awithin(sending, base.astream(self, given, config, stop=stop, **kwargs))
@@ -123,10 +155,23 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
                 session.attempt("bind_tools", lambda: session.adopt_tools(tools, render), None)
             return base.bind_tools(self, tools, **kwargs)
 
+        def configurable_fields(self, **kwargs: Any) -> Any:
+            # A configured model is made anew from its class and fields, so the class has to know the session.
+            return base.configurable_fields(_remade(self), **kwargs)
+
+        def configurable_alternatives(self, which: Any, **kwargs: Any) -> Any:
+            session = self.__dict__[SESSION]
+            entries = {name: self.__dict__[name] for name in _ENTRIES if name in self.__dict__}
+            for name, other in kwargs.items():
+                if isinstance(other, BaseChatModel):
+                    kwargs[name] = _copy(other, session, entries)
+            return base.configurable_alternatives(self, which, **kwargs)
+
         def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
             sending, token = current()
+            sending.traced = getattr(run_manager, "metadata", None)
             try:
-                if prepared(self, base, sending, messages, stop, kwargs):
+                if prepared(self, base, sending, messages, stop, kwargs) and streams:
                     # Others wait for this one's first token, so it is streamed and put together again.
                     return generate_from_stream(self._stream(messages, stop, run_manager, **kwargs))
                 result = base._generate(self, messages, stop, run_manager, **kwargs)
@@ -142,8 +187,9 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
         ) -> ChatResult:
             sending, token = current()
+            sending.traced = getattr(run_manager, "metadata", None)
             try:
-                if await aprepared(self, base, sending, messages, stop, kwargs):
+                if await aprepared(self, base, sending, messages, stop, kwargs) and (streams or later_streams):
                     return await agenerate_from_stream(self._astream(messages, stop, run_manager, **kwargs))
                 result = await base._agenerate(self, messages, stop, run_manager, **kwargs)
             except BaseException:
@@ -158,6 +204,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
         ) -> Iterator[ChatGenerationChunk]:
             sending, token = current()
+            sending.traced = getattr(run_manager, "metadata", None)
             try:
                 prepared(self, base, sending, messages, stop, kwargs)
             finally:
@@ -168,6 +215,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
         ) -> AsyncIterator[ChatGenerationChunk]:
             sending, token = current()
+            sending.traced = getattr(run_manager, "metadata", None)
             SENDING.reset(token)
             await aprepared(self, base, sending, messages, stop, kwargs)
             async for chunk in awatch(sending, base._astream(self, messages, stop, run_manager, **kwargs)):
@@ -182,8 +230,9 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             payload: dict[str, Any] = base._get_request_payload(self, input_, stop=stop, **kwargs)  # type: ignore[attr-defined]
             if sending is None or sending.turn is not None:
                 return payload
-            return begin(self, base, payload, sending, FOLLOW)
+            return begin(self, base, Body(payload, api_of(payload, self), own=True), sending, FOLLOW)
 
+    setattr(Forked, BASE, base)
     for name in ("_stream", "_astream", "_generate", "_agenerate", "_get_request_payload"):
         if not _defines(base, name):
             delattr(Forked, name)
@@ -193,6 +242,27 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         base.__module__,
     )
     return Forked
+
+
+def _remade(model: Any) -> Any:
+    """The model with a class of its own, whose new instances belong to the same session."""
+    session = session_of(model)
+    entries = {name: model.__dict__[name] for name in _ENTRIES if name in model.__dict__}
+    kind = type(model)
+
+    class Configured(kind):  # type: ignore[valid-type,misc]
+        def __init__(self, **data: Any) -> None:
+            super().__init__(**data)
+            _marked(self, session, entries)  # type: ignore[arg-type]
+
+    Configured.__name__, Configured.__qualname__, Configured.__module__ = (
+        kind.__name__,
+        kind.__qualname__,
+        kind.__module__,
+    )
+    copy = model.model_copy()
+    object.__setattr__(copy, "__class__", Configured)
+    return copy
 
 
 def _defines(base: type, name: str) -> bool:

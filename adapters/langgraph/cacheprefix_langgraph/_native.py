@@ -10,16 +10,11 @@ from langchain_core.messages import BaseMessage
 
 from cacheprefix.errors import SetupError
 from cacheprefix.prompt import Api
+from cacheprefix_langgraph._bodies import TRANSPORT, api_of, base_of
 from cacheprefix_langgraph._frame import Frame
-from cacheprefix_langgraph._sending import TRANSPORT, api_of
 
 if TYPE_CHECKING:
     from cacheprefix.context import SummaryRequest
-
-
-def base_of(model: Any) -> Any:
-    """The class a wrapped model was made from."""
-    return type(model).__mro__[1]
 
 
 def body_of(model: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], Api]:

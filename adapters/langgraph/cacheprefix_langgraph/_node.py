@@ -14,7 +14,7 @@ from cacheprefix import Session
 from cacheprefix.context import Ledger
 from cacheprefix.errors import SetupError
 from cacheprefix.prefix import ForkPolicy
-from cacheprefix_langgraph._frame import FRAME, Frame, thread_of
+from cacheprefix_langgraph._frame import Frame, scope_of, thread_of, within_frame
 from cacheprefix_langgraph._state import conversation_of, ledger_in, with_update
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,14 +68,16 @@ def forked(
 
         def frame(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Frame:
             state = args[0] if args else kwargs.get("state")
-            thread = thread_of(var_child_runnable_config.get())
+            config = var_child_runnable_config.get()
+            thread, scope = thread_of(config), scope_of(config)
             return Frame(
                 session=bound,
                 role=name,
                 instruction=instruction,
                 shared=messages_in(state, messages_key),
                 conversation=thread,
-                state=conversation_of(bound, thread, ledger_in(state, bound)),
+                state=conversation_of(bound, thread, ledger_in(state, bound), scope),
+                scope=scope,
                 allowed=None if tools is None else tuple(tools),
                 pinned=pinned,
                 volatile=dict(volatile(state)) if volatile is not None else {},
@@ -98,22 +100,16 @@ def forked(
             @functools.wraps(function)
             async def wrapped(*args: Any, **kwargs: Any) -> Any:
                 frame = entered(args, kwargs)
-                token = FRAME.set(frame)
-                try:
+                with within_frame(frame):
                     result = await function(*args, **kwargs)
-                finally:
-                    FRAME.reset(token)
                 return left(frame, args, kwargs, result)
         else:
 
             @functools.wraps(function)
             def wrapped(*args: Any, **kwargs: Any) -> Any:
                 frame = entered(args, kwargs)
-                token = FRAME.set(frame)
-                try:
+                with within_frame(frame):
                     result = function(*args, **kwargs)
-                finally:
-                    FRAME.reset(token)
                 return left(frame, args, kwargs, result)
 
         wrapped.cacheprefix_session = bound  # type: ignore[attr-defined]

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
+from itertools import dropwhile
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, SystemMessage
 
 from cacheprefix import Session
-from cacheprefix.prefix import Pass
-from cacheprefix.prompt import Api, Prompt
+from cacheprefix.prefix import FOLLOW, Pass
+from cacheprefix.prompt import Prompt
 from cacheprefix.session import Boundary, unmodified
+from cacheprefix_langgraph._bodies import Body, as_sent, likeness, named, own_body, shows_body
 from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten
+from cacheprefix_langgraph._prewarm import awarm, warm, warms
 from cacheprefix_langgraph._rewrite import boundary
 
 if TYPE_CHECKING:
     from langchain_core.outputs import ChatResult
 
+    from cacheprefix.cache import Verdict
     from cacheprefix.session import Turn
-
-TRANSPORT = ("stream", "stream_options")
-"""Body fields that say how the answer comes; they belong to no prompt."""
 
 SESSION = "__cacheprefix_session__"
 VIEWS = "__cacheprefix_views__"
@@ -40,6 +41,12 @@ class Sending:
     tools: Sequence[Any] | None
     """The tools as the application had bound them."""
     conversation: str
+    scope: str | None = None
+    """Whose cache it is; None for the session's."""
+    traced: dict[str, Any] | None = None
+    """The metadata that callbacks were given for this call."""
+    single: bool = False
+    """Whether the application wants no more than one tool call, which the provider is no longer told."""
     turn: Turn | None = None
     payload: dict[str, Any] | None = None
     """The finished body, where it was made before the class asks for it."""
@@ -48,117 +55,133 @@ class Sending:
 SENDING: ContextVar[Sending | None] = ContextVar("cacheprefix_langgraph_sending", default=None)
 
 
-def api_of(payload: Mapping[str, Any], model: BaseChatModel) -> Api:
-    """The wire form of a payload that a chat model class built."""
-    if "anthropic" in model._llm_type:
-        return "anthropic"
-    return "openai-responses" if "input" in payload else "openai-chat"
-
-
 def prepared(
     model: Any, base: type[BaseChatModel], sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]
 ) -> bool:
-    """Make the body of a fork, after waiting for a sibling that writes its prefix; whether others now wait for it."""
-    waiting = _waiting(model, base, sending, messages, stop, kwargs)
-    if waiting is None:
+    """Make the body of a fork, after waiting for a sibling that writes its prefix; whether they wait for its start."""
+    body = _body(model, base, sending, messages, stop, kwargs)
+    if body is None:
         return False
-    payload, api, limit = waiting
-    leave = _session(model, sending).queue(payload, api, boundary=limit)
-    leads = leave.leader
-    sending.payload = begin(model, base, payload, sending, leave)
-    return leads
+    session, leave = _session(model, sending), FOLLOW
+    if sending.rewritten is not None:
+        limit = _boundary(model, base, body, sending)
+        leave = session.queue(_seen(body, model), body.api, boundary=limit, scope=sending.scope)
+        if leave.leader and warms(model, body):
+            session.attempt("prewarm", lambda: warm(model, base, body, sending, session, stop, kwargs, leave), None)
+    return _begun(model, base, body, sending, leave)
 
 
 async def aprepared(
     model: Any, base: type[BaseChatModel], sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]
 ) -> bool:
     """``prepared`` without blocking the event loop."""
-    waiting = _waiting(model, base, sending, messages, stop, kwargs)
-    if waiting is None:
+    body = _body(model, base, sending, messages, stop, kwargs)
+    if body is None:
         return False
-    payload, api, limit = waiting
-    leave = await _session(model, sending).aqueue(payload, api, boundary=limit)
+    session, leave = _session(model, sending), FOLLOW
+    if sending.rewritten is not None:
+        limit = _boundary(model, base, body, sending)
+        leave = await session.aqueue(_seen(body, model), body.api, boundary=limit, scope=sending.scope)
+        if leave.leader and warms(model, body):
+            await awarm(model, base, body, sending, session, stop, kwargs, leave)
+    return _begun(model, base, body, sending, leave)
+
+
+def _begun(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, leave: Pass) -> bool:
+    """Begin the request; whether its answer is to be streamed, so that others start with its first token."""
     leads = leave.leader
-    sending.payload = begin(model, base, payload, sending, leave)
-    return leads
+    made = begin(model, base, body, sending, leave)
+    if body.own:
+        sending.payload = made
+    turn = sending.turn
+    readable = turn is not None and turn.seen is not None and turn.seen.profile.readable == "first_token"
+    return leads and readable and body.streamable and _may_stream(model, body)
 
 
-def _waiting(
+def _may_stream(model: Any, body: Body) -> bool:
+    disabled = getattr(model, "disable_streaming", False)
+    return not (disabled is True or (disabled == "tool_calling" and body.payload.get("tools")))
+
+
+def _body(
     model: Any, base: type[BaseChatModel], sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]
-) -> tuple[dict[str, Any], Api, Boundary] | None:
-    """Body, API and boundary of a fork that has not begun yet."""
-    done = sending.rewritten
-    if done is None or sending.turn is not None or not hasattr(base, "_get_request_payload"):
+) -> Body | None:
+    """The body of a request that has not begun yet, where it is to be begun before the class sends it."""
+    if sending.turn is not None:
         return None
-    payload: dict[str, Any] = base._get_request_payload(model, messages, stop=stop, **kwargs)
-    return payload, api_of(payload, model), _boundary(model, base, payload, sending)
+    if shows_body(base):
+        return None if sending.rewritten is None else own_body(model, base, messages, stop, kwargs)
+    return likeness(_session(model, sending), model, base, messages, stop, kwargs)
 
 
-def _session(model: Any, sending: Sending) -> Session:
-    frame = sending.frame
-    session: Session = frame.session if frame is not None else model.__dict__[SESSION]
+def session_in(model: Any) -> Session:
+    """The session a wrapped model belongs to."""
+    session: Session = model.__dict__[SESSION]
     return session
 
 
-def _boundary(model: Any, base: type[BaseChatModel], payload: dict[str, Any], sending: Sending) -> Boundary:
+def _session(model: Any, sending: Sending) -> Session:
+    return session_in(model) if sending.frame is None else sending.frame.session
+
+
+def _seen(body: Body, model: Any) -> dict[str, Any]:
+    return named(body.payload, model)
+
+
+def _boundary(model: Any, base: type[BaseChatModel], body: Body, sending: Sending) -> Boundary:
     done = sending.rewritten
     if done is None:
         return None
-    session, api = _session(model, sending), api_of(payload, model)
+    session = _session(model, sending)
 
     def own_sections(messages: list[BaseMessage]) -> int:
-        body = base._get_request_payload(model, messages)  # type: ignore[attr-defined]
-        return len(session.decode({"messages": [], **body, "tools": []}, api).tier("messages"))
+        alone = own_body(model, base, messages, None, {}) if body.own else None
+        alone = alone or likeness(session, model, base, messages, None, {})
+        if alone is None:
+            return 0
+        seen = {"messages": [], "contents": [], **_seen(alone, model), "tools": []}
+        seen.pop("messages" if body.api == "gemini" else "contents")
+        return len(session.decode(seen, body.api).tier("messages"))
 
     return boundary(done, own_sections)
 
 
-def begin(
-    model: Any, base: type[BaseChatModel], payload: dict[str, Any], sending: Sending, leave: Pass
-) -> dict[str, Any]:
+def begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, leave: Pass) -> dict[str, Any]:
+    """The body as it is to be sent. Never raises."""
     session = _session(model, sending)
     frame, done = sending.frame, sending.rewritten
-    api = api_of(payload, model)
+    # A routing key of its own would part a lone agent from the helpers that share its tools.
+    alone = frame is not None and frame.base is not None and body.api != "anthropic"
 
     def original(prompt: Prompt) -> Prompt | None:
         if done is None:
             return None
+        restored, tail = done.restored, done.tail
         if done.given is not None:
             # Messages are gone from the prompt, so the application's own request is built again.
-            made = base._get_request_payload(model, done.given)  # type: ignore[attr-defined]
-            field = "input" if api == "openai-responses" else "messages"
-            kept = [one for one in made[field] if one.get("role") not in ("system", "developer")]
-            whole = session.decode({"model": prompt.model, field: kept}, api)
-            return unmodified(
-                replace(whole, settings=prompt.settings),
-                system=done.system,
-                tools=sending.tools,
-                tail="",
-                count=session.count,
-            )
+            rest = list(dropwhile(lambda one: isinstance(one, SystemMessage), done.given))
+            own = own_body(model, base, rest, None, {}) if body.own else likeness(session, model, base, rest, None, {})
+            if own is None:
+                return None
+            prompt = replace(session.decode(_seen(own, model), body.api), settings=prompt.settings)
+            restored, tail = (), ""
         return unmodified(
-            prompt,
-            system=done.system,
-            tools=sending.tools,
-            tail=done.tail,
-            count=session.count,
-            restored=done.restored,
+            prompt, system=done.system, tools=sending.tools, tail=tail, count=session.count, restored=restored
         )
 
     sending.turn = session.begin(
-        payload,
-        api,
+        _seen(body, model),
+        body.api,
         agent=frame.role if frame else "",
         conversation=sending.conversation if frame is None or frame.state is None else frame.state,
-        boundary=_boundary(model, base, payload, sending),
+        boundary=_boundary(model, base, body, sending),
         original=original if done is not None else None,
-        # A routing key of its own would part a lone agent from the helpers that share its tools.
-        rewrite=done is not None and not (frame is not None and frame.base is not None and api != "anthropic"),
+        rewrite=body.own and done is not None and not alone,
         policy=frame.policy if frame else None,
+        scope=sending.scope,
         leave=leave,
     )
-    body = sending.turn.body
-    return body if isinstance(body, dict) else dict(body)
+    return as_sent(sending.turn.body, body.payload)
 
 
 def current() -> tuple[Sending, Token[Sending | None]]:
@@ -166,7 +189,7 @@ def current() -> tuple[Sending, Token[Sending | None]]:
     sending = SENDING.get()
     if sending is None or (sending.turn is not None and sending.payload is None):
         frame = FRAME.get()
-        sending = Sending(frame, None, None, frame.conversation if frame else "")
+        sending = Sending(frame, None, None, frame.conversation if frame else "", frame.scope if frame else None)
     return sending, SENDING.set(sending)
 
 
@@ -180,7 +203,13 @@ def finish(sending: Sending, result: ChatResult) -> None:
     if turn is None:
         return
     message = result.generations[0].message if result.generations else None
-    turn.finish(usage_of(message))
+    traced(sending, turn.finish(usage_of(message)))
+
+
+def traced(sending: Sending, verdict: Verdict | None) -> None:
+    """Tell the callbacks' metadata, which tracers keep until the run ends, what the cache did."""
+    if verdict is not None and sending.traced is not None:
+        sending.traced["cacheprefix_cause"] = str(verdict.cause)
 
 
 def usage_of(message: Any) -> Any:

@@ -53,9 +53,12 @@ def _is_channels(value: Any) -> bool:
     return isinstance(value, Mapping) and any(hasattr(channel, "checkpoint") for channel in value.values())
 
 
-def conversation_of(session: Session, thread: str, ledger: Mapping[str, Any] | None) -> Conversation:
+def conversation_of(
+    session: Session, thread: str, ledger: Mapping[str, Any] | None, scope: str | None = None
+) -> Conversation:
     """The conversation of a thread with the ledger of the graph's state; a run without a thread has its own."""
-    found = session.conversation(thread) if thread else Conversation("", scope=session.scope)
+    where = session.scope if scope is None else scope
+    found = session.conversation(thread, scope=where) if thread else Conversation("", scope=where)
     found.merge(ledger)
     return found
 

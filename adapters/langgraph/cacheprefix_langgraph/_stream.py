@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages.ai import UsageMetadata, add_usage
 
-from cacheprefix_langgraph._sending import SENDING, Sending, fail
+from cacheprefix_langgraph._sending import SENDING, Sending, fail, traced
 
 if TYPE_CHECKING:
     from langchain_core.outputs import ChatGenerationChunk
@@ -82,4 +82,4 @@ def _added(usage: UsageMetadata | None, chunk: ChatGenerationChunk) -> UsageMeta
 
 def _close(sending: Sending, usage: UsageMetadata | None) -> None:
     if sending.turn is not None:
-        sending.turn.finish(usage)
+        traced(sending, sending.turn.finish(usage))

@@ -12,7 +12,7 @@ from langgraph.pregel import Pregel
 from cacheprefix import Session
 from cacheprefix.errors import SetupError
 from cacheprefix.prefix import ForkPolicy
-from cacheprefix_langgraph._frame import FRAME, Frame, thread_of
+from cacheprefix_langgraph._frame import Frame, scope_of, thread_of, within_frame
 from cacheprefix_langgraph._node import messages_in
 from cacheprefix_langgraph._state import conversation_of, ledger_in
 from cacheprefix_langgraph._tools import render
@@ -56,14 +56,15 @@ def subgraph(
     session.join(name)
 
     def enter(state: Any, config: Any) -> Frame:
-        thread = thread_of(config)
+        thread, scope = thread_of(config), scope_of(config)
         return Frame(
             session=session,
             role=name,
             instruction=instruction,
             shared=messages_in(state, messages_key) if pinned else None,
             conversation=thread,
-            state=conversation_of(session, thread, ledger_in(state, session)),
+            state=conversation_of(session, thread, ledger_in(state, session), scope),
+            scope=scope,
             pinned=pinned,
             volatile=dict(volatile(state)) if volatile is not None else {},
             policy=policy,
@@ -97,23 +98,19 @@ def _subclass(base: type[Any]) -> type[Any]:
 def _under(frame: Frame | None, chunks: Iterator[Any]) -> Iterator[Any]:
     """Iterate with the fork in force only while the graph's own code runs."""
     while True:
-        token = FRAME.set(frame)
         try:
-            chunk = next(chunks)
+            with within_frame(frame):
+                chunk = next(chunks)
         except StopIteration:
             return
-        finally:
-            FRAME.reset(token)
         yield chunk
 
 
 async def _aunder(frame: Frame | None, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
     while True:
-        token = FRAME.set(frame)
         try:
-            chunk = await chunks.__anext__()
+            with within_frame(frame):
+                chunk = await chunks.__anext__()
         except StopAsyncIteration:
             return
-        finally:
-            FRAME.reset(token)
         yield chunk

@@ -1,8 +1,8 @@
-"""Tools as neutral schemas, and restricting a role to some of them without touching the array."""
+"""Tools as neutral schemas, and their names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -21,17 +21,3 @@ def name_of(tool: Any) -> str:
         found = inner.get("name") if isinstance(inner, Mapping) else tool.get("name")
         return str(found or tool.get("type") or "")
     return str(getattr(tool, "name", None) or getattr(tool, "__name__", ""))
-
-
-def allowed_choice(names: Sequence[str], *, responses: bool) -> Any:
-    """OpenAI's ``tool_choice`` that allows only ``names``; the array of tools stays as it is."""
-    if not names:
-        return "none"
-    if responses:
-        return {
-            "type": "allowed_tools",
-            "mode": "auto",
-            "tools": [{"type": "function", "name": n} for n in names],
-        }
-    tools = [{"type": "function", "function": {"name": n}} for n in names]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}

@@ -1,0 +1,132 @@
+"""What a model class is about to send: its own body where the class shows it, else a likeness for measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage, convert_to_openai_messages
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from cacheprefix.prompt import Api
+
+if TYPE_CHECKING:
+    from cacheprefix import Session
+
+TRANSPORT = ("stream", "stream_options")
+"""Body fields that say how the answer comes; they belong to no prompt."""
+
+BASE = "__cacheprefix_base__"
+"""On a wrapped model's class: the class it was made from."""
+
+_ONE_STREAM = ("logprobs", "top_logprobs", "modalities", "audio", "response_format", "text_format", "prediction")
+"""Fields whose answers a stream puts together differently, or not at all."""
+
+
+_GEMINI = ("systemInstruction", "tools", "toolConfig", "cachedContent")
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A request body as far as the class lets us see it."""
+
+    payload: dict[str, Any]
+    api: Api
+    own: bool
+    """Whether it is what goes out, so that it may be marked; a likeness is only measured."""
+
+    @property
+    def streamable(self) -> bool:
+        """Whether the answer is the same when it is streamed and put together again."""
+        return self.payload.get("n") in (None, 1) and not any(self.payload.get(name) for name in _ONE_STREAM)
+
+
+def base_of(model: Any) -> Any:
+    """The class a wrapped model was made from."""
+    return getattr(type(model), BASE)
+
+
+def shows_body(base: type) -> bool:
+    """Whether a chat model class makes its body where a subclass can finish it."""
+    return hasattr(base, "_get_request_payload")
+
+
+def model_name(model: Any) -> str:
+    """The model's name; the deployment's, where a class sends none."""
+    found = getattr(model, "model_name", None) or getattr(model, "model", None)
+    return str(found or getattr(model, "deployment_name", None) or "")
+
+
+def api_of(payload: Mapping[str, Any], model: BaseChatModel) -> Api:
+    """The wire form of a payload that a chat model class built."""
+    if "anthropic" in model._llm_type:
+        return "anthropic"
+    return "openai-responses" if "input" in payload else "openai-chat"
+
+
+def own_body(model: Any, base: type[BaseChatModel], messages: Any, stop: Any, kwargs: Mapping[str, Any]) -> Body:
+    """The body that the class itself makes. Raises what the class raises."""
+    payload: dict[str, Any] = base._get_request_payload(model, messages, stop=stop, **kwargs)  # type: ignore[attr-defined]
+    return Body(payload, api_of(payload, model), own=True)
+
+
+def likeness(
+    session: Session, model: Any, base: type[BaseChatModel], messages: Sequence[BaseMessage], stop: Any, kwargs: Any
+) -> Body | None:
+    """A body with the same content as the one that the class keeps to itself; None when even that fails."""
+    if hasattr(base, "_prepare_request") and "google" in model._llm_type:
+        found = session.attempt("body", lambda: _gemini(model, base, messages, stop, kwargs), None)
+        if found is not None:
+            session.note(f"{base.__name__}: its cache takes no marks, so forks share their beginnings and are measured")
+            return found
+    session.note(
+        f"{base.__name__} does not show its request bodies, so its messages become forks, but no breakpoints and "
+        "no routing key are set, and reads are foreseen from the messages instead of from the body"
+    )
+    return session.attempt("body", lambda: _generic(model, messages, kwargs), None)
+
+
+def named(payload: dict[str, Any], model: Any) -> dict[str, Any]:
+    """The payload with a model's name, which Azure leaves to the address."""
+    return payload if isinstance(payload.get("model"), str) else {**payload, "model": model_name(model)}
+
+
+def as_sent(body: Mapping[str, Any], payload: Mapping[str, Any]) -> dict[str, Any]:
+    """``body`` without the name that ``named`` gave it."""
+    if isinstance(payload.get("model"), str):
+        return body if isinstance(body, dict) else dict(body)
+    rest = {name: value for name, value in body.items() if name != "model"}
+    return {**rest, "model": payload["model"]} if "model" in payload else rest
+
+
+def _gemini(model: Any, base: Any, messages: Sequence[BaseMessage], stop: Any, kwargs: Mapping[str, Any]) -> Body:
+    kwargs = {**kwargs, "cached_content": kwargs.get("cached_content") or getattr(model, "cached_content", None)}
+    request = base._prepare_request(model, list(messages), stop=stop, **kwargs)
+    config = _plain(request.get("config")) or {}
+    payload = {
+        "model": model_name(model).removeprefix("models/"),
+        "contents": [_plain(one) for one in request["contents"]],
+        **{name: config[name] for name in _GEMINI if config.get(name)},
+    }
+    schema = {name: config[name] for name in ("responseMimeType", "responseJsonSchema") if config.get(name)}
+    return Body({**payload, "generationConfig": schema} if schema else payload, "gemini", own=False)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return value
+
+
+def _generic(model: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any]) -> Body:
+    payload: dict[str, Any] = {"model": model_name(model), "messages": convert_to_openai_messages(list(messages))}
+    tools = [_tool(tool) for tool in kwargs.get("tools") or kwargs.get("functions") or []]
+    return Body({**payload, "tools": tools} if tools else payload, "openai-chat", own=False)
+
+
+def _tool(tool: Any) -> dict[str, Any]:
+    if isinstance(tool, Mapping) and tool.get("type") == "function":
+        return dict(tool)
+    return convert_to_openai_tool(tool)

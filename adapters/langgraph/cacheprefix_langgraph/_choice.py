@@ -1,0 +1,108 @@
+"""The shared array of tools, and restricting a role without touching what the others share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage
+
+from cacheprefix.prefix import Tool
+from cacheprefix.prompt import loads
+from cacheprefix_langgraph._bodies import base_of, model_name, shows_body
+from cacheprefix_langgraph._frame import Frame
+from cacheprefix_langgraph._tools import name_of
+
+ONE_CALL = "Call at most one tool in this answer."
+
+_LIMIT = "parallel_tool_calls"
+_CALLS = ("tool_use", "function_call", "tool_call")
+
+
+def union_of(model: Any, union: Sequence[Tool], kwargs: Mapping[str, Any]) -> list[Any] | None:
+    """The union in the model's own wire form; None where the class binds no tools.
+
+    A tool that the role bound as ``strict`` stays so: a looser schema would change its answers.
+    """
+    natives = [
+        tool.native if tool.native is not None else {"type": "function", "function": loads(tool.schema)}
+        for tool in union
+    ]
+    try:
+        formatted = list(base_of(model).bind_tools(model, natives).kwargs["tools"])
+    except NotImplementedError:
+        return None
+    strict = {name_of(tool): tool for tool in kwargs.get("tools") or [] if _strict(tool)}
+    return [strict.get(name_of(tool), tool) for tool in formatted] if strict else formatted
+
+
+def _strict(tool: Any) -> bool:
+    if not isinstance(tool, Mapping):
+        return False
+    inner = tool.get("function")
+    return bool(tool.get("strict") or (isinstance(inner, Mapping) and inner.get("strict")))
+
+
+def allowed_choice(names: Sequence[str], *, responses: bool) -> Any:
+    """OpenAI's ``tool_choice`` that allows only ``names``; the array of tools stays as it is."""
+    if not names:
+        return "none"
+    if responses:
+        return {
+            "type": "allowed_tools",
+            "mode": "auto",
+            "tools": [{"type": "function", "name": n} for n in names],
+        }
+    tools = [{"type": "function", "function": {"name": n}} for n in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
+
+
+def one_call(model: Any, kwargs: Mapping[str, Any], frame: Frame) -> bool:
+    """Whether the role's limit of one tool call would part it from the others, and can be kept without the provider.
+
+    Supervisors bind ``parallel_tool_calls=False`` and their workers do not: on OpenAI that is another lane, on
+    Anthropic it becomes a tool_choice that invalidates the messages. Then the answer is cut to its first call.
+    """
+    session = frame.session
+    if session.alone or not session.prefix.tools or not shows_body(base_of(model)):
+        return False
+    if getattr(model, "use_previous_response_id", False) or kwargs.get("previous_response_id"):
+        # The provider keeps the whole answer there, and waits for the results of all its calls.
+        return False
+    settings = session.profile(model_name(model)).settings
+    if kwargs.get(_LIMIT) is False:
+        return settings.get(_LIMIT, "none") != "none"
+    choice = kwargs.get("tool_choice")
+    limited = isinstance(choice, Mapping) and choice.get("disable_parallel_tool_use") and choice.get("type") == "auto"
+    return bool(limited) and settings.get("tool_choice", "none") != "none"
+
+
+def without_limit(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments without the limit of one tool call."""
+    left = {name: value for name, value in kwargs.items() if name != _LIMIT}
+    choice = left.get("tool_choice")
+    if isinstance(choice, Mapping) and choice.get("disable_parallel_tool_use"):
+        del left["tool_choice"]
+    return left
+
+
+def first_call_only(message: Any) -> Any:
+    """The answer with its first tool call; the very same object where there is no second one."""
+    if not isinstance(message, AIMessage) or len(message.tool_calls) < 2:
+        return message
+    seen = False
+    content: Any = message.content
+    if isinstance(content, list):
+        kept = []
+        for block in content:
+            calls = isinstance(block, Mapping) and block.get("type") in _CALLS
+            if not (calls and seen):
+                kept.append(block)
+            seen = seen or calls
+        content = kept
+    more = dict(message.additional_kwargs)
+    if isinstance(more.get("tool_calls"), list):
+        more["tool_calls"] = more["tool_calls"][:1]
+    return message.model_copy(
+        update={"content": content, "tool_calls": message.tool_calls[:1], "additional_kwargs": more}
+    )

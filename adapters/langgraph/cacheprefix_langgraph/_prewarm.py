@@ -1,0 +1,125 @@
+"""Prewarming: the shared part alone, asked for no answer, so that all siblings read it, the first one too.
+
+Anthropic fills its cache from a request with ``max_tokens: 0`` (documented 2026; not with streams, thinking, an output
+format or a forced tool_choice). Siblings then wait for a prefill only, whatever the first answer is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import AIMessage
+
+from cacheprefix.prefix import ForkPolicy, Pass
+from cacheprefix_langgraph._bodies import Body, own_body
+from cacheprefix_langgraph._native import sender
+
+if TYPE_CHECKING:
+    from cacheprefix import Session
+    from cacheprefix.prompt import Prompt
+    from cacheprefix.session import Turn
+    from cacheprefix_langgraph._sending import Sending
+
+PREWARM = "__cacheprefix_prewarm__"
+_POLICY = ForkPolicy(purpose="prewarm")
+
+
+def warms(model: Any, body: Body) -> bool:
+    """Whether the first of several siblings warms the cache for all of them before it asks."""
+    if not model.__dict__.get(PREWARM) or body.api != "anthropic" or not body.own:
+        return False
+    fields = body.payload
+    thinking, choice, output = (fields.get(name) or {} for name in ("thinking", "tool_choice", "output_config"))
+    return (
+        _type(thinking) in ("", "disabled")
+        and _type(choice) in ("", "auto", "none")
+        and not (isinstance(output, Mapping) and output.get("format"))
+        and not fields.get("output_format")
+    )
+
+
+def warm(
+    model: Any,
+    base: Any,
+    body: Body,
+    sending: Sending,
+    session: Session,
+    stop: Any,
+    kwargs: Mapping[str, Any],
+    leave: Pass,
+) -> None:
+    """Write the shared part, then let the others go. Raises what the provider raises; then nothing is released."""
+    turn = _turn(model, base, body, sending, session, stop, kwargs)
+    if turn is None:
+        return
+    try:
+        answer = sender(model, "anthropic")(dict(turn.body))
+    except BaseException:
+        turn.fail()
+        raise
+    turn.finish(answer.usage)
+    leave.release(ok=True)
+
+
+async def awarm(
+    model: Any,
+    base: Any,
+    body: Body,
+    sending: Sending,
+    session: Session,
+    stop: Any,
+    kwargs: Mapping[str, Any],
+    leave: Pass,
+) -> None:
+    """``warm`` without blocking the event loop; fails open by itself."""
+    turn = session.attempt("prewarm", lambda: _turn(model, base, body, sending, session, stop, kwargs), None)
+    if turn is None:
+        return
+    try:
+        answer = await sender(model, "anthropic", later=True)(dict(turn.body))
+    except Exception as error:
+        turn.fail()
+        session.note(f"prewarm: the provider refused it ({type(error).__name__}: {error})")
+        return
+    except BaseException:
+        turn.fail()
+        raise
+    turn.finish(answer.usage)
+    leave.release(ok=True)
+
+
+def _turn(
+    model: Any, base: Any, body: Body, sending: Sending, session: Session, stop: Any, kwargs: Mapping[str, Any]
+) -> Turn | None:
+    done = sending.rewritten
+    if done is None:
+        return None
+    shared = done.messages[: len(done.messages) - done.own - (1 if done.tail else 0)]
+    if not shared or isinstance(shared[-1], AIMessage):
+        # Newer models take no request that ends with their own words.
+        return None
+    payload = own_body(model, base, shared, stop, kwargs).payload
+    payload = {**payload, "max_tokens": 0}
+    payload.pop("stream", None)
+    frame = sending.frame
+
+    def nothing(prompt: Prompt) -> Prompt:
+        # The application would not have sent it.
+        return replace(prompt, sections=())
+
+    return session.begin(
+        payload,
+        body.api,
+        agent=frame.role if frame else "",
+        conversation=sending.conversation,
+        boundary=lambda prompt: len(prompt.sections),
+        original=nothing,
+        policy=_POLICY,
+        scope=sending.scope,
+    )
+
+
+def _type(value: Any) -> str:
+    return str(value.get("type", "")) if isinstance(value, Mapping) else ""

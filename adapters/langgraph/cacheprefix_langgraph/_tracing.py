@@ -1,0 +1,53 @@
+"""What callbacks and tracers are told of a call, and calls that no fork reaches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from langchain_core.runnables.config import var_child_runnable_config
+
+from cacheprefix import Session
+from cacheprefix_langgraph._frame import Frame, running
+
+_POOLS = ("ThreadPoolExecutor-", "asyncio_")
+_HOOKS = (".before_model", ".after_model", ".before_agent", ".after_agent")
+
+
+def traced_config(config: Any, settled: Mapping[str, Any], frame: Frame) -> dict[str, Any]:
+    """The call's configuration with our metadata and tag; everything else as it would be without them."""
+    metadata = {
+        **(settled.get("metadata") or {}),
+        "cacheprefix_role": frame.role,
+        "cacheprefix_prefix": frame.session.prefix.key,
+    }
+    tags = [*(settled.get("tags") or []), f"cacheprefix:{frame.role}"]
+    return {**(config or {}), "metadata": metadata, "tags": tags}
+
+
+def outside(session: Session, config: Mapping[str, Any]) -> None:
+    """Warn, once, of a wrapped model that a graph calls where no fork is in force."""
+    node = (config.get("metadata") or {}).get("langgraph_node")
+    if node is not None and str(node).endswith(_HOOKS):
+        session.note(
+            f"{node!r} asks the model by itself, so its request shares nothing; "
+            "Session(compaction=...) writes summaries by a fork of the prefix instead"
+        )
+    elif node is not None:
+        session.warn_once(
+            f"no-fork:{node}",
+            f"node {node!r} calls a wrapped model outside a fork, so its prompt is not shared: decorate the node "
+            "with forked(...), and inside it use ContextThreadPoolExecutor instead of a plain thread pool",
+        )
+    elif running(session) and var_child_runnable_config.get() is None and _in_pool():
+        session.warn_once(
+            "no-fork-pool",
+            "a wrapped model is called in a thread pool that knows of no fork while a forked node runs, so its prompt "
+            "is not shared: inside nodes use langchain_core's ContextThreadPoolExecutor, model.batch(...), or "
+            "contextvars.copy_context().run",
+        )
+
+
+def _in_pool() -> bool:
+    return threading.current_thread().name.startswith(_POOLS)
