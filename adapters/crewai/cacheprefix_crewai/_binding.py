@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.prefix import Gate, Pass
+from cacheprefix.prefix import Pass
 from cacheprefix_crewai._budget import shorten
 from cacheprefix_crewai._frame import BREAKPOINT, Frame, Opening, opening_of
 from cacheprefix_crewai._settle import settle
@@ -66,7 +66,7 @@ class Binding:
     def __post_init__(self) -> None:
         self.lock = threading.RLock()
         self._frames: OrderedDict[tuple[str, bytes], Frame] = OrderedDict()
-        self._gate = Gate()
+        self._gate = self.session.new_gate()
         self._warm: dict[bytes, float] = {}
 
     @property
@@ -117,11 +117,11 @@ class Binding:
 
     def enter(self, key: bytes) -> Pass | None:
         """Lead on a cold shared part or wait until its leader has begun to answer; None where it is warm."""
-        return None if self._is_warm(key) else self._gate.enter(key)
+        return None if self._is_warm(key) else self._gate.enter(self.session.scope.encode() + key)
 
     async def aenter(self, key: bytes) -> Pass | None:
         """``enter`` without blocking the event loop."""
-        return None if self._is_warm(key) else await self._gate.aenter(key)
+        return None if self._is_warm(key) else await self._gate.aenter(self.session.scope.encode() + key)
 
     def _is_warm(self, key: bytes) -> bool:
         used = self._warm.get(key)

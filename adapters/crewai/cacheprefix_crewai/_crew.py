@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix_crewai._binding import KEY, RUN, Binding, binding_of
+from cacheprefix_crewai._toolcache import new_turn, resetting
 
 if TYPE_CHECKING:
     from cacheprefix_crewai._binding import Binding as _Binding
@@ -90,6 +91,8 @@ def _subclass(base: Any) -> Any:
     for function in (copy, _create_manager_agent, kickoff_for_each, kickoff_for_each_async, akickoff_for_each):
         if hasattr(base, function.__name__):
             own[function.__name__] = functools.wraps(getattr(base, function.__name__))(function)
+    if hasattr(base, "reset_memories"):
+        own["reset_memories"] = resetting(base)
     return type(base)(base.__name__, (base,), own)
 
 
@@ -118,6 +121,7 @@ def _next_run(crew: Any, name: str) -> None:
     if binding is not None and name in ("kickoff", "akickoff"):
         with binding.lock:
             binding.runs_left = max(0, binding.runs_left - 1)
+        new_turn(binding, crew)
 
 
 @contextmanager

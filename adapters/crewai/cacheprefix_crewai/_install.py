@@ -15,6 +15,7 @@ from cacheprefix_crewai._binding import KEY, Binding, Options, binding_of
 from cacheprefix_crewai._budget import unwatch_tools, watch_tools
 from cacheprefix_crewai._crew import is_swapped, swap_crew, unswap_crew
 from cacheprefix_crewai._llm import swap, unswap
+from cacheprefix_crewai._toolcache import cache_tools
 from cacheprefix_crewai._tools import adopt, schemas
 
 SYSTEM = (
@@ -106,6 +107,8 @@ def install(
         if session.budget is not None:
             watch_tools(binding)
             binding.undo.append(lambda: unwatch_tools(binding))
+        if session.tool_cache is not None:
+            cache_tools(binding)
     if crew is not None:
         _bind_crew(binding, crew)
     for agent in agents:
