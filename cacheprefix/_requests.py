@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix._calls import Call, units_of
 from cacheprefix._condense import cold_after
+from cacheprefix._foresight import Foresight
 from cacheprefix._notices import Notices
 from cacheprefix._totals import Totals
 from cacheprefix._turn import Seen, Turn
-from cacheprefix.cache import Breakpoint, CacheModel, lint, mark, plan_breakpoints, routing_advice
+from cacheprefix.cache import Breakpoint, CacheModel, mark, plan_breakpoints
 from cacheprefix.profiles import Profile, Usage, money, normalise_usage
-from cacheprefix.prompt import Api, Memo, Prompt, chain, dumps_sorted, lane_key
+from cacheprefix.prompt import Api, Memo, Prompt, chain, lane_key
 
 if TYPE_CHECKING:
     from cacheprefix._conversation import Conversation
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 Boundary = Callable[[Prompt], int | None] | int | None
 Original = Callable[[Prompt], Prompt | None] | None
 
-_HEADS = 10_000
-_MINUTE = 60.0
-_BUSY = 16
-"""Requests in a minute that are one more than any provider takes for one key."""
 _WORTH_WAITING = 1024
 """Cold shared tokens below which siblings do not wait for one another: the wait costs more than it saves."""
 
@@ -48,10 +44,7 @@ class Shared:
     lock: threading.RLock
     roles: set[str] = field(default_factory=set)
     """Roles that front doors were made for."""
-    heads: set[bytes] = field(default_factory=set)
-    """Tools and system texts that were looked through for what will break the cache."""
-    starts: deque[float] = field(default_factory=lambda: deque(maxlen=_BUSY))
-    """When the last requests with our routing key went out."""
+    foresight: Foresight = field(default_factory=Foresight)
 
     @classmethod
     def fresh(cls, clock: Callable[[], float], count: Callable[[str, str], int]) -> Shared:
@@ -88,9 +81,9 @@ def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
         if asked.rewrite:
             limit = asked.boundary(prompt) if callable(asked.boundary) else asked.boundary
             sent, prompt = _marked(session, sent, prompt, profile, limit, asked.policy)
-        session.attempt("lint", lambda: _foresee(session, prompt, profile, now), None)
-        session.plugins.call_all("before_call", prompt=prompt)
         agent = f"{session.name}/{asked.agent}" if session.name else asked.agent
+        _foresee(session, prompt, profile, agent, asked.conversation, now)
+        session.plugins.call_all("before_call", prompt=prompt)
         held = asked.held
         events, epoch = ((), 0) if held is None else (held.events_for(agent), held.ledger.epoch)
         observation = session.shared.model.begin(
@@ -105,25 +98,9 @@ def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
     return Turn(sent, seen, *_reports(session, leave))
 
 
-def _foresee(session: Session, prompt: Prompt, profile: Profile, now: float) -> None:
-    """Note what will break the cache sooner or later: once for each head, and when one key gets too many requests."""
-    shared = session.shared
-    head = b"".join(section.digest for section in takewhile(lambda one: one.tier != "messages", prompt.sections))
-    with shared.lock:
-        new = head not in shared.heads
-        if len(shared.heads) >= _HEADS:
-            shared.heads.clear()
-        shared.heads.add(head)
-    for found in lint(prompt) if new else ():
-        session.note(f"lint, {found.path}: {found.smell}. {found.fix}")
-    if prompt.settings.get(profile.routing_key or "") == dumps_sorted(session.prefix.key, "key"):
-        with shared.lock:
-            shared.starts.append(now)
-            busy = len(shared.starts)
-            span = now - shared.starts[0]
-        rate = profile.rate_per_key
-        if rate is not None and busy > rate and span <= _MINUTE:
-            session.note(routing_advice(profile, session.prefix.key, busy * _MINUTE / max(span, 1.0)).reason)
+def _foresee(session: Session, prompt: Prompt, profile: Profile, agent: str, talk: str, now: float) -> None:
+    look = session.shared.foresight.look
+    session.attempt("lint", lambda: look(session, prompt, profile, agent=agent, talk=talk, now=now), None)
 
 
 def gate_key(

@@ -37,3 +37,32 @@ def test_more_requests_a_minute_than_one_key_takes_bring_advice_on_sharding():
     session.begin(body(LONG, "one more"), "openai-chat", boundary=1).finish(None)
     (note,) = session.report().notes
     assert "key" in note
+
+
+def noted(session, *systems, agents=("a",), tools=()):
+    """The lint notes after one request for each system text."""
+    for number, system in enumerate(systems):
+        made = {**body(system), **({"tools": tools[number]} if tools else {})}
+        session.begin(made, "openai-chat", agent=agents[number % len(agents)], conversation="c").finish(None)
+    return [note for note in session.report().notes if note.startswith("lint")]
+
+
+def test_a_set_that_comes_out_in_another_order_is_noted():
+    """The first request could not tell; the second one of the agent shows it."""
+    assert not noted(Session(), LONG + "[oak, ash, elm]")
+    (note,) = noted(Session(), LONG + "[oak, ash, elm]", LONG + "[elm, oak, ash]")
+    assert note.startswith("lint, system[0]: unordered_set.")
+
+
+def test_json_with_its_keys_in_another_order_is_noted():
+    """Tools that are made anew for each call, with other key orders."""
+    function = {"name": "f", "description": LONG}
+    turned = dict(reversed(function.items()))
+    tools = [[{"type": "function", "function": one}] for one in (function, turned)]
+    assert any("tools[0]: unstable_json" in note for note in noted(Session(), LONG, LONG, tools=tools))
+
+
+def test_personas_in_the_system_slot_of_one_conversation_are_noted():
+    """Two agents that could share everything but the first words."""
+    notes = noted(Session(), "You are the reviewer.\n" + LONG, "You are the planner.\n" + LONG, agents=("a", "b"))
+    assert any(note.startswith("lint, system[0]: persona.") for note in notes)

@@ -1,0 +1,69 @@
+"""What a session says before anything is lost: lint of tools and system texts, and crowded routing keys."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cacheprefix.cache import lint, routing_advice
+from cacheprefix.prompt import dumps_sorted
+
+if TYPE_CHECKING:
+    from cacheprefix.profiles import Profile
+    from cacheprefix.prompt import Prompt
+    from cacheprefix.session import Session
+
+_LOOKS = 300
+"""Different heads that are looked at: one that changes with every call has shown itself long before."""
+_LINES = 1_000
+_TWINS = 2
+"""Heads of one agent, and of one conversation, that a new one is held against."""
+_MINUTE = 60.0
+_BUSY = 16
+"""Requests in a minute that are one more than any provider takes for one key."""
+
+
+class Foresight:
+    """What was seen of tools, system texts and routing keys. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._seen: set[bytes] = set()
+        self._lines: OrderedDict[str, deque[Prompt]] = OrderedDict()
+        self._starts: deque[float] = deque(maxlen=_BUSY)
+        self._lock = threading.Lock()
+
+    def look(self, session: Session, prompt: Prompt, profile: Profile, *, agent: str, talk: str, now: float) -> None:
+        """Note what will break the cache sooner or later: once for each head, and when one key is too busy.
+
+        Prompts of the same agent or conversation (``talk``) show what really changes.
+        """
+        earlier = self._new(prompt, [f"agent {agent}" if agent else "", f"conversation {talk}" if talk else ""])
+        for found in () if earlier is None else lint(prompt, earlier):
+            session.note(f"lint, {found.path}: {found.smell}. {found.fix}")
+        if prompt.settings.get(profile.routing_key or "") == dumps_sorted(session.prefix.key, "key"):
+            with self._lock:
+                self._starts.append(now)
+                busy, span = len(self._starts), now - self._starts[0]
+            rate = profile.rate_per_key
+            if rate is not None and busy > rate and span <= _MINUTE:
+                session.note(routing_advice(profile, session.prefix.key, busy * _MINUTE / max(span, 1.0)).reason)
+
+    def _new(self, prompt: Prompt, names: list[str]) -> list[Prompt] | None:
+        """Heads to hold this prompt's against; None where it was looked at before."""
+        head = tuple(section for section in prompt.sections if section.tier != "messages")
+        key = b"".join(section.digest for section in head)
+        with self._lock:
+            if key in self._seen or len(self._seen) >= _LOOKS:
+                return None
+            self._seen.add(key)
+            earlier = [one for name in names if name for one in self._lines.get(name, ())]
+            # Of the messages nothing is kept: they are long, and nothing there stands before something stable.
+            kept = replace(prompt, sections=head)
+            for name in filter(None, names):
+                self._lines.setdefault(name, deque(maxlen=_TWINS)).append(kept)
+                self._lines.move_to_end(name)
+            while len(self._lines) > _LINES:
+                self._lines.popitem(last=False)
+        return earlier
