@@ -26,6 +26,8 @@ def unmodified(
     body: dict[str, Any] = {"model": prompt.model, "tools": list(tools or [])}
     if prompt.api == "anthropic":
         body["system"] = [{"type": "text", "text": text} for text in system]
+    elif prompt.api == "gemini":
+        body["systemInstruction"] = {"parts": [{"text": text} for text in system]}
     else:
         field = "input" if prompt.api == "openai-responses" else "messages"
         body[field] = [{"role": "system", "content": text} for text in system]

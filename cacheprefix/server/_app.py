@@ -46,6 +46,9 @@ def create_app(simulator: Simulator) -> Starlette:
         ]
     routes += [
         Route("/openai/deployments/{model}/chat/completions", chat, methods=["POST"]),
+        Route("/openai/v1/chat/completions", chat, methods=["POST"]),
+        Route("/openai/responses", _answering(simulator, "openai-responses"), methods=["POST"]),
+        Route("/openai/v1/responses", _answering(simulator, "openai-responses"), methods=["POST"]),
         Route("/model/{model:path}/converse", _converse(simulator, stream=False), methods=["POST"]),
         Route("/model/{model:path}/converse-stream", _converse(simulator, stream=True), methods=["POST"]),
         Route("/{version}/cachedContents", _named(simulator), methods=["POST", "GET"]),
@@ -124,7 +127,7 @@ async def _broken(part: bytes) -> AsyncIterator[bytes]:
 
 def _answering(simulator: Simulator, api: Api) -> Handler:
     async def handle(request: Request) -> Response:
-        return await _respond(simulator, request, api)
+        return await _respond(simulator, request, api, model=request.path_params.get("model"))
 
     return handle
 

@@ -294,7 +294,8 @@ def scope_of(headers: Mapping[str, str]) -> str:
 def _addressed(fields: Any, api: Api, model: str | None) -> Mapping[str, Any]:
     if not isinstance(fields, Mapping):
         raise BodyError("body", f"expected an object, found {type(fields).__name__}")
-    if model is None:
+    if model is None or (api == "openai-chat" and isinstance(fields.get("model"), str)):
+        # An Azure deployment has a name of its own; where the body names the model too, that says more.
         return fields
     return {**fields, "modelId" if api == "bedrock" else "model": model}
 
