@@ -1,0 +1,148 @@
+"""Recorded agent runs under the usual ways of caching, each beside the least that content can cost.
+
+``python -m benchmarks.bench_traces`` replays runs of LMCache's agent traces, tau-bench and Who&When under every
+strategy and provider profile, prints a table and writes ``benchmarks/results/traces.json``. ``reached`` is the share
+of the reachable saving: from nothing cached (0) to every text paid once at the write price and read afterwards (1).
+Every run starts with a cold cache. ``--runs`` is how many of each set (default 12, ``0`` for all).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks import _table
+from benchmarks.context_replay import traces_folder
+from benchmarks.trace_replay import STRATEGIES, Run, Strategy, lower_bound, trace_sets
+from cacheprefix.profiles import Profile, default_registry
+from cacheprefix.server import CacheOutcome, ProviderCache, RefusedError
+
+RULES = ("exact", "openai", "openai-5.6", "anthropic")
+ANSWER_SECONDS = 1.0
+
+
+@dataclass
+class Sum:
+    """The sums of a strategy over the runs of a set."""
+
+    usage: Counter[str]
+    cost: float = 0.0
+    refused: int = 0
+
+    def side(self) -> dict[str, Any]:
+        """The fields of a row's side."""
+        return {**{name: self.usage[name] for name in _table.SIDE[:-1]}, "cost_units": round(self.cost, 1)}
+
+
+def played(strategy: Strategy, runs: Sequence[Run], profile: Profile, *, cached: bool) -> Sum | None:
+    """All requests of the runs under one strategy; None where it has nothing to say to them."""
+    total = Sum(Counter())
+    for run in runs:
+        prompts = strategy(run, profile)
+        if prompts is None:
+            return None
+        cache = ProviderCache(profile)
+        for ask, prompt in zip(run.asks, prompts, strict=True):
+            total.usage["calls"] += 1
+            if not cached:
+                total.usage.update(input_tokens=prompt.tokens, uncached_tokens=prompt.tokens)
+                total.cost += prompt.tokens
+                continue
+            try:
+                outcome = cache.serve(prompt, ask.at, first_token_at=ask.at + ANSWER_SECONDS)
+            except RefusedError:
+                # The provider would answer 400; the user would send it again without marks.
+                total.refused += 1
+                outcome = CacheOutcome(prompt.tokens)
+            total.usage.update(
+                input_tokens=outcome.input_tokens,
+                cache_read_tokens=outcome.read_tokens,
+                cache_write_tokens=outcome.written_tokens,
+                uncached_tokens=outcome.uncached_tokens,
+            )
+            total.cost += outcome.cost_units(profile)
+    return total
+
+
+def rows_of(name: str, runs: Sequence[Run], profile: Profile) -> list[dict[str, Any]]:
+    """One row a strategy."""
+    bare = played(STRATEGIES["none"], runs, profile, cached=False)
+    assert bare is not None
+    bound = sum(lower_bound(run, profile) for run in runs)
+    rows = []
+    for strategy, prompts in STRATEGIES.items():
+        found = bare if strategy == "none" else played(prompts, runs, profile, cached=True)
+        if found is None:
+            continue
+        reachable = bare.cost - bound
+        rows.append(
+            _table.cost(
+                f"{name}, {strategy}",
+                "core",
+                profile.name,
+                profile.read,
+                bare.side(),
+                found.side(),
+                traces=name,
+                strategy=strategy,
+                runs=len(runs),
+                refused=found.refused,
+                lower_bound=round(bound, 1),
+                reached=round((bare.cost - found.cost) / reachable, 4) if reachable > 0.5 else None,
+            )
+        )
+    return rows
+
+
+def lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """One line a set and strategy: cost against nothing cached, and the share reached, under every profile."""
+    rules = list(dict.fromkeys(row["rules"] for row in rows))
+    out = [["traces", "strategy", *rules]]
+    for name in dict.fromkeys(row["traces"] for row in rows):
+        mine = {(row["strategy"], row["rules"]): row for row in rows if row["traces"] == name}
+        for strategy in STRATEGIES:
+            found = [mine.get((strategy, one)) for one in rules]
+            if any(found):
+                out.append([name, strategy, *(_cell(row) for row in found)])
+        least = [next(row for row in mine.values() if row["rules"] == one) for one in rules]
+        shares = (f"{row['lower_bound'] / row['unmodified']['cost_units']:.3f}" for row in least)
+        out.append([name, "lower bound", *shares])
+    return out
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "-"
+    reached = "" if row["reached"] is None else f" ({row['reached']:.2f})"
+    refused = f" {row['refused']} refused" if row["refused"] else ""
+    return f"{row['ratio']:.3f}{reached}{refused}"
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = _table.options(__doc__, names=True)
+    parser.add_argument("--runs", type=int, default=12, help="runs of each set, 0 for all")
+    parser.add_argument("--rules", action="append", choices=RULES)
+    options = parser.parse_args()
+    if not traces_folder().exists():
+        print(f"bench-traces left out: no traces in {traces_folder()} (set CACHEPREFIX_TRACES)")
+        sys.exit(0)
+    logging.getLogger("cacheprefix").setLevel(logging.ERROR)
+    rows: list[dict[str, Any]] = []
+    for name, read in trace_sets(options.runs or None).items():
+        if not _table.chosen(name, options.names):
+            continue
+        runs = read()
+        for rules in options.rules or RULES:
+            _table.progress(f"{name}, {rules}: {sum(len(run.asks) for run in runs)} requests")
+            rows += rows_of(name, runs, default_registry().get(rules))
+    whole = not (options.names or options.rules)
+    _table.finish("traces", rows, options, packages=("llmbuffer", "langchain-anthropic"), lines=lines, whole=whole)
+
+
+if __name__ == "__main__":
+    main()
