@@ -205,7 +205,7 @@ class Conversation:
     def build_messages(
         self, volatile: str | None = None, *, volatile_role: Role = "user", ask: Ask | None = None
     ) -> list[Any]:
-        """The messages of ``build`` alone. The Anthropic form takes its system text beside them."""
+        """The messages of ``build`` alone. But for the chat form, the system text goes beside them."""
         return self.build(volatile, volatile_role=volatile_role, ask=ask).messages
 
     def plan(self, *, force: bool = False) -> Plan:
@@ -257,9 +257,10 @@ class Conversation:
     ) -> Boundaries:
         """The predicted cacheable prefix of the next request and where its stable parts end; nothing changes."""
         built = self.build(volatile, settle=False)
-        body: dict[str, Any] = {"model": model or self.model, "messages": built.messages}
-        if self.api == "anthropic" and built.system:
-            body["system"] = built.system
+        field, beside = ("input", "instructions") if self.api == "openai-responses" else ("messages", "system")
+        body: dict[str, Any] = {"model": model or self.model, field: built.messages}
+        if self.api != "openai-chat" and built.system:
+            body[beside] = built.system
         if tools:
             body["tools"] = list(tools)
         count = self._terms.count

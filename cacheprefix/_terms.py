@@ -89,9 +89,10 @@ def appended(state: ContextState, messages: Sequence[Mapping[str, Any]], terms: 
     mode = state.mode
     # The cycle is closed below: a transition hook that fails must not take the message with it.
     working = replace(state, mode="manual") if mode == "agent_cycle" else state
-    for message in messages:
+    for number, message in enumerate(messages):
         working = _with_results(working, message, terms, scope)
-        if mode == "agent_cycle" and not working.pending and message.get("role") == "assistant":
+        more = number + 1 < len(messages) and messages[number + 1].get("type") in ("function_call", "reasoning")
+        if mode == "agent_cycle" and not working.pending and not more and message.get("role") == "assistant":
             working = transitioned(working, terms.hook, terms)
     return replace(working, mode=mode)
 

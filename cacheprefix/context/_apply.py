@@ -60,7 +60,7 @@ def apply(messages: Sequence[Message], decisions: Iterable[Decision], api: Form)
 def text_message(
     role: Role, text: str, key: str | None = None, *, pinned: bool = False, summary: bool = False
 ) -> dict[str, Any]:
-    """A message of one text, the same in both forms; key, pin and summary flag go into its marks."""
+    """A message of one text, the same in all forms; key, pin and summary flag go into its marks."""
     message: dict[str, Any] = {"role": role, "content": text}
     marks: dict[str, Any] = {}
     if key is not None:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from cacheprefix.context._decisions import ReplaceResult
-from cacheprefix.context._groups import Group, groups_of
+from cacheprefix.context._groups import Group, joins_of
 from cacheprefix.context._ledger import Ledger
 from cacheprefix.context._strategies import (
     MIN_CHARS,
@@ -123,8 +123,8 @@ def budget_results(
         for result in view.results:
             if _is_cuttable(result):
                 shown[index, result.part] = (result, session.decide(result))
-    parallel = any(len(view.calls) > 1 for view in views)
-    for group in groups_of(views) if parallel and shown else ():
+    parallel = any(len(view.calls) > 1 or (view.item and view.calls) for view in views)
+    for group in joins_of(views) if parallel and shown else ():
         if len(group.results) > 1 and group.complete:
             session.decide_turn(group, shown)
     decisions = []

@@ -21,7 +21,10 @@ class Built:
     """A request's messages and what can be said about them before they are sent."""
 
     messages: list[Any]
-    """In the OpenAI form the system message comes first; in Anthropic's the system text is beside them."""
+    """In the chat form the system message comes first; in the others the system text stands beside them.
+
+    In the responses form they are the items of ``input``.
+    """
     system: str
     boundaries: tuple[int, ...]
     """Indexes of the messages that end a stable zone: system text, zones, committed history, the turn."""
@@ -100,7 +103,7 @@ def build_messages(
     volatile_role: Role = "user",
     count: Count | None = None,
 ) -> list[Any]:
-    """The messages of ``build`` alone. For Anthropic, pass ``system`` to the API yourself."""
+    """The messages of ``build`` alone. But for the chat form, pass ``system`` to the API yourself."""
     return build(state, system, volatile, volatile_role=volatile_role, count=count).messages
 
 

@@ -50,11 +50,30 @@ def groups_of(views: Sequence[MessageView]) -> list[Group]:
     return [Group(index, calls, tuple(results)) for index, calls, results in groups]
 
 
+def joins_of(views: Sequence[MessageView]) -> list[Group]:
+    """The groups with the calls of one answer taken together, also where each call is an item of its own.
+
+    A merged group's ``index`` is its first call's; it is for what concerns all results of a turn.
+    """
+    joined: list[Group] = []
+    ends: list[int] = []
+    for group in groups_of(views):
+        if joined and views[group.index].item and ends[-1] + 1 == group.index:
+            first = joined[-1]
+            results = sorted((*first.results, *group.results), key=lambda one: one[0])
+            joined[-1] = Group(first.index, (*first.calls, *group.calls), tuple(results))
+            ends[-1] = group.index
+        else:
+            joined.append(group)
+            ends.append(group.index)
+    return joined
+
+
 def digests_of(views: Sequence[MessageView]) -> set[str]:
     """All digests that decisions on a history may be addressed by; what ``Ledger.prune`` takes as live."""
     digests = {view.digest for view in views}
     digests |= {result.digest for view in views for result in view.results}
-    return digests | {group.digest for group in groups_of(views)}
+    return digests | {group.digest for group in joins_of(views)}
 
 
 def orphans_of(views: Sequence[MessageView]) -> list[tuple[int, ResultView]]:
@@ -76,10 +95,17 @@ def turn_starts(views: Sequence[MessageView]) -> list[int]:
 def is_open(views: Sequence[MessageView]) -> bool:
     """Whether the history ends inside a tool call: the last message with calls lacks a result."""
     answered: set[str] = set()
+    called = False
     for view in reversed(views):
+        if called and not view.calls:
+            return False
         answered.update(result.call_id for result in view.results)
         if view.calls:
-            return any(call.id not in answered for call in view.calls)
-        if view.is_prompt or (view.role == "assistant" and not view.calls):
+            if any(call.id not in answered for call in view.calls):
+                return True
+            if not view.item:
+                return False
+            called = True
+        elif view.is_prompt or (view.role == "assistant" and not view.calls):
             return False
     return False

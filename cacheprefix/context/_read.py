@@ -118,6 +118,11 @@ def form_of(api: Api) -> Form | None:
     return _FORMS.get(api)
 
 
+def is_reasoning(item: Mapping[str, Any], api: Form) -> bool:
+    """Whether it is a reasoning item of the responses form, which the API takes only with what comes behind it."""
+    return api == "openai-responses" and item.get("type") == "reasoning"
+
+
 def role_of(message: Mapping[str, Any], path: str) -> Role:
     """The role in this room's four words; raises ``BodyError`` for a missing or unknown one."""
     role = message.get("role")
@@ -170,7 +175,7 @@ def _read_responses(item: Mapping[str, Any], path: str, count: Count) -> Message
     if kind.endswith("_call") and isinstance(call_id, str):
         given = item.get("arguments", item.get("input", item.get("action")))
         call = make_call(call_id, str(item.get("name") or kind), _arguments(given, path), count)
-        return make_message("assistant", (), count, calls=(call,), key=key, pinned=pinned)
+        return make_message("assistant", (), count, calls=(call,), key=key, pinned=pinned, item=True)
     if kind == "reasoning":
         # No thinking that could be cleared by itself: the API refuses the item behind it without it.
         summaries, _ = _content(item.get("summary") or "", f"{path}.summary")

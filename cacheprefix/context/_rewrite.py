@@ -17,7 +17,7 @@ from cacheprefix.context._log import Log
 from cacheprefix.context._plan import Plan
 from cacheprefix.context._read import views_of
 from cacheprefix.context._replay import replay
-from cacheprefix.context._state import MODES, ContextState, check_system, refresh_zones
+from cacheprefix.context._state import FORMS, MODES, ContextState, check_system, refresh_zones
 from cacheprefix.context._views import MESSAGE_TOKENS, Count
 from cacheprefix.context._window import RequestBudget
 from cacheprefix.context._zones import Consolidate, Zone, concatenate, consolidated
@@ -189,7 +189,7 @@ def from_json(data: Any, *, count: Count | None = None) -> ContextState:
         raise StateError(f"state: expected an object, found {type(data).__name__}")
     if data.get("version") != VERSION:
         raise StateError(f"state: version {data.get('version')!r} is not known here (this is {VERSION})")
-    if data.get("mode") not in MODES or data.get("api") not in ("openai-chat", "anthropic"):
+    if data.get("mode") not in MODES or data.get("api") not in FORMS:
         raise StateError(f"state: mode {data.get('mode')!r} or api {data.get('api')!r} is unknown")
     counter = count or estimate_tokens
     empty = ContextState(data["api"], data["mode"])

@@ -17,7 +17,7 @@ from cacheprefix.context._frozen import FrozenDict, freeze
 from cacheprefix.context._groups import is_open
 from cacheprefix.context._ledger import Ledger
 from cacheprefix.context._log import Log
-from cacheprefix.context._read import Form, view_of, views_of
+from cacheprefix.context._read import Form, is_reasoning, view_of, views_of
 from cacheprefix.context._transitions import Mode, TransitionHook
 from cacheprefix.context._views import Count, MessageView, Role, digest_of
 from cacheprefix.context._window import ContextStats
@@ -26,6 +26,7 @@ from cacheprefix.errors import BudgetError, SetupError, StateError
 from cacheprefix.prompt import estimate_tokens
 
 MODES: tuple[Mode, ...] = ("none", "manual", "agent_cycle")
+FORMS: tuple[Form, ...] = ("openai-chat", "openai-responses", "anthropic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,8 @@ def new_state(
     """
     if mode not in MODES:
         raise SetupError(f"mode {mode!r} is unknown; use one of {', '.join(MODES)}")
-    if api not in ("openai-chat", "anthropic"):
-        raise SetupError(f"api {api!r} is not a message form of this room; use openai-chat or anthropic")
+    if api not in FORMS:
+        raise SetupError(f"api {api!r} is not a message form of this room; use one of {', '.join(FORMS)}")
     state = ContextState(
         api,
         mode,
@@ -100,6 +101,7 @@ def append_message(
 ) -> ContextState:
     """The state with one message more.
 
+    In the responses form a message is an item; reasoning and calls of one answer wait for one another.
     Tool results are decided on by ``budget`` when all results of their turn are there, or by
     ``replace_result`` (see ``budget_results``). In mode
     ``agent_cycle`` the final answer commits the turn, through ``hook``. Raises ``BodyError`` for a
@@ -109,15 +111,19 @@ def append_message(
     terms = _Terms(budget, store, scope, replace_result, counter)
     frozen: FrozenDict = freeze(message, "message")
     view = view_of(frozen, state.api, counter, "message")
-    if state.pending and not view.results:
+    if state.pending and not view.results and not _goes_on(state, view):
         # Whoever speaks before all results are in gives up on them: the open call is closed as it is.
         state = _join(state, terms)
-    if view.calls or state.pending:
+    thinks = is_reasoning(frozen, state.api)
+    if view.calls or state.pending or thinks:
         state = replace(state, pending=(*state.pending, frozen))
-        if not is_open(views_of(state.pending, state.api, counter)):
-            state = _join(state, terms)
-        return state
-    state = _settled(state, [(frozen, view)]) if not view.results else _lone(state, frozen, terms)
+        if thinks or is_open(views_of(state.pending, state.api, counter)):
+            return state
+        state = _join(state, terms)
+        if view.calls or view.results:
+            return state
+    else:
+        state = _settled(state, [(frozen, view)]) if not view.results else _lone(state, frozen, terms)
     if state.mode == "agent_cycle" and view.role == "assistant":
         return transition(state, hook, count=counter)
     return state
@@ -215,6 +221,13 @@ def stats(state: ContextState, limit: int, *, static_tokens: int = 0, count: Cou
         last_removed=state.last_removed,
         epoch=state.ledger.epoch,
     )
+
+
+def _goes_on(state: ContextState, view: MessageView) -> bool:
+    """Whether an item belongs to the answer whose reasoning or calls are pending."""
+    if state.api != "openai-responses" or view.role != "assistant":
+        return False
+    return not any("output" in item and "call_id" in item for item in state.pending)
 
 
 def _settled(state: ContextState, entries: Sequence[tuple[FrozenDict, MessageView]]) -> ContextState:

@@ -1,8 +1,8 @@
-"""Hooks that rewrite what a turn commits to the history; plain functions over message dicts of either form."""
+"""Hooks that rewrite what a turn commits to the history; plain functions over message dicts of any form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 Mode = Literal["none", "manual", "agent_cycle"]
@@ -18,6 +18,8 @@ def trim_tool_outputs(lines: int = 20) -> TransitionHook:
         for message in messages:
             if message.get("role") == "tool":
                 message["content"] = _trimmed(message.get("content"), lines)
+            if _is_output(message):
+                message["output"] = _trimmed(message.get("output"), lines)
             for block in _blocks(message):
                 if block.get("type") == "tool_result":
                     block["content"] = _trimmed(block.get("content"), lines)
@@ -29,8 +31,10 @@ def trim_tool_outputs(lines: int = 20) -> TransitionHook:
 def drop_tool_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A hook that commits words only: tool results go, and calls with them; text beside a call stays."""
     kept: list[dict[str, Any]] = []
-    for message in messages:
-        if message.get("role") == "tool":
+    for number, message in enumerate(messages):
+        if message.get("role") == "tool" or _is_output(message) or _is_call(message):
+            continue
+        if message.get("type") == "reasoning" and not _answered(messages[number + 1 :]):
             continue
         blocks = _blocks(message)
         if blocks:
@@ -44,6 +48,24 @@ def drop_tool_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
             continue
         kept.append(message)
     return kept
+
+
+def _is_output(item: Mapping[str, Any]) -> bool:
+    return str(item.get("type", "")).endswith("_call_output") and "call_id" in item
+
+
+def _is_call(item: Mapping[str, Any]) -> bool:
+    return str(item.get("type", "")).endswith("_call") and "call_id" in item
+
+
+def _answered(items: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether words follow reasoning in the same answer: it may not stand without what it was made for."""
+    for item in items:
+        if item.get("role") == "assistant":
+            return True
+        if not _is_call(item) and item.get("type") != "reasoning":
+            return False
+    return False
 
 
 def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:

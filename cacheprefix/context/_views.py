@@ -88,6 +88,8 @@ class MessageView:
     """Images, clips and files in the message's own content."""
     summary: bool = False
     """Whether a compaction wrote the message: no turn of the user, and replaced by the next summary."""
+    item: bool = False
+    """Whether it is one item of an answer that may have several (OpenAI's responses form)."""
 
     @property
     def text(self) -> str:
@@ -162,6 +164,7 @@ def make_message(
     key: str | None = None,
     pinned: bool = False,
     summary: bool = False,
+    item: bool = False,
 ) -> MessageView:
     """View of one message; ``thinking`` as (part, text) pairs, ``media`` a text for each image or file."""
     kept = tuple(text for text in texts if text)
@@ -183,5 +186,5 @@ def make_message(
         *(f"m{text}" for text in media),
     )
     return MessageView(
-        role, digest, tokens, tuple(calls), tuple(results), thoughts, key, pinned, kept, len(media), summary
+        role, digest, tokens, tuple(calls), tuple(results), thoughts, key, pinned, kept, len(media), summary, item
     )

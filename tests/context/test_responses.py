@@ -11,9 +11,17 @@ from cacheprefix.context import (
     Ledger,
     ReplaceResult,
     ToolResultBudget,
+    append_message,
     apply,
+    build,
+    compact,
+    drop_tool_messages,
+    dumps,
+    loads,
+    new_state,
     plan_compaction,
     replay,
+    trim_tool_outputs,
     views_of,
 )
 
@@ -112,3 +120,71 @@ def test_a_compaction_keeps_pairs_and_reasoning_together():
     for before, item in pairwise(sent):
         if item.get("type") == "function_call":
             assert before["type"] in ("reasoning", "function_call")
+
+
+def filled(items, state=None, **options):
+    """A state with the items appended."""
+    state = state or new_state(API)
+    for item in items:
+        state = append_message(state, item, **options)
+    return state
+
+
+def test_a_managed_state_builds_the_items_it_was_given():
+    """Reasoning, parallel calls and their outputs in their order, the system text beside them."""
+    items = history(3)
+    built = build(filled(items, new_state(API, system="SYS")), "SYS")
+    assert built.messages == items
+    assert built.system == "SYS"
+
+
+def test_volatile_text_never_parts_reasoning_or_calls_from_what_follows():
+    """While an output is missing it stands before the whole answer, afterwards at the end."""
+    items = history(1)
+    for upto in range(1, len(items) + 1):
+        messages = build(filled(items[:upto]), volatile="now").messages
+        rest = [item for item in messages if item.get("content") != "now"]
+        assert rest == items[:upto]
+        assert messages.index({"role": "user", "content": "now"}) == (1 if 1 < upto < 6 else upto)
+
+
+def test_parallel_calls_are_one_turn_for_the_budget():
+    """Each call is an item of its own, and yet the outputs share what a turn may have."""
+    outputs = [output(n, f"{n} {WORDS}") for n in range(4)]
+    state = filled([call(n) for n in range(4)] + outputs, budget=ToolResultBudget(10_000, per_turn=400))
+    shown = [item["output"] for item in state.messages[4:]]
+    assert all(len(text) < len(WORDS) for text in shown)
+    again = replay(views_of([call(n) for n in range(4)] + outputs, API), state.ledger, None)
+    assert [item["output"] for item in apply([call(n) for n in range(4)] + outputs, again.decisions, API)[4:]] == shown
+
+
+def test_the_answer_commits_an_agents_cycle_and_its_hook_leaves_no_half_of_a_pair():
+    """Calls, outputs and the reasoning made for them go; reasoning with its answer stays."""
+    items = history(1)
+    items.insert(6, reasoning("last"))
+    state = filled(items[:-1], new_state(API, mode="agent_cycle"), hook=drop_tool_messages)
+    assert not len(state.committed)
+    state = append_message(state, items[-1], hook=drop_tool_messages)
+    assert [item.get("type") for item in state.committed.messages] == ["message", "reasoning", "message"]
+    assert not len(state.turn)
+
+
+def test_outputs_are_trimmed_to_their_last_lines_on_commit():
+    """As tool messages of the other forms are."""
+    items = [said("user", "go"), call(1), output(1, "a\nb\nc"), said("assistant", "done")]
+    state = filled(items, new_state(API, mode="agent_cycle"), hook=trim_tool_outputs(1))
+    assert state.messages[2]["output"] == "[2 earlier lines cut]\nc"
+
+
+def test_a_managed_state_is_compacted_and_survives_json():
+    """Calls keep their outputs and reasoning what it was made for; loaded elsewhere it builds the same bytes."""
+    state = filled(history(40))
+    done = compact(state, Compaction(6_000), force=True)
+    assert done.committed.tokens < state.committed.tokens
+    kept = done.messages
+    calls = {item["call_id"] for item in kept if item.get("type") == "function_call"}
+    assert calls == {item["call_id"] for item in kept if item.get("type") == "function_call_output"}
+    for one, following in pairwise(kept):
+        if one.get("type") == "reasoning":
+            assert following.get("type") in ("function_call", "reasoning") or following.get("role") == "assistant"
+    assert json.dumps(build(loads(dumps(done))).messages) == json.dumps(build(done).messages)

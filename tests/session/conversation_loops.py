@@ -10,11 +10,12 @@ from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, ToolCall
 
 SYSTEM = "The handbook says that every statement needs a source. " * 120
-MODEL = {"openai-chat": "gpt-5.6", "anthropic": "claude-sonnet-4-6"}
-RULES = {"openai-chat": "openai-5.6", "anthropic": "anthropic"}
+MODEL = {"openai-chat": "gpt-5.6", "openai-responses": "gpt-5.6", "anthropic": "claude-sonnet-4-6"}
+RULES = {"openai-chat": "openai-5.6", "openai-responses": "openai-5.6", "anthropic": "anthropic"}
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
 TOOLS = {
     "openai-chat": [{"type": "function", "function": {"name": "look", "description": "Look.", "parameters": SCHEMA}}],
+    "openai-responses": [{"type": "function", "name": "look", "description": "Look.", "parameters": SCHEMA}],
     "anthropic": [{"name": "look", "description": "Look.", "input_schema": SCHEMA}],
 }
 
@@ -45,7 +46,10 @@ class Loop:
 
     def body(self, built):
         """The request of an application: built messages beside model and tools."""
-        body = {"model": MODEL[self.kind], "tools": TOOLS[self.kind], "messages": built.messages}
+        body = {"model": MODEL[self.kind], "tools": TOOLS[self.kind]}
+        if self.kind == "openai-responses":
+            return body | {"instructions": built.system, "input": built.messages, "store": False}
+        body["messages"] = built.messages
         if self.kind == "anthropic":
             body |= {"system": [{"type": "text", "text": built.system}], "max_tokens": 500}
         return body
@@ -54,6 +58,8 @@ class Loop:
         """One call of the SDK."""
         if self.kind == "anthropic":
             return self.client.messages.create(**body)
+        if self.kind == "openai-responses":
+            return self.client.responses.create(**body)
         return self.client.chat.completions.create(**body)
 
     def call(self, volatile=None):
@@ -82,6 +88,10 @@ class Loop:
             blocks = [block.model_dump(exclude_none=True) for block in response.content]
             self.conversation.append({"role": "assistant", "content": blocks})
             return [block["id"] for block in blocks if block["type"] == "tool_use"]
+        if self.kind == "openai-responses":
+            items = [item.model_dump(exclude_none=True) for item in response.output]
+            self.conversation.append(*items)
+            return [item["call_id"] for item in items if item["type"] == "function_call"]
         message = response.choices[0].message.model_dump(exclude_none=True)
         self.conversation.append(message)
         return [call["id"] for call in message.get("tool_calls") or ()]
@@ -90,6 +100,8 @@ class Loop:
         if self.kind == "anthropic":
             blocks = [{"type": "tool_result", "tool_use_id": call, "content": result} for call in calls]
             return [{"role": "user", "content": blocks}]
+        if self.kind == "openai-responses":
+            return [{"type": "function_call_output", "call_id": call, "output": result} for call in calls]
         return [{"role": "tool", "tool_call_id": call, "content": result} for call in calls]
 
     def close(self):

@@ -12,7 +12,7 @@ from cacheprefix.errors import BudgetError, StateError
 from cacheprefix.plugins import CacheprefixPluginWarning
 from cacheprefix.server import SimulatedProvider
 
-KINDS = ["openai-chat", "anthropic"]
+KINDS = ["openai-chat", "openai-responses", "anthropic"]
 WORDS = " ".join(f"word{n}" for n in range(400))
 
 
