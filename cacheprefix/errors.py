@@ -15,6 +15,21 @@ class SetupError(CacheprefixError):
     """The application wired cacheprefix up in a way that cannot work; the message names the fix."""
 
 
+class ConfigError(SetupError):
+    """A configuration file or variable holds something that cannot be used.
+
+    ``source`` is the file or the variable, ``line`` counts from 1 and is None where there is none, ``key`` is dotted.
+    """
+
+    def __init__(self, source: str, line: int | None, key: str, problem: str) -> None:
+        where = source if line is None else f"{source}:{line}"
+        super().__init__(f"{where}: {key}: {problem}" if key else f"{where}: {problem}")
+        self.source = source
+        self.line = line
+        self.key = key
+        self.problem = problem
+
+
 class BodyError(CacheprefixError):
     """A request or response body cannot be read.
 

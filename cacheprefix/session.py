@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any, Literal, TypeVar
 
 from cacheprefix import _side
 from cacheprefix._calls import Call, Report, tally
-from cacheprefix._condense import condense, conversation_of, shortened, summary_by_fork
+from cacheprefix._condense import condense, conversation_of, decides, shortened, summary_by_fork
 from cacheprefix._conversation import Conversation
 from cacheprefix._counting import Counting
 from cacheprefix._notices import CacheprefixWarning
@@ -126,6 +127,20 @@ class Session:
         self._registry = profiles_of(self.plugins, profiles or default_registry())
         self._prefix = freeze(self.plugins, prefix)
 
+    @classmethod
+    def from_config(
+        cls, prefix: SharedPrefix | str | None = None, *, path: str | PathLike[str] | None = None, **options: Any
+    ) -> Session:
+        """A session with the options of ``cacheprefix.toml``, ``[tool.cacheprefix]`` and ``CACHEPREFIX_*`` variables.
+
+        ``options`` win over them. ``path`` names the file, else the nearest one counts (see :mod:`cacheprefix.config`).
+        Raises ``ConfigError`` with file and line.
+        """
+        from cacheprefix.config import load  # noqa: PLC0415 - a session made without it needs no TOML
+
+        found = load(path)
+        return found.bind(cls(prefix, **{**found.options(), **options}))
+
     # ------------------------------------------------------------------ the prefix
 
     @property
@@ -234,6 +249,10 @@ class Session:
     ) -> tuple[ReplaceResult, ...]:
         """What stands in place of large tool results, decided once and replayed; empty when it fails."""
         return shortened(self, conversation, views, model)
+
+    def decides(self, conversation: Conversation) -> bool:
+        """Whether ``condense`` may decide on anything, so that making views is worth it."""
+        return decides(self, conversation)
 
     def condense(
         self,

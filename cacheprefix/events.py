@@ -1,0 +1,197 @@
+"""A session's calls as lines of a file, written while it runs, for ``cacheprefix watch``, ``status`` and ``explain``.
+
+One JSON object a line: a header, then one object for each model call, tool call and change of the tool cache's
+statistics, and an end. Several processes may write to one file. No line holds prompt text unless it is asked for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import threading
+import time
+import uuid
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix._calls import Call, Report
+from cacheprefix._totals import Totals
+from cacheprefix.cache import Verdict
+from cacheprefix.errors import SetupError, StateError
+from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, default_registry, usage_from_dict
+from cacheprefix.toolcache import CacheStats, ToolCall
+
+if TYPE_CHECKING:
+    from cacheprefix.session import Session
+
+__all__ = ["VERSION", "EventLog", "Run", "is_event"]
+
+VERSION = 1
+"""Version of the lines' form."""
+
+
+class EventLog:
+    """Writes what a session does to a file: ``EventLog("run.events").bind(session)``.
+
+    Lines are appended, each at once, so that others can follow. ``include_text`` keeps the few characters around a
+    difference. Raises ``SetupError`` when the file cannot be written. Safe to call from any thread; when writing
+    fails later (a full disk), the session goes on and the plugin is named once.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, include_text: bool = False) -> None:
+        self.path = Path(path)
+        self._include_text = include_text
+        self._run = uuid.uuid4().hex[:8]
+        self._session: Session | None = None
+        self._told: CacheStats | None = None
+        self._lock = threading.Lock()
+        try:
+            self._file = self.path.open("ab", buffering=0)  # closed by close(), at the latest at the program's end
+        except OSError as error:
+            raise SetupError(f"events cannot be written to {self.path}: {error.strerror}; name another file") from error
+        self._write({"type": "start", "cacheprefix_events": VERSION, "at": time.time(), "pid": os.getpid()})
+        atexit.register(self.close)
+
+    def bind(self, session: Session) -> Session:
+        """Write the calls of ``session`` and its children, and its tool cache's, and give the session back."""
+        self._session = session
+        session.plugins.register(self, "events")
+        if session.tool_cache is not None:
+            session.tool_cache.subscribe(self.tool)
+        return session
+
+    def cacheprefix_after_call(self, call: Call, verdict: Verdict) -> None:
+        """Write a finished model call."""
+        shown = verdict if self._include_text else verdict.redacted()
+        plain = {item.name: getattr(call, item.name) for item in fields(call)}
+        plain |= {"profile": call.profile.name, "usage": call.usage.as_dict(), "verdict": asdict(shown)}
+        self._write({"type": "call", "call": plain})
+        self._statistics()
+
+    def tool(self, call: ToolCall) -> None:
+        """Write a tool call that went through the cache."""
+        self._write({"type": "tool", "at": time.time(), **asdict(call)})
+        self._statistics()
+
+    def close(self) -> None:
+        """Write the end and close the file. Safe to call again."""
+        atexit.unregister(self.close)
+        if not self._file.closed:
+            self._write({"type": "end", "at": time.time()})
+            self._file.close()
+
+    def _statistics(self) -> None:
+        """The tool cache's entries and evictions, where they changed."""
+        cache = None if self._session is None else self._session.tool_cache
+        now = None if cache is None else cache.stats()
+        if now is not None and now != self._told:
+            self._told = now
+            self._write({"type": "tool_cache", "stats": now.as_dict()})
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        with self._lock:
+            if not self._file.closed:
+                # One write a line: what several processes append does not mix.
+                self._file.write(json.dumps({**line, "run": self._run}).encode() + b"\n")
+
+
+@dataclass(slots=True)
+class Run:
+    """What was read from an event file so far: the calls, the tool cache, what began and ended."""
+
+    totals: Totals = field(default_factory=Totals)
+    registry: Registry = field(default_factory=default_registry)
+    recent: list[Call] = field(default_factory=list)
+    """The newest calls, at most ``keep``."""
+    keep: int = 200
+    tools: Counter[str] = field(default_factory=Counter)
+    """Tool calls by outcome."""
+    stats: dict[str, CacheStats] = field(default_factory=dict)
+    """The tool cache's last statistics, by run."""
+    started: dict[str, float] = field(default_factory=dict)
+    ended: dict[str, float] = field(default_factory=dict)
+    skipped: int = 0
+    """Lines that could not be read."""
+
+    def read(self, lines: Iterable[bytes | str]) -> Run:
+        """Take in lines; what cannot be read is counted and skipped, since a file may be read while it is written."""
+        for line in lines:
+            if line.strip():
+                self.take(line)
+        return self
+
+    def take(self, line: bytes | str) -> Mapping[str, Any] | None:
+        """Take in one line and give its object; None where it cannot be read."""
+        try:
+            event = json.loads(line)
+            self._take(event)
+        except (ValueError, TypeError, KeyError, AttributeError, StateError):
+            self.skipped += 1
+            return None
+        made: Mapping[str, Any] = event
+        return made
+
+    @property
+    def running(self) -> bool:
+        """Whether a session that began has not ended."""
+        return bool(self.started.keys() - self.ended.keys())
+
+    @property
+    def tool_cache(self) -> CacheStats | None:
+        """The statistics of the tool cache that was told of last."""
+        return next(reversed(self.stats.values()), None)
+
+    def report(self) -> Report:
+        """As ``Session.report()``; what the session alone knew (its counter, its notes) is left out."""
+        made = self.totals.report("the session that wrote it", (), {})
+        return replace(made, tool_cache=self.tool_cache)
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        kind, run = event["type"], str(event.get("run", ""))
+        if kind == "call":
+            call = self._call(event["call"])
+            self.totals.remember(call)
+            self.recent.append(call)
+            del self.recent[: -self.keep]
+        elif kind == "tool":
+            self.tools[str(event["outcome"])] += 1
+        elif kind == "tool_cache":
+            self.stats.pop(run, None)
+            self.stats[run] = CacheStats.from_dict(event["stats"])
+        elif kind == "start":
+            if event["cacheprefix_events"] != VERSION:
+                raise StateError(f"events of version {event['cacheprefix_events']}, this one reads {VERSION}")
+            self.started[run] = float(event["at"])
+        elif kind == "end":
+            self.ended[run] = float(event["at"])
+
+    def _call(self, plain: Mapping[str, Any]) -> Call:
+        values = _known(Call, plain)
+        values["usage"] = usage_from_dict(plain["usage"])
+        values["verdict"] = Verdict(**_known(Verdict, plain["verdict"]))
+        values["profile"] = self._profile(str(plain["profile"]), str(plain["model"]))
+        return Call(**values)
+
+    def _profile(self, name: str, model: str) -> Profile:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CacheprefixProfileWarning)
+            return self.registry.profile_for(model, provider=name)
+
+
+def _known(kind: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that this version knows; a newer one may have written more."""
+    return {item.name: plain[item.name] for item in fields(kind) if item.name in plain}
+
+
+def is_event(line: bytes | str) -> bool:
+    """Whether a file that begins with this line is a session's event file."""
+    try:
+        first = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(first, Mapping) and first.get("type") == "start" and "cacheprefix_events" in first
