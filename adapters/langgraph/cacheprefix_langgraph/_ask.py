@@ -15,7 +15,8 @@ from cacheprefix import AbortHandle, ForkPolicy, Session
 from cacheprefix.errors import SetupError
 from cacheprefix.prompt import Api
 from cacheprefix.session import ForkResult
-from cacheprefix_langgraph._enter import model_name, with_union
+from cacheprefix_langgraph._bodies import model_name
+from cacheprefix_langgraph._enter import with_union
 from cacheprefix_langgraph._frame import Frame, thread_of
 from cacheprefix_langgraph._model import session_of
 from cacheprefix_langgraph._native import body_of, sender

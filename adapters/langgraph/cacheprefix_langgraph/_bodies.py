@@ -25,6 +25,9 @@ _ONE_STREAM = ("logprobs", "top_logprobs", "modalities", "audio", "response_form
 """Fields whose answers a stream puts together differently, or not at all."""
 
 
+_CLASSES = ("response_format", "text_format")
+"""Fields that hold a class where the SDK is to parse the answer into it."""
+
 _GEMINI = ("systemInstruction", "tools", "toolConfig", "cachedContent")
 
 
@@ -88,17 +91,27 @@ def likeness(
     return session.attempt("body", lambda: _generic(model, messages, kwargs), None)
 
 
-def named(payload: dict[str, Any], model: Any) -> dict[str, Any]:
-    """The payload with a model's name, which Azure leaves to the address."""
-    return payload if isinstance(payload.get("model"), str) else {**payload, "model": model_name(model)}
+def readable(payload: dict[str, Any], model: Any) -> dict[str, Any]:
+    """The payload as JSON has it: with the model's name, which Azure leaves to the address, and schemas of classes."""
+    changed: dict[str, Any] = {name: _schema(payload[name]) for name in _CLASSES if isinstance(payload.get(name), type)}
+    if not isinstance(payload.get("model"), str):
+        changed["model"] = model_name(model)
+    return {**payload, **changed} if changed else payload
 
 
 def as_sent(body: Mapping[str, Any], payload: Mapping[str, Any]) -> dict[str, Any]:
-    """``body`` without the name that ``named`` gave it."""
+    """``body`` with what ``readable`` changed as the class had it."""
+    undone = {name: payload[name] for name in _CLASSES if isinstance(payload.get(name), type)}
     if isinstance(payload.get("model"), str):
-        return body if isinstance(body, dict) else dict(body)
+        return {**body, **undone} if undone or not isinstance(body, dict) else body
     rest = {name: value for name, value in body.items() if name != "model"}
-    return {**rest, "model": payload["model"]} if "model" in payload else rest
+    return {**rest, **undone, **({"model": payload["model"]} if "model" in payload else {})}
+
+
+def _schema(kind: type) -> dict[str, Any]:
+    function = convert_to_openai_tool(kind, strict=True)["function"]
+    schema = {"name": function["name"], "schema": function["parameters"], "strict": True}
+    return {"type": "json_schema", "json_schema": schema}
 
 
 def _gemini(model: Any, base: Any, messages: Sequence[BaseMessage], stop: Any, kwargs: Mapping[str, Any]) -> Body:

@@ -15,7 +15,7 @@ from cacheprefix import Session
 from cacheprefix.prefix import FOLLOW, Pass
 from cacheprefix.prompt import Prompt
 from cacheprefix.session import Boundary, unmodified
-from cacheprefix_langgraph._bodies import Body, as_sent, likeness, named, own_body, shows_body
+from cacheprefix_langgraph._bodies import Body, as_sent, likeness, own_body, readable, shows_body
 from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten
 from cacheprefix_langgraph._prewarm import awarm, warm, warms
 from cacheprefix_langgraph._rewrite import boundary
@@ -125,7 +125,7 @@ def _session(model: Any, sending: Sending) -> Session:
 
 
 def _seen(body: Body, model: Any) -> dict[str, Any]:
-    return named(body.payload, model)
+    return readable(body.payload, model)
 
 
 def _boundary(model: Any, base: type[BaseChatModel], body: Body, sending: Sending) -> Boundary:

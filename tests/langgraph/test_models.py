@@ -1,0 +1,502 @@
+"""Every chat model class and every way LangChain dresses one up, as forks on the wire."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any
+
+import pytest
+from langchain.chat_models import init_chat_model
+from langchain_core.caches import InMemoryCache
+from langchain_core.globals import set_llm_cache
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import ConfigurableField
+from langchain_core.runnables.config import ContextThreadPoolExecutor
+from langchain_core.tools import tool
+from langchain_google_genai import ChatGoogleGenerativeAI
+from langchain_openai import AzureChatOpenAI
+from langgraph.graph import END, START, MessagesState, StateGraph
+from pydantic import BaseModel, Field
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.errors import SetupError
+from cacheprefix.prompt import ESTIMATE
+from cacheprefix.server import Fault, Reply, ToolCall
+from cacheprefix_langgraph import forked, wrap_model
+
+HANDBOOK = "The handbook says that every statement needs a source. " * 90
+ROLES = {"planner": "You plan.", "critic": "You criticise."}
+ASKED = [HumanMessage("Please begin.", id="h")]
+
+
+class Grade(BaseModel):
+    """A grade for a text."""
+
+    score: int = Field(description="0 to 10")
+
+
+def team(session, call, *, later=False):
+    """Two roles in a row that each ``call`` their model with their own system message."""
+    graph = StateGraph(MessagesState)
+    previous = START
+    for role, text in ROLES.items():
+
+        def node(state, text=text):
+            """One role's node."""
+            call([SystemMessage(text), *state["messages"]])
+
+        async def anode(state, text=text):
+            """One role's node, as a coroutine."""
+            await call([SystemMessage(text), *state["messages"]])
+
+        graph.add_node(role, forked(session, role=role)(anode if later else node))
+        graph.add_edge(previous, role)
+        previous = role
+    return graph.compile()
+
+
+def lane(prompt):
+    """The settings that might part two prompts."""
+    return {name: value for name, value in prompt.settings.items() if not name.startswith("stream")}
+
+
+def shared_alike(prompts):
+    """Whether two prompts are equal but for the last section of each."""
+    first, second = prompts
+    return first.sections[:-1] == second.sections[: len(first.sections) - 1] and first.sections != second.sections
+
+
+# ------------------------------------------------------------------ classes
+
+
+@pytest.fixture(params=["chat", "responses"])
+def azure(request, servers):
+    """A server, and a function that makes a model of an Azure deployment that names no model."""
+    provider = servers("auto")
+
+    def make():
+        return AzureChatOpenAI(
+            azure_endpoint=provider.url,
+            azure_deployment="gpt-5.6",
+            api_version="2025-03-01-preview",
+            api_key="k",
+            max_retries=0,
+            use_responses_api=request.param == "responses",
+        )
+
+    return provider, make
+
+
+def test_an_azure_deployment_shares_like_openai(azure):
+    """The body gets its marks; the deployment stays where the class had put it."""
+    provider, make = azure
+    make().invoke(ASKED)
+    plain = provider.requests[0].json
+    session = Session(SharedPrefix(system=HANDBOOK), counter=ESTIMATE)
+    team(session, wrap_model(make(), session).invoke).invoke({"messages": ASKED})
+    _, first, second = provider.requests
+    assert shared_alike([first.prompt, second.prompt])
+    assert second.outcome.read_tokens >= 1_200
+    assert [call.verdict.cause for call in session.calls] == ["cold_start", "hit"]
+    assert first.json.get("model") == plain.get("model")
+    assert not session.failures
+
+
+@pytest.fixture
+def gemini(servers):
+    """A server, and a function that makes a Gemini model."""
+    provider = servers("auto")
+
+    def make(**options):
+        return ChatGoogleGenerativeAI(
+            model="gemini-2.5-flash", google_api_key="k", base_url=provider.url, max_retries=1, **options
+        )
+
+    return provider, make
+
+
+@pytest.mark.parametrize("how", ["invoke", "stream", "ainvoke"])
+def test_gemini_shares_at_the_level_of_messages_and_is_measured(gemini, how):
+    """Its class shows no body that could be marked, and its cache takes no marks."""
+    provider, make = gemini
+    session = Session(SharedPrefix(system=HANDBOOK, tools=[look_up]), counter=ESTIMATE)
+    model = wrap_model(make(), session)
+    if how == "ainvoke":
+        asyncio.run(team(session, model.ainvoke, later=True).ainvoke({"messages": ASKED}))
+    else:
+        call = model.invoke if how == "invoke" else lambda given: list(model.stream(given))
+        team(session, call).invoke({"messages": ASKED})
+    first, second = provider.requests
+    assert shared_alike([first.prompt, second.prompt])
+    assert second.outcome.read_tokens >= 1_200
+    assert [call.usage.cache_read_tokens for call in session.calls] == [0, second.outcome.read_tokens]
+    assert [call.input_tokens for call in session.calls] == [first.outcome.input_tokens, second.outcome.input_tokens]
+    assert sum("takes no marks" in note for note in session.report().notes) == 1
+
+
+def test_observing_gemini_changes_no_byte(gemini):
+    """And every call is counted under its role."""
+    provider, make = gemini
+    session = Session(SharedPrefix(system=HANDBOOK), counter=ESTIMATE, mode="observe")
+    for model in (make(), wrap_model(make(), session)):
+        team(session, model.bind_tools([look_up]).invoke).invoke({"messages": ASKED})
+    bodies = [record.body for record in provider.requests]
+    assert bodies[2:] == bodies[:2]
+    assert [call.agent for call in session.calls] == list(ROLES)
+
+
+class Parrot(BaseChatModel):
+    """A chat model of the user's own."""
+
+    heard: list[Any] = Field(default_factory=list)
+
+    @property
+    def _llm_type(self):
+        return "parrot"
+
+    def _generate(self, messages, stop=None, run_manager=None, **kwargs):
+        self.heard.append(messages)
+        usage = {"input_tokens": 10, "output_tokens": 1, "total_tokens": 11}
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("Squawk.", usage_metadata=usage))])
+
+
+@tool
+def look_up(word: str) -> str:
+    """Look a word up."""
+    return word
+
+
+def test_any_model_shares_its_messages_and_what_is_lost_is_said_once():
+    """Also one that binds no tools, and whose rules nobody knows."""
+    session = Session(SharedPrefix(system=HANDBOOK, tools=[look_up]), counter=ESTIMATE, provider="openai")
+    model = wrap_model(Parrot(), session)
+    team(session, model.invoke).invoke({"messages": ASKED})
+    first, second = ([message.text for message in heard] for heard in model.heard)
+    assert first[:2] == second[:2] == [HANDBOOK, "Please begin."]
+    assert "You plan." in first[2]
+    assert "You criticise." in second[2]
+    assert len(session.calls) == 2
+    assert not session.failures
+    assert sum("no breakpoints" in note for note in session.report().notes) == 1
+
+
+def test_siblings_of_a_model_that_cannot_stream_still_follow_their_leader():
+    """The leader is not streamed; the others go when it has answered."""
+    session = Session(SharedPrefix(system=HANDBOOK), counter=ESTIMATE, provider="openai")
+    model = wrap_model(Parrot(), session)
+
+    @forked(session, role="worker")
+    def worker(state):
+        return [message.text for message in model.batch([[SystemMessage(f"You are {n}."), *ASKED] for n in range(3)])]
+
+    assert worker({"messages": ASKED}) == ["Squawk."] * 3
+
+
+# ------------------------------------------------------------------ bindings
+
+
+def test_a_role_with_its_own_tools_sends_the_union_and_is_kept_to_its_own(bench):
+    """The array is the same for all; what a role may use is said where that does not touch the cache."""
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+    read, run = bench.tools
+    bound = {"planner": model.bind_tools([read]), "critic": model.bind_tools([run])}
+    for role, text in ROLES.items():
+
+        @forked(session, role=role)
+        def node(state, role=role, text=text):
+            bound[role].invoke([SystemMessage(text), *state["messages"]])
+
+        node({"messages": ASKED})
+    first, second = bench.prompts()
+    assert first.tier("tools") == second.tier("tools")
+    assert len(first.tier("tools")) == 2
+    assert shared_alike([first, second])
+    if bench.api == "anthropic":
+        assert "read_file" in first.sections[-1].text
+        assert "tool_choice" not in first.settings
+    else:
+        assert "read_file" in first.settings["tool_choice"]
+        assert "run_tests" not in first.settings["tool_choice"]
+    assert bench.provider.requests[1].outcome.read_tokens >= 1_200
+
+
+METHODS = {
+    "openai-chat": ["json_schema", "function_calling", "json_mode"],
+    "openai-responses": ["json_schema", "function_calling", "json_mode"],
+    "anthropic": ["json_schema", "function_calling"],
+}
+
+
+@pytest.mark.parametrize("method", ["json_schema", "function_calling", "json_mode"])
+@pytest.mark.parametrize("raw", [False, True], ids=["parsed", "raw"])
+def test_structured_output_is_what_it_was(bench, method, raw):
+    """Both roles get their grade; with function calling their tools and system text are shared too."""
+    if method not in METHODS[bench.kind]:
+        pytest.skip(f"{bench.kind} has no {method}")
+    text = '{"score": 7}'
+    calls = (ToolCall("Grade", {"score": 7}),) if method == "function_calling" else ()
+    bench.script(lambda request: Reply("" if calls else text, tool_calls=calls))
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session).with_structured_output(Grade, method=method, include_raw=raw)
+    found = []
+    team(session, lambda given: found.append(model.invoke([*given, HumanMessage("Answer in JSON.")]))).invoke(
+        {"messages": ASKED}
+    )
+    assert [one["parsed"] if raw else one for one in found] == [Grade(score=7)] * 2
+    first, second = bench.prompts()
+    assert first.sections[:-2] == second.sections[:-2]
+    assert lane(first) == lane(second)
+    assert bench.provider.requests[1].outcome.read_tokens >= 1_000
+    assert not session.failures
+
+
+def test_a_strict_tool_stays_strict_inside_the_union(bench):
+    """A looser schema would change the answers."""
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+    bound = model.bind_tools(bench.tools, strict=True)
+
+    @forked(session, role="planner")
+    def planner(state):
+        bound.invoke([SystemMessage("You plan."), *state["messages"]])
+
+    planner({"messages": ASKED})
+    (prompt,) = bench.prompts()
+    assert all(b'"strict":true' in section.data for section in prompt.tier("tools"))
+
+
+def test_a_retry_sends_the_same_fork_again(bench):
+    """The first attempt fails on the wire; the second has the same bytes."""
+    bench.script([Reply(fault=Fault(status=500)), Reply("fine")])
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session).with_retry(stop_after_attempt=2, wait_exponential_jitter=False)
+    answers = []
+
+    @forked(session, role="planner")
+    def planner(state):
+        answers.append(model.invoke([SystemMessage("You plan."), *state["messages"]]).text)
+
+    planner({"messages": ASKED})
+    assert answers == ["fine"]
+    first, second = bench.prompts()
+    assert first.sections == second.sections
+    assert len(session.calls) == 1
+
+
+def test_a_fallback_carries_the_same_fork(bench):
+    """Each model of the chain is wrapped; the second one is asked what the first one was."""
+    bench.script(lambda request: Reply(fault=Fault(status=500)) if request.index == 0 else Reply("fine"))
+    session = bench.session(HANDBOOK)
+    other = "claude-opus-4-8" if bench.api == "anthropic" else "gpt-5.6-mini"
+    model = wrap_model(bench.model(), session).with_fallbacks([wrap_model(bench.model(model=other), session)])
+
+    @forked(session, role="planner")
+    def planner(state):
+        return model.invoke([SystemMessage("You plan."), *state["messages"]]).text
+
+    assert planner({"messages": ASKED}) == "fine"
+    first, second = bench.prompts()
+    assert (first.model, second.model) != (second.model, first.model)
+    assert [s.data for s in first.sections] == [s.data for s in second.sections]
+
+
+def test_configured_fields_make_models_of_the_same_session(bench):
+    """LangChain makes such a model anew from its class and fields for each run."""
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session).configurable_fields(max_tokens=ConfigurableField("length"))
+
+    @forked(session, role="planner")
+    def planner(state, config):
+        return model.invoke([SystemMessage("You plan."), *state["messages"]], config)
+
+    planner({"messages": ASKED}, {"configurable": {"length": 77}})
+    planner({"messages": ASKED}, {})
+    first, second = bench.prompts()
+    assert "77" in first.settings.values()
+    assert "77" not in second.settings.values()
+    assert first.sections == second.sections
+    assert "You plan." in first.sections[-1].text
+    assert len(session.calls) == 2
+
+
+def test_configured_alternatives_are_wrapped_too(bench):
+    """Whichever model the run chooses is a fork."""
+    session = bench.session(HANDBOOK)
+    other = "claude-opus-4-8" if bench.api == "anthropic" else "gpt-5.6-mini"
+    model = wrap_model(bench.model(), session).configurable_alternatives(
+        ConfigurableField("which"), small=bench.model(model=other)
+    )
+
+    @forked(session, role="planner")
+    def planner(state, config):
+        return model.invoke([SystemMessage("You plan."), *state["messages"]], config)
+
+    for which in ("default", "small"):
+        planner({"messages": ASKED}, {"configurable": {"which": which}})
+    first, second = bench.prompts()
+    assert second.model == other
+    assert [s.data for s in first.sections] == [s.data for s in second.sections]
+
+
+@pytest.mark.parametrize("bound", [False, True], ids=["bare", "with-tools"])
+def test_what_init_chat_model_leaves_open_is_wrapped_when_it_is_made(bench, bound):
+    """Also behind operations that were queued before the model existed."""
+    name = "anthropic" if bench.api == "anthropic" else "openai"
+    url = bench.provider.anthropic_base_url if name == "anthropic" else bench.provider.openai_base_url
+    session = bench.session(HANDBOOK)
+    options = {"use_responses_api": True} if bench.kind == "openai-responses" else {}
+    open_model = init_chat_model(
+        model_provider=name, base_url=url, api_key="k", configurable_fields=("model",), **options
+    )
+    model = wrap_model(open_model, session)
+    if bound:
+        model = model.bind_tools(bench.tools)
+    model = model.with_config(tags=["mine"])
+    which = "claude-sonnet-4-6" if name == "anthropic" else "gpt-5.6"
+    config = {"configurable": {"model": which}}
+    team(session, lambda given: model.invoke(given, config)).invoke({"messages": ASKED})
+    first, second = bench.prompts()
+    assert first.model == which
+    assert shared_alike([first, second])
+    assert len(session.calls) == 2
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["batch", "abatch"])
+def test_a_batch_inside_a_node_is_forked_and_follows_one_leader(bench, later):
+    """Three questions at once on a cold prefix: one writes, two read."""
+    bench.slow(0.03)
+    session = bench.session(HANDBOOK * 2)
+    model = wrap_model(bench.model(), session)
+    given = [[SystemMessage("You plan."), *ASKED, HumanMessage(f"Step {n}?")] for n in range(3)]
+
+    @forked(session, role="planner")
+    def planner(state):
+        return model.batch(given)
+
+    @forked(session, role="planner")
+    async def aplanner(state):
+        return await model.abatch(given)
+
+    state = {"messages": ASKED}
+    answers = asyncio.run(aplanner(state)) if later else planner(state)
+    assert len(answers) == 3
+    assert sorted(record.outcome.read_tokens > 0 for record in bench.provider.requests) == [False, True, True]
+
+
+def test_langchains_answer_cache_never_hands_one_roles_answer_to_another(bench):
+    """The cache key is what is sent: the same role is answered from the cache, another is not."""
+    bench.script(lambda request: Reply(f"answer {request.index}"))
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+    answers = []
+
+    def ask(role):
+        """One call of a role."""
+        node = forked(session, role=role)(
+            lambda state: answers.append(model.invoke([SystemMessage("You think."), *state["messages"]]).text)
+        )
+        node({"messages": ASKED})
+
+    set_llm_cache(InMemoryCache())
+    try:
+        for role in ("planner", "critic", "planner", "critic"):
+            ask(role)
+    finally:
+        set_llm_cache(None)
+    assert answers == ["answer 0", "answer 1", "answer 0", "answer 1"]
+    assert len(session.calls) == len(bench.provider.requests) == 2
+
+
+def test_a_leader_whose_answers_a_stream_would_change_is_not_streamed(servers):
+    """Several choices come in one piece or not at all."""
+    from tests.langgraph.conftest import Bench
+
+    bench = Bench("openai-chat", servers("openai-5.6"))
+    session = bench.session(HANDBOOK * 2)
+    model = wrap_model(bench.model(), session).bind(n=2)
+    forked(session, role="planner")(lambda state: model.invoke([SystemMessage("You plan."), *ASKED]))(
+        {"messages": ASKED}
+    )
+    body = bench.provider.requests[0].json
+    assert body["n"] == 2
+    assert not body.get("stream")
+
+
+def test_streaming_that_the_user_disabled_stays_disabled(bench):
+    """Also for the leader of a cold prefix."""
+    session = bench.session(HANDBOOK * 2)
+    model = wrap_model(bench.model(disable_streaming=True), session)
+    forked(session, role="planner")(lambda state: model.invoke([SystemMessage("You plan."), *ASKED]))(
+        {"messages": ASKED}
+    )
+    assert not bench.provider.requests[0].json.get("stream")
+
+
+# ------------------------------------------------------------------ outside of forks
+
+
+def test_a_plain_thread_pool_inside_a_node_is_named(bench):
+    """It loses the fork; LangChain's own pool and a copied context keep it."""
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+    given = [SystemMessage("You plan."), *ASKED]
+
+    def planner(state):
+        with ContextThreadPoolExecutor(1) as pool:
+            pool.submit(model.invoke, given).result()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(copy_context().run, model.invoke, given).result()
+            pool.submit(model.invoke, given).result()
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("planner", forked(session)(planner))
+    graph.add_edge(START, "planner")
+    graph.add_edge("planner", END)
+    with pytest.warns(UserWarning, match="thread pool that knows of no fork"):
+        graph.compile().invoke({"messages": ASKED})
+    first, second, third = bench.prompts()
+    assert first.sections == second.sections
+    assert [s.text for s in third.sections] == ["You plan.", "Please begin."]
+
+
+def test_what_is_no_chat_model_is_refused_by_name():
+    """The error says what to do instead."""
+    with pytest.raises(SetupError, match=r"found \w+; wrap the model first"):
+        wrap_model(Parrot().bind(stop=["x"]))
+
+
+# ------------------------------------------------------------------ one call at a time
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_limit_of_one_tool_call_is_kept_without_leaving_the_lane(bench, later):
+    """A supervisor binds it and its workers do not; two calls in an answer become the first one."""
+    twice = (ToolCall("read_file", {"path": "a"}, id="c1"), ToolCall("run_tests", {}, id="c2"))
+    bench.script(lambda request: Reply("Both.", tool_calls=twice))
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+    boss, worker = model.bind_tools(bench.tools, parallel_tool_calls=False), model.bind_tools(bench.tools)
+    answers = []
+
+    @forked(session, role="boss")
+    def lead(state):
+        given = [SystemMessage("You lead."), *ASKED]
+        answers.append(asyncio.run(boss.ainvoke(given)) if later else boss.invoke(given))
+
+    @forked(session, role="worker")
+    def work(state):
+        answers.append(worker.invoke([SystemMessage("You work."), *ASKED]))
+
+    lead({"messages": ASKED})
+    work({"messages": ASKED})
+    first, second = bench.prompts()
+    assert lane(first) == lane(second)
+    assert shared_alike([first, second])
+    assert "at most one tool" in first.sections[-1].text
+    assert [call["id"] for call in answers[0].tool_calls] == ["c1"]
+    assert len(answers[1].tool_calls) == 2
+    assert "c2" not in str(answers[0].content)
+    assert bench.provider.requests[1].outcome.read_tokens >= 1_200
