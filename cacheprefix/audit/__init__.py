@@ -1,5 +1,6 @@
 """Request logs read and judged: what the cache did on every call, what broke it, what it cost, what it could cost."""
 
+from cacheprefix.audit._arrivals import arrivals
 from cacheprefix.audit._calls import CallRow
 from cacheprefix.audit._output import VERSION, totals_of, write_json
 from cacheprefix.audit._previous import PreviousRequestRule
@@ -25,6 +26,7 @@ __all__ = [
     "Saving",
     "Sum",
     "Totals",
+    "arrivals",
     "audit",
     "records",
     "seconds",

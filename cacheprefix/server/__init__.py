@@ -1,6 +1,7 @@
 """A simulated provider: the cache rules of a profile interpreted, and put on HTTP."""
 
 from cacheprefix.server._engine import ProviderCache, Serving
+from cacheprefix.server._fleet import Arrival, Outcome, Routing, Setting, play
 from cacheprefix.server._latency import Latency
 from cacheprefix.server._outcome import CacheOutcome, RefusedError
 from cacheprefix.server._provider import SimulatedProvider
@@ -22,25 +23,30 @@ from cacheprefix.server._script import (
 from cacheprefix.server._simulator import Simulator
 
 __all__ = [
+    "Arrival",
     "Asked",
     "CacheOutcome",
     "Echo",
     "Fault",
     "Latency",
     "Log",
+    "Outcome",
     "ProviderCache",
     "Queue",
     "Record",
     "RefusedError",
     "Reply",
     "Request",
+    "Routing",
     "Rule",
     "Rules",
     "Script",
     "Serving",
+    "Setting",
     "SimulatedProvider",
     "Simulator",
     "ToolCall",
     "fill",
+    "play",
     "sample",
 ]
