@@ -5,6 +5,7 @@ CrewAI takes many seconds to import: it is imported here once, before warnings b
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from cacheprefix.server import SimulatedProvider
 OPENAI_MODEL = "gpt-5-2025-08-07"
 ANTHROPIC_MODEL = "anthropic/claude-sonnet-4-5-20250929"
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
 
 Provide = Callable[..., SimulatedProvider]
 NewLLM = Callable[..., Any]
@@ -46,6 +48,24 @@ def provide() -> Iterator[Provide]:
 
     yield start
     for provider in started:
+        provider.stop()
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Provide]:
+    """``servers(rules, script)`` gives a module's one provider of a rule set, emptied and with this script."""
+    started: dict[str, SimulatedProvider] = {}
+
+    def give(rules: str = "openai", script: Any = None) -> SimulatedProvider:
+        provider = started.get(rules)
+        if provider is None:
+            provider = started[rules] = SimulatedProvider(rules).start()
+        provider.simulator.script = script if script is not None else crewai_workloads.CrewModel()
+        provider.reset()
+        return provider
+
+    yield give
+    for provider in started.values():
         provider.stop()
 
 

@@ -10,11 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cacheprefix_crewai._ask import ask
     from cacheprefix_crewai._events import cache_event
     from cacheprefix_crewai._install import Installation, callback, install, session_of, uninstall
 
 _HOMES = {
     "Installation": "_install",
+    "ask": "_ask",
     "cache_event": "_events",
     "callback": "_install",
     "install": "_install",
@@ -22,7 +24,7 @@ _HOMES = {
     "uninstall": "_install",
 }
 
-__all__ = ["Installation", "cache_event", "callback", "install", "session_of", "uninstall"]
+__all__ = ["Installation", "ask", "cache_event", "callback", "install", "session_of", "uninstall"]
 
 
 def __getattr__(name: str) -> object:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from cacheprefix.prefix import Pass
 from cacheprefix_crewai._budget import shorten
 from cacheprefix_crewai._frame import BREAKPOINT, Frame, Opening, opening_of
+from cacheprefix_crewai._history import Execution, compact_now
 from cacheprefix_crewai._settle import settle
+from cacheprefix_crewai._volatile import Volatile, VolatileRole
 
 if TYPE_CHECKING:
     from cacheprefix import Call, Session
@@ -40,6 +42,8 @@ class Options:
     declared: bool = False
     """The user gave a shared system text, so every agent's request carries it."""
     gate: bool = True
+    volatile: Volatile | None = None
+    volatile_role: VolatileRole = "user"
 
 
 @dataclass
@@ -62,10 +66,14 @@ class Binding:
     sent: set[tuple[str, bytes]] = field(default_factory=set)
     """(model, digest) of shared parts and tool lists that requests carried."""
     tasks: OrderedDict[int, tuple[str, Call]] = field(default_factory=OrderedDict)
+    newest: Execution | None = None
+    """The run whose request was answered last."""
 
     def __post_init__(self) -> None:
         self.lock = threading.RLock()
         self._frames: OrderedDict[tuple[str, bytes], Frame] = OrderedDict()
+        self._stale: OrderedDict[int, list[Any]] = OrderedDict()
+        self._executions: OrderedDict[tuple[bytes, int], Execution] = OrderedDict()
         self._gate = self.session.new_gate()
         self._warm: dict[bytes, float] = {}
 
@@ -103,6 +111,17 @@ class Binding:
                 self._frames.popitem(last=False)
             return frame
 
+    def began(self, crew: Any) -> None:
+        """A run starts: what its tasks hold of an earlier one is none of its outputs."""
+        with self.lock:
+            self._stale[id(crew)] = [task.output for task in crew.tasks if task.output is not None]
+            if len(self._stale) > _KEEP_FRAMES:
+                self._stale.popitem(last=False)
+
+    def finished(self, crew: Any, task: Any) -> bool:
+        """Whether a task has its output in the run under way."""
+        return task.output is not None and not any(task.output is old for old in self._stale.get(id(crew), ()))
+
     def remember_text(self, opening: Opening) -> list[str]:
         """Earlier task texts of agents that run without a crew; takes this one in."""
         earlier = list(self.texts.values())
@@ -114,6 +133,32 @@ class Binding:
     def shortened(self, messages: list[Any], model: str) -> list[Any]:
         """The messages with large tool results cut to the session's budget, decided once and replayed."""
         return shorten(self.session, self.conversation, messages, model)
+
+    def execution(self, digest: bytes, agent: Any, *, first: bool) -> Execution:
+        """The run of a task that a request belongs to. Without an ``agent``, the newest with this opening."""
+        key = (digest, id(agent))
+        with self.lock:
+            if agent is None:
+                key = next((known for known in reversed(self._executions) if known[0] == digest), key)
+            found = self._executions.get(key)
+            if found is None or first:
+                found = Execution(self.session.conversation(self.conversation).fork())
+                self._executions[key] = found
+            self._executions.move_to_end(key)
+            if len(self._executions) > _KEEP_FRAMES:
+                self._executions.popitem(last=False)
+            return found
+
+    def halved(self, model: str, messages: Sequence[Mapping[str, Any]]) -> bool:
+        """Shorten a history that the provider refused; the request that follows replays what was decided."""
+        opening = opening_of(messages)
+        frame = None if opening is None else self._frames.get((model, opening.digest))
+        if frame is None:
+            return False
+        execution = self.execution(frame.opening.digest, None, first=False)
+        laid = self.shortened(frame.messages(messages), model) if frame.forked else list(messages)
+        head = frame.head if frame.forked else frame.opening.rest
+        return compact_now(self.session, execution, laid, head, model)
 
     def enter(self, key: bytes) -> Pass | None:
         """Lead on a cold shared part or wait until its leader has begun to answer; None where it is warm."""

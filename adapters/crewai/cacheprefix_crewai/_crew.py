@@ -118,7 +118,10 @@ def _aran(base: type, name: str) -> Any:
 
 def _next_run(crew: Any, name: str) -> None:
     binding = binding_of(crew)
-    if binding is not None and name in ("kickoff", "akickoff"):
+    if binding is None or name not in ("kickoff", "akickoff", "replay"):
+        return
+    binding.session.attempt("kickoff", lambda: binding.began(crew), None)
+    if name != "replay":
         with binding.lock:
             binding.runs_left = max(0, binding.runs_left - 1)
         new_turn(binding, crew)

@@ -53,6 +53,11 @@ class Frame:
     text_mode: bool = False
 
     @property
+    def head(self) -> int:
+        """Messages before the tool loop: the system text, the log, the role with its task."""
+        return 2 + len(self.log)
+
+    @property
     def key(self) -> bytes:
         """The same for all frames that share their whole cached part."""
         state = blake2b(self.system.encode("utf-8", "surrogatepass"), digest_size=16)

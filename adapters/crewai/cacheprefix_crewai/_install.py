@@ -17,6 +17,7 @@ from cacheprefix_crewai._crew import is_swapped, swap_crew, unswap_crew
 from cacheprefix_crewai._llm import swap, unswap
 from cacheprefix_crewai._toolcache import cache_tools
 from cacheprefix_crewai._tools import adopt, schemas
+from cacheprefix_crewai._volatile import Volatile, VolatileRole
 
 SYSTEM = (
     "You are one of several specialists who work on the same material. "
@@ -75,13 +76,16 @@ def install(
     shared_inputs: Iterable[str] | None = None,
     shared_context: str = "",
     gate: bool = True,
+    volatile: Volatile | None = None,
+    volatile_role: VolatileRole = "user",
 ) -> Installation:
     """Make the agents of a crew send forks of one shared prefix, until ``undo()`` or the end of a ``with``.
 
     ``target`` is a crew, an instance of a ``@CrewBase`` class, an agent, or a list of agents (those of a flow).
     Inputs of at least 200 characters that two tasks contain stand once in the shared part; ``shared_inputs``
     names them instead. ``shared_context`` is a text that the prompts of a flow's agents contain. ``gate=False``
-    lets tasks that start together all write the shared part.
+    lets tasks that start together all write the shared part. ``volatile`` gives texts by name for each request
+    (time, retrieval); they stand behind everything cached, under ``volatile_role``, and nothing keeps them.
 
     Installing again with the same session gives the installation there is; with another session it is replaced.
     Raises ``SetupError`` for anything else. Nothing global changes; models are changed in place and restored.
@@ -97,7 +101,8 @@ def install(
         Installation(target, known).undo()
     session = session or Session()
     declared = bool(session.prefix.text) and session.prefix.system != SYSTEM
-    options = Options(None if shared_inputs is None else tuple(shared_inputs), shared_context, declared, gate)
+    inputs = None if shared_inputs is None else tuple(shared_inputs)
+    options = Options(inputs, shared_context, declared, gate, volatile, volatile_role)
     binding = Binding(session, options, _conversation(crew, agents))
     if session.mode == "fork":
         session.adopt_system(SYSTEM)
@@ -143,9 +148,14 @@ def callback(session: Session | None = None, **options: Any) -> Callable[[Any], 
 
 def session_of(target: Any) -> Session | None:
     """The session of an installed crew or agent; None when it is not installed."""
-    crew, agents = _resolved(target)
-    found = next((one for each in (crew, *agents) if (one := binding_of(each)) is not None), None)
+    found = binding_on(target)
     return None if found is None else found.session
+
+
+def binding_on(target: Any) -> Binding | None:
+    """What is installed on a crew or on one of its agents; None without."""
+    crew, agents = _resolved(target)
+    return next((one for each in (crew, *agents) if (one := binding_of(each)) is not None), None)
 
 
 def bind_copy(binding: Binding, crew: Any) -> None:
@@ -198,6 +208,7 @@ def _conversation(crew: Any, agents: Sequence[Any]) -> str:
 
 def _bind_crew(binding: Binding, crew: Any, *, copy: bool = False) -> None:
     vars(crew)[KEY] = binding
+    binding.began(crew)
     if not is_swapped(crew):
         swap_crew(crew)
         if not copy:

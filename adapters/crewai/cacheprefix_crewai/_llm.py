@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix_crewai._binding import KEY, Binding, Owners, binding_for
+from cacheprefix_crewai._history import limits
 from cacheprefix_crewai._sending import Sending
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ _KINDS: Mapping[str, str] = {
     "crewai.llms.providers.anthropic.completion": "anthropic",
     "crewai.llm": "litellm",
 }
+_DEFERRED = 0.25
+"""Share of the window above which CrewAI moves a tool result to a file (crewai 1.15.30, base_llm.py)."""
 _USAGE = ("_extract_openai_token_usage", "_extract_responses_token_usage", "_extract_anthropic_token_usage")
 
 
@@ -108,7 +111,7 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
                 raise
             finally:
                 SENDING.reset(token)
-            sending.answered()
+            sending.answered(result)
             again = sending.refused(result, messages, tools)
             if again is None:
                 return result
@@ -138,7 +141,7 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
                 raise
             finally:
                 SENDING.reset(token)
-            sending.answered()
+            sending.answered(result)
             again = sending.refused(result, messages, tools)
             if again is None:
                 return result
@@ -174,6 +177,30 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
             sending.reported(usage_data, exact=kind == "litellm")
         return base._track_token_usage_internal(self, usage_data)
 
+    def is_context_window_overflowing_threshold(
+        self: Any, messages: Any, tools: Any = None, response_model: Any = None
+    ) -> Any:
+        # The session bounds this history itself; CrewAI would upload it once more, to have it counted.
+        if _bounding(self) is not None:
+            return False
+        return base.is_context_window_overflowing_threshold(self, messages, tools, response_model)
+
+    def is_tool_result_overflowing_threshold(self: Any, tool_result: Any) -> Any:
+        binding = binding_for(self, None)
+        if binding is None or not binding.rewrites or binding.session.budget is None:
+            return base.is_tool_result_overflowing_threshold(self, tool_result)
+        tokens = binding.session.count(str(tool_result), str(self.model))
+        return tokens > self.get_context_window_size() * _DEFERRED, tokens
+
+    def summarize_messages(self: Any, messages: Any, callbacks: Any, verbose: Any = True) -> Any:  # noqa: FBT002
+        binding = _bounding(self)
+        model = str(getattr(self, "model", ""))
+        if binding is not None and binding.session.attempt(
+            "compaction", lambda: binding.halved(model, messages), otherwise=False
+        ):
+            return None
+        return base.summarize_messages(self, messages, callbacks, verbose)
+
     def _emit_stream_chunk_event(self: Any, *args: Any, **kwargs: Any) -> Any:
         sending = SENDING.get()
         if sending is not None:
@@ -187,6 +214,9 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
         _prepare_responses_params,
         _track_token_usage_internal,
         _emit_stream_chunk_event,
+        is_context_window_overflowing_threshold,
+        is_tool_result_overflowing_threshold,
+        summarize_messages,
     ):
         if hasattr(base, function.__name__):
             own[function.__name__] = function
@@ -194,6 +224,12 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
         if hasattr(base, name):
             own[name] = _watched(base, name)
     return type(base)(base.__name__, (base,), own)
+
+
+def _bounding(llm: Any) -> Binding | None:
+    """The binding whose session bounds the histories of this model's requests."""
+    binding = binding_for(llm, None)
+    return binding if binding is not None and binding.rewrites and limits(binding.session) else None
 
 
 def _begun(llm: Any, params: Any, api: Api, original: Any) -> Any:

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any
 from cacheprefix.prompt import Api, Prompt
 from cacheprefix_crewai._events import announce
 from cacheprefix_crewai._frame import Frame, unmarked
+from cacheprefix_crewai._history import Execution, condensed, limits
 from cacheprefix_crewai._tools import Offer, foreign_call, name_of, offer, with_choice
+from cacheprefix_crewai._volatile import volatile_text, with_volatile
 
 if TYPE_CHECKING:
+    from cacheprefix import Conversation
     from cacheprefix.prefix import Pass
     from cacheprefix.session import Turn
     from cacheprefix_crewai._binding import Binding
 
+_MARK = "prompt_cache_breakpoint"
 _REFUSAL = (
     "Tools are not available here: none of your calls was run. Answer now, in text, with what you know already."
 )
@@ -40,6 +44,9 @@ class Sending:
     offer: Offer | None = None
     executor: bool = False
     """Whether an agent's executor asks; helpers are measured and left alone."""
+    execution: Execution | None = None
+    """The run of the task that asks; None for helpers."""
+    volatile: str = ""
     key: bytes = b""
     passed: Pass | None = None
     turn: Turn | None = None
@@ -75,10 +82,17 @@ class Sending:
 
             return plain if from_agent is not None or RUN.get() is binding else None
         plain.frame, plain.agent, plain.task, plain.executor = frame, frame.role, frame.task, True
-        if not frame.forked or response_model is not None or not binding.rewrites:
-            plain.messages = _clean(plain, messages)
+        first = len(messages) <= frame.opening.rest
+        plain.execution = session.attempt(
+            "layout", lambda: binding.execution(frame.opening.digest, from_agent, first=first), None
+        )
+        if not binding.rewrites:
             return plain
-        return session.attempt("layout", lambda: plain._laid_out(model, messages, tools, from_agent), plain)
+        if not frame.forked or response_model is not None:
+            plain.messages = _clean(plain, messages)
+            return plain if response_model is not None else plain._bounded(model, frame.opening.rest)
+        laid = session.attempt("layout", lambda: plain._laid_out(model, messages, tools, from_agent), plain)
+        return laid._bounded(model, frame.opening.rest if laid is plain else frame.head)
 
     def _laid_out(self, model: str, messages: Sequence[Any], tools: Any, from_agent: Any) -> Sending:
         frame = self.frame
@@ -96,6 +110,15 @@ class Sending:
         laid.messages = self.binding.shortened(laid.messages, model)
         laid.key = frame.key + model.encode() + b"".join(name_of(tool).encode() for tool in offered.tools or ())
         return laid
+
+    def _bounded(self, model: str, head: int) -> Sending:
+        """This request within the session's limits, with what is volatile. Raises ``BudgetError`` as they do."""
+        session, execution = self.binding.session, self.execution
+        self.volatile = volatile_text(session, self.binding.options.volatile)
+        if execution is not None and limits(session):
+            beside = session.count(self.volatile, model) if self.volatile else 0
+            self.messages = condensed(session, execution, self.messages, head, self.tools, model, beside)
+        return self
 
     # ------------------------------------------------------------------ the gate
 
@@ -125,19 +148,25 @@ class Sending:
         session, frame = self.binding.session, self.frame
         forked = self.offer is not None and frame is not None
         body = with_choice(params, self.offer.choice, api) if self.offer is not None else params
+        held: str | Conversation = self.binding.conversation
+        if self.execution is not None:
+            self.execution.llm, self.execution.api, self.execution.body = self.llm, api, body
+            self.execution.agent, self.execution.answer = self.agent, ""
+            held = self.execution.conversation
         self.turn = session.begin(
             body,
             api,
             agent=self.agent,
-            conversation=self.binding.conversation,
+            conversation=held,
             boundary=frame.boundary if forked and frame is not None else None,
             original=self._unmodified(api, original) if forked else None,
             rewrite=self.executor and self.binding.rewrites,
         )
         sent = self.turn.body
-        if sent is params:
+        if sent is params and not self.volatile:
             return params
-        return _for_litellm(dict(sent)) if api == "openai-chat" and _is_claude(self.llm) else dict(sent)
+        done = for_litellm(dict(sent)) if api == "openai-chat" and is_claude(self.llm) else dict(sent)
+        return with_volatile(done, api, self.volatile, self.binding.options.volatile_role)
 
     def _unmodified(self, api: Api, original: Callable[[Any, Any], Any]) -> Callable[[Prompt], Prompt | None]:
         def rebuilt(_: Prompt) -> Prompt | None:
@@ -157,9 +186,12 @@ class Sending:
         if usage is not None and (exact or self.usage is None):
             self.usage = usage
 
-    def answered(self) -> None:
+    def answered(self, result: Any) -> None:
         """The answer is complete."""
         self._release(ok=True)
+        if self.execution is not None:
+            self.execution.answer = result if isinstance(result, str) else ""
+            self.binding.newest = self.execution
         turn = self.turn
         if turn is None:
             return
@@ -197,27 +229,45 @@ def _clean(sending: Sending, messages: Any) -> Any:
     return unmarked(messages)
 
 
-def _is_claude(llm: Any) -> bool:
+def is_claude(llm: Any) -> bool:
+    """Whether a model is Anthropic's by way of LiteLLM."""
     return bool(getattr(llm, "is_litellm", False)) and "claude" in str(getattr(llm, "model", "")).lower()
 
 
-def _for_litellm(params: dict[str, Any]) -> dict[str, Any]:
-    """Breakpoints in the form LiteLLM hands on to Anthropic."""
+def for_litellm(params: dict[str, Any]) -> dict[str, Any]:
+    """A body with breakpoints in the form LiteLLM hands on to Anthropic.
+
+    A tool result carries its mark beside its content: inside, Anthropic would not see one, and the text would be
+    another than in the request that follows.
+    """
 
     def changed(block: Any) -> Any:
-        if not isinstance(block, Mapping) or "prompt_cache_breakpoint" not in block:
+        mark = _mark_of(block)
+        if mark is None:
             return block
-        ttl = block["prompt_cache_breakpoint"].get("ttl")
-        plain = {key: value for key, value in block.items() if key != "prompt_cache_breakpoint"}
-        return {**plain, "cache_control": {"type": "ephemeral", **({"ttl": ttl} if ttl else {})}}
+        return {**{key: value for key, value in block.items() if key != _MARK}, "cache_control": mark}
 
     def rewritten(message: Any) -> Any:
         content = message.get("content")
-        blocks = isinstance(content, list)
-        return {**message, "content": [changed(block) for block in content]} if blocks else message
+        if not isinstance(content, list):
+            return message
+        if message.get("role") != "tool":
+            return {**message, "content": [changed(block) for block in content]}
+        mark = next((found for block in content if (found := _mark_of(block)) is not None), None)
+        if mark is None or len(content) != 1 or content[0].get("type") != "text":
+            return message
+        return {**message, "content": content[0]["text"], "cache_control": mark}
 
     messages = [rewritten(message) for message in params["messages"]]
     return {**{k: v for k, v in params.items() if k != "prompt_cache_options"}, "messages": messages}
+
+
+def _mark_of(block: Any) -> dict[str, Any] | None:
+    """A content block's breakpoint as Anthropic spells it."""
+    if not isinstance(block, Mapping) or _MARK not in block:
+        return None
+    ttl = block[_MARK].get("ttl")
+    return {"type": "ephemeral", **({"ttl": ttl} if ttl else {})}
 
 
 def _plain(value: Any) -> Any:

@@ -137,7 +137,7 @@ def _later(
         return []
     later = []
     for index, (one, text) in enumerate(zip(tasks, texts, strict=True)):
-        if index == at or one.output is not None:
+        if index == at or binding.finished(crew, one):
             continue
         own = sum(count(piece.text) for piece in used(text, pieces)) + count(moved)
         own += sum(count(piece.text) for piece in frame.log if index > at and _consumes(one, tasks, piece))

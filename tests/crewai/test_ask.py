@@ -1,0 +1,119 @@
+"""Questions beside a crew's work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from crew_wire import INPUTS, heads, outputs, prompts, raw, shared
+
+from benchmarks.crewai_workloads import agents, crew, tasks
+from cacheprefix import ForkPolicy
+from cacheprefix.errors import SetupError
+from cacheprefix.server import Queue, Reply, ToolCall
+from cacheprefix_crewai import ask, install
+
+KINDS = ("openai", "responses", "anthropic", "litellm", "litellm-anthropic")
+
+
+@pytest.fixture
+def ran(servers, new_llm):
+    """``ran(kind)`` gives a provider, an installed crew that has worked, and its installation."""
+
+    def go(kind: str = "openai", **options: Any):
+        provider = servers("anthropic" if "anthropic" in kind else "openai")
+        who = agents(lambda: new_llm(provider, kind, **options))
+        team = crew(who, tasks(who))
+        installed = install(team)
+        team.kickoff(inputs=INPUTS)
+        return provider, team, installed
+
+    return go
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_side_question_reads_the_crews_prefix_and_leaves_no_trace(ran, kind) -> None:
+    """It continues the newest request, is read from the cache, and the next kickoff is what it would have been."""
+    provider, team, installed = ran(kind, stream=kind == "openai")
+    before = raw(provider)
+    script, provider.simulator.script = provider.simulator.script, Queue([Reply("Forty-two.")])
+    answer = ask(team, "How much is it?")
+    provider.simulator.script = script
+    assert answer.text == "Forty-two."
+    parent, fork = prompts(provider)[-2:]
+    assert shared(parent, fork) == len(parent.sections)
+    assert "How much is it?" in fork.sections[-1].text
+    assert answer.verdicts[0].reported_tokens > 1_500
+    team.kickoff(inputs=INPUTS)
+    assert raw(provider)[9:] == before
+    installed.undo()
+    helpers = [call for call in installed.session.calls if call.agent == "helper"]
+    assert [call.purpose for call in helpers] == ["ephemeral_helper"]
+    assert installed.session.failures == {}
+
+
+def test_a_question_knows_what_every_finished_task_found(ran) -> None:
+    """Results that the newest request does not hold stand before the question, each with its agent."""
+    provider, team, installed = ran()
+    result = team.tasks[0].output.raw
+    team.tasks[0].output.raw = "A figure that nobody was told."
+    ask(team, "What is the figure?")
+    installed.undo()
+    tail = provider.requests[-1].prompt.sections[-1].text
+    assert "[result of task 1 by Senior Market Researcher]\nA figure that nobody was told." in tail
+    assert result not in tail
+
+
+def test_a_worker_uses_the_agents_tools(ran) -> None:
+    """A fork with more turns runs its own tool loop on the crew's tools; a call that fails is told to the model."""
+    provider, team, installed = ran()
+    calls = (ToolCall("metric_table", {"metric": "orders"}), ToolCall("no_such_tool", {}))
+    provider.simulator.script = Queue([Reply(tool_calls=calls), Reply("Found.")])
+    result = ask(team, "Look it up.", role="scout", policy=ForkPolicy.worker())
+    installed.undo()
+    assert (result.text, result.turns) == ("Found.", 2)
+    found, missing = (message["content"] for message in provider.requests[-1].json["messages"][-2:])
+    assert found.startswith("orders over 5 years")
+    assert "no_such_tool" in missing
+    assert missing.startswith("error")
+
+
+def test_a_question_can_be_asked_while_the_crew_runs(servers, new_llm) -> None:
+    """From a task callback: it continues that task, and the tasks after it send what they would have sent."""
+    provider = servers("openai")
+    who = agents(lambda: new_llm(provider), tools=False)
+    plain = crew(who, tasks(who))
+    with install(plain):
+        expected = outputs(plain.kickoff(inputs=INPUTS))
+    said: list[str] = []
+    team = crew(who, tasks(who), task_callback=lambda _: said.append(ask(team, "In one word?").text))
+    provider.reset()
+    with install(team):
+        assert outputs(team.kickoff(inputs=INPUTS)) == expected
+    sent = prompts(provider)
+    assert len(said) == 3
+    assert len(sent) == 6
+    assert len(heads(sent)) == 1
+    assert not any("In one word?" in section.text for one in sent[::2] for section in one.sections)
+    assert all(shared(parent, fork) == len(parent.sections) for parent, fork in zip(sent[::2], sent[1::2], strict=True))
+
+
+def test_agents_of_a_flow_can_be_asked(servers, new_llm) -> None:
+    """A list of agents, or one of them, stands for what they have said."""
+    provider = servers("openai")
+    who = agents(lambda: new_llm(provider), tools=False)
+    with install(who, shared_context=INPUTS["brief"]):
+        who[0].kickoff(f"Collect. (plan research)\n\n{INPUTS['brief']}")
+        provider.simulator.script = Queue([Reply("Yes."), Reply("Also.")])
+        assert ask(who, "Done?").text == "Yes."
+        assert ask(who[1], "Really?").text == "Also."
+
+
+def test_only_what_is_installed_and_has_spoken_can_be_asked(servers, new_llm) -> None:
+    """The errors say what to do."""
+    who = agents(lambda: new_llm(servers("openai")))
+    team = crew(who, tasks(who))
+    with pytest.raises(SetupError, match=r"install\(target\) first"):
+        ask(team, "Why?")
+    with install(team), pytest.raises(SetupError, match="kick the crew off first"):
+        ask(team, "Why?")
