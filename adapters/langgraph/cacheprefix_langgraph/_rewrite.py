@@ -93,10 +93,17 @@ def settled(
 
 def instruction_of(texts: Sequence[str], frame: Frame) -> str:
     """The role's text: its own instruction, then its system texts without the shared part in them."""
-    shared = (frame.session.prefix.system if frame.base is None else frame.base).strip()
-    own = [text.replace(shared, "", 1).strip() if shared else text for text in texts]
+    prefix = frame.session.prefix
+    # The whole of it where the application has that, else the part that applications write themselves.
+    known = [text for text in ((prefix.text, prefix.system) if frame.base is None else (frame.base,)) if text.strip()]
+    own = [_without(text, known) for text in texts]
     parts = [frame.instruction, *own]
     return "\n\n".join(dict.fromkeys(part for part in parts if part))
+
+
+def _without(text: str, known: Sequence[str]) -> str:
+    found = next((one.strip() for one in known if one.strip() in text), None)
+    return text if found is None else text.replace(found, "", 1).strip()
 
 
 def shared_count(messages: Sequence[BaseMessage], shared: Sequence[BaseMessage] | None) -> int:

@@ -1,0 +1,183 @@
+"""Session memory: what a fork finds worth remembering, merged into a store or a file."""
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.store.memory import InMemoryStore
+
+from cacheprefix.errors import SetupError, StoreError
+from cacheprefix.server import Fault, Reply
+from cacheprefix_langgraph import (
+    FileMemory,
+    MemoryUpdate,
+    PrefixState,
+    SessionMemory,
+    StoreMemory,
+    extract_memory,
+    forked,
+    memory_node,
+    read_update,
+    wrap_model,
+)
+
+HANDBOOK = "The handbook says that every statement needs a source. " * 90
+UPDATE = {"additions": {"preferences": ["short answers"], "task_state": ["half done"]}, "rationale": "said so"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(UPDATE),
+        "```json\n" + json.dumps(UPDATE, indent=2) + "\n```",
+        "Sure {as asked}:\n" + json.dumps(UPDATE) + "\nAnything else?",
+        json.dumps(UPDATE)[:-1] + ",}",
+        json.dumps(UPDATE["additions"]),
+        json.dumps({"additions": {"Preferences": "short answers", "task_state": [{"text": "half  done"}], "x": ["y"]}}),
+    ],
+)
+def test_an_update_is_read_whatever_stands_around_it(text):
+    """Fenced, with words around it, with a comma too many, without the frame, with other shapes inside."""
+    update = read_update(text)
+    assert update.understood
+    assert dict(update.additions) == {"preferences": ("short answers",), "task_state": ("half done",)}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no", "{", "[1, 2]", "{" * 5000, '{"additions": 3}', "null", '{"additions": {"x": [null]}}']
+)
+def test_an_answer_that_cannot_be_read_changes_nothing(text):
+    """No error, no entry."""
+    memory = SessionMemory(preferences=("a",))
+    assert memory.updated(read_update(text)) == memory
+
+
+def test_removals_come_first_and_nothing_stands_twice():
+    """Case, spaces and a full stop make no difference; order is kept."""
+    memory = SessionMemory(task_state=("Half done.", "Tests  missing"), artifacts=("a.py",))
+    update = MemoryUpdate(
+        additions={"task_state": ("done", "tests missing."), "artifacts": ("A.py", "b.py")},
+        removals={"task_state": ("half done",), "preferences": ("never there",)},
+    )
+    after = memory.updated(update)
+    assert after == SessionMemory(task_state=("Tests  missing", "done"), artifacts=("a.py", "b.py"))
+    assert after.to_markdown() == "## Task state\n- Tests  missing\n- done\n\n## Artifacts\n- a.py\n- b.py"
+
+
+@given(st.text())
+@settings(max_examples=60, deadline=None)
+def test_no_id_leads_out_of_the_folder(id_):
+    """Every id is one plain name inside it, and other ids have other names."""
+    keeper = FileMemory("memories")
+    path = keeper.path(id_)
+    assert path.parent == keeper.folder
+    assert path.name not in ("", ".", "..")
+    assert keeper.path(id_ + "x") != path
+    assert len(path.name) < 80
+
+
+def test_a_file_is_kept_between_sessions_and_a_foreign_one_is_named(tmp_path):
+    """Loaded by a second keeper; nothing else lies in the folder; a broken file is an error, not a loss."""
+    ids = ["../../etc/passwd", "a/b", "a_b", "..", "Straße", "\ud800"]
+    for id_ in ids:
+        FileMemory(tmp_path / "m").merge(id_, MemoryUpdate({"preferences": (id_,)}))
+    assert [FileMemory(tmp_path / "m").load(id_).preferences for id_ in ids] == [(id_,) for id_ in ids]
+    assert len(list((tmp_path / "m").iterdir())) == len(ids)
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+    assert not FileMemory(tmp_path / "m").load("new")
+    FileMemory(tmp_path / "m").path("a/b").write_text("half a fi", "utf-8")
+    with pytest.raises(StoreError, match="move the file away"):
+        FileMemory(tmp_path / "m").load("a/b")
+
+
+class State(MessagesState, PrefixState):
+    pass
+
+
+def graph_with(bench, session, store=None, **options):
+    """A reader and then the memory."""
+    model = wrap_model(bench.model(), session)
+
+    def speak(state):
+        return {"messages": [AIMessage(model.invoke([SystemMessage("You read."), *state["messages"]]).text)]}
+
+    graph = StateGraph(State)
+    graph.add_node("speak", forked(session, role="reader")(speak))
+    graph.add_node("remember", memory_node(model, **options))
+    graph.add_edge(START, "speak")
+    graph.add_edge("speak", "remember")
+    return graph.compile(store=store)
+
+
+def answering(request):
+    """A memory for those who ask for one."""
+    return Reply("```json\n" + json.dumps(UPDATE) + "\n```" if "Pause the task" in request.tail else "Understood.")
+
+
+CONFIG = {"configurable": {"thread_id": "one"}}
+HELLO = {"messages": [HumanMessage("Keep it short, please.")]}
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_fork_remembers_and_leaves_the_state_alone(bench, later):
+    """It reads the conversation from the cache; the graph's own store holds the memory under the thread's id."""
+    bench.script(answering)
+    store = InMemoryStore()
+    session = bench.session(HANDBOOK)
+    graph = graph_with(bench, session, store)
+    out = asyncio.run(graph.ainvoke(HELLO, CONFIG)) if later else graph.invoke(HELLO, CONFIG)
+    assert [message.text for message in out["messages"]] == ["Keep it short, please.", "Understood."]
+    memory = StoreMemory(store).load("one")
+    assert memory == SessionMemory(preferences=("short answers",), task_state=("half done",))
+    parent, fork = bench.prompts()
+    assert fork.sections[: len(parent.sections) - 1] == parent.sections[:-1]
+    assert bench.provider.requests[1].outcome.read_tokens > 0
+    assert session.calls[-1].purpose == "memory_update"
+
+
+def test_the_next_session_is_told_what_is_known(bench, tmp_path):
+    """The fork sees the memory so far, and whose memory it is may come from the state."""
+    bench.script(answering)
+    keeper = FileMemory(tmp_path)
+    keeper.merge("Ada", MemoryUpdate({"project_facts": ("the harbour is closed",)}))
+    graph = graph_with(bench, bench.session(HANDBOOK), keeper=keeper, id=lambda state: "Ada")
+    graph.invoke(HELLO, CONFIG)
+    assert "the harbour is closed" in bench.prompts()[1].sections[-1].text
+    assert keeper.load("Ada").preferences == ("short answers",)
+
+
+def test_a_memory_that_fails_fails_alone(bench, tmp_path):
+    """A refused call, a broken file, an answer without an object: the graph goes on, the report says so."""
+    session = bench.session(HANDBOOK)
+    graph = graph_with(bench, session, keeper=FileMemory(tmp_path))
+    bench.script(lambda request: Reply(fault=Fault(status=400)) if "Pause the task" in request.tail else Reply("ok"))
+    with pytest.warns(UserWarning, match="memory"):
+        graph.invoke(HELLO, CONFIG)
+        asyncio.run(graph.ainvoke(HELLO, CONFIG))
+    assert session.failures == {"memory": 2}
+    bench.script(lambda request: Reply("I would rather not."))
+    graph.invoke(HELLO, CONFIG)
+    assert any("held no JSON object" in note for note in session.report().notes)
+    assert not list(tmp_path.iterdir())
+    FileMemory(tmp_path).path("one").write_text("{", "utf-8")
+    assert graph.invoke(HELLO, CONFIG)["messages"][-1].text == "I would rather not."
+    assert session.failures == {"memory": 3}
+
+
+def test_a_graph_without_a_place_to_remember_in_is_told(bench):
+    """At the first run, with what to do."""
+    with pytest.raises(SetupError, match=r"compile the graph with store"):
+        graph_with(bench, bench.session(HANDBOOK)).invoke(HELLO)
+
+
+def test_memory_can_be_extracted_without_a_graph(bench):
+    """The update is the caller's to merge."""
+    bench.script(answering)
+    model = wrap_model(bench.model(), bench.session(HANDBOOK))
+    update = extract_memory(model, [SystemMessage("You read."), *HELLO["messages"], AIMessage("Understood.")])
+    assert update.additions["preferences"] == ("short answers",)
+    assert update.rationale == "said so"
