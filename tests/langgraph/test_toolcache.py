@@ -185,6 +185,16 @@ def test_tenants_do_not_see_each_other(world):
     assert world.reads == ["a"] * 3
 
 
+def test_the_runs_own_tenant_is_the_default_scope(world):
+    """``cacheprefix_scope`` in a run's configuration keeps its results apart, as it does its conversation."""
+    graph = node(world.tools, Session(tool_cache=True))
+    for tenant in ("A", "B", "A", None):
+        config = {} if tenant is None else {"cacheprefix_scope": tenant}
+        world.text = f"of {tenant}"
+        assert answers(graph, READ, config=config)[0].content == f"a: of {tenant}"
+    assert world.reads == ["a"] * 3
+
+
 def test_off_by_default_and_inert_in_observe_mode(world):
     """Without the option, and where nothing may change, every call runs."""
     for session in (Session(), Session(tool_cache=True, mode="observe"), Session(tool_cache=False)):

@@ -15,7 +15,7 @@ from typing_extensions import override
 from cacheprefix import Session
 from cacheprefix.session import ToolUse
 from cacheprefix.toolcache import Origin, looks_like_error
-from cacheprefix_langgraph._frame import thread_of
+from cacheprefix_langgraph._frame import scope_of, thread_of
 from cacheprefix_langgraph._node import messages_in
 
 Scope = Callable[[ToolCallRequest], "str | None"] | str | None
@@ -88,6 +88,7 @@ class CachedTools:
         messages = messages_in(request.state, "messages") or []
         conversation, turn = _turn(config, messages)
         scope = self._scope(request) if callable(self._scope) else self._scope
+        scope = scope_of(config) if scope is None else scope
         return ToolUse(
             request.tool_call["name"],
             request.tool_call["args"],
@@ -115,8 +116,8 @@ def cached_tools(session: Session, *, agent: str | None = None, scope: Scope = N
 
     ``PrefixMiddleware`` does the same for ``create_agent``. ``agent`` names whose repeated calls are counted
     together, by default the author of the message with the calls. ``scope`` is the tenant or user whose results these
-    are, or a function that finds it in the request (its ``runtime.config`` or ``runtime.context``); by default
-    the session's. A tool that is handed more than its arguments (state, store, runtime, config) is cached only where a
+    are, or a function that finds it in the request; by default the run's ``cacheprefix_scope``, and without it the
+    session's. A tool that is handed more than its arguments (state, store, runtime, config) is cached only where a
     ``ToolSpec`` declares it cacheable. Without ``Session(tool_cache=...)`` tools simply run.
     """
     cached = CachedTools(session, agent, scope)
