@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import runpy
 import socket
 import subprocess
 import time
@@ -133,3 +135,25 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
 def fresh_text() -> Callable[[str], str]:
     """``fresh_text(words)`` puts something before the words that no cache has seen."""
     return lambda words: f"{uuid.uuid4()} {words}"
+
+
+@pytest.fixture
+def tutorial(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[str], dict[str, str]]:
+    """``tutorial("langgraph")`` saves and runs the programs of that page, and gives what each printed."""
+    from cacheprefix.server import SimulatedProvider
+
+    def run(name: str) -> dict[str, str]:
+        page = (repository / "docs" / "tutorials" / f"{name}.md").read_text("utf-8")
+        printed = {}
+        monkeypatch.setenv("OPENAI_API_KEY", "any")
+        for title, code in re.findall(r'```python title="([^"]+)"\n(.*?)```', page, re.DOTALL):
+            (tmp_path / title).write_text(code, "utf-8")
+            with SimulatedProvider("openai") as provider:
+                monkeypatch.setenv("OPENAI_BASE_URL", provider.openai_base_url)
+                runpy.run_path(str(tmp_path / title), run_name="__main__")
+            printed[title] = capsys.readouterr().out
+        return printed
+
+    return run
