@@ -28,23 +28,37 @@ def apply(messages: Sequence[Message], decisions: Iterable[Decision], api: Form)
     takes an empty message. A reasoning item of the responses form stays or goes with the item behind it,
     since the API takes neither alone. Raises ``SetupError`` for a decision beyond the end of the list.
     """
-    by_index: dict[int, list[Decision]] = {}
-    inserts: dict[int, list[Insert]] = {}
+    gone: set[int] = set()
+    partial: list[Decision] = []
     for decision in decisions:
         if not 0 <= decision.index < len(messages) + isinstance(decision, Insert):
             raise SetupError(f"{decision} names no message: there are {len(messages)}")
+        if isinstance(decision, Drop):
+            gone.add(decision.index)
+        else:
+            partial.append(decision)
+    return kept(messages, partial, gone, api)
+
+
+def kept(messages: Sequence[Message], decisions: Iterable[Decision], gone: set[int], api: Form) -> list[Message]:
+    """``apply`` without ``gone``, the indexes of messages that go as a whole: those may be many thousands."""
+    by_index: dict[int, list[Decision]] = {}
+    inserts: dict[int, list[Insert]] = {}
+    for decision in decisions:
         if isinstance(decision, Insert):
             inserts.setdefault(decision.index, []).append(decision)
         else:
             by_index.setdefault(decision.index, []).append(decision)
-    if not by_index and not inserts:
+    if not by_index and not inserts and not gone:
         return list(messages)
     if api == "openai-responses":
-        _bind_reasoning(messages, by_index)
+        gone = _with_reasoning(messages, by_index, gone)
     out: list[Message] = []
     for index, message in enumerate(messages):
         if index in inserts:
             out.extend(text_message(new.role, new.text, summary=new.summary) for new in inserts[index])
+        if index in gone:
+            continue
         mine = by_index.get(index)
         if mine is None:
             out.append(message)
@@ -143,19 +157,23 @@ def _responses(item: Message, decisions: Sequence[Decision]) -> Message | None:
     return out
 
 
-def _bind_reasoning(items: Sequence[Message], by_index: dict[int, list[Decision]]) -> None:
+def _with_reasoning(items: Sequence[Message], by_index: dict[int, list[Decision]], gone: set[int]) -> set[int]:
     """Give each reasoning item the fate of the calls or the answer it was made for."""
-    gone: list[bool] = []
+    bound = set(gone)
+    behind: list[bool] = []
     for index in range(len(items) - 1, -1, -1):
         kind = str(items[index].get("type") or "message")
         if kind == "reasoning":
             by_index.pop(index, None)
-            if gone and all(gone):
-                by_index[index] = [Drop(index)]
+            bound.discard(index)
+            if behind and all(behind):
+                bound.add(index)
         elif kind.endswith("_call") or items[index].get("role") == "assistant":
-            gone.append(any(isinstance(decision, (Drop, DropCall)) for decision in by_index.get(index, ())))
+            dropped = any(isinstance(decision, DropCall) for decision in by_index.get(index, ()))
+            behind.append(index in gone or dropped)
         else:
-            gone = []
+            behind = []
+    return bound
 
 
 def _replaced(content: Any, decision: ReplaceResult, kind: str = "text") -> Any:

@@ -115,7 +115,7 @@ def budget_results(
     its own, which is then recorded. Raises ``StateError`` when a recorded decision names a strategy
     function that this budget does not have.
     """
-    if budget is None and not ledger:
+    if budget is None and not ledger.section("results") and not ledger.section("turns"):
         return Budgeted((), ledger, 0)
     session = _Deciding(ledger, budget, count or estimate_tokens, store, scope, replace)
     shown: dict[tuple[int, int], tuple[ResultView, str]] = {}

@@ -289,15 +289,16 @@ class _Work:
     def lead(self, room: int | None) -> None:
         """A history that began with the user still does: some providers refuse any other first message."""
         draft = self.draft
-        said = [item.view.role for item in draft.items if item.view.role != "system"]
-        if not said or said[0] != "user":
+        if next((item.view.role for item in draft.items if item.view.role != "system"), None) != "user":
             return
-        edge, _ = relaxations(draft.items, self.rules.keep_turns)[-1]
-        free = self.protection.free(0, edge, keep_users=False)
+        free: Sequence[bool] = ()
         while True:
             first = next((at for at in draft.alive if _role(draft.views[at]) not in ("system", None)), None)
             if first is None or _role(draft.views[first]) == "user":
                 return
+            if not free:
+                edge, _ = relaxations(draft.items, self.rules.keep_turns)[-1]
+                free = self.protection.free(0, edge, keep_users=False)
             before = draft.tokens
             draft.take([Drop(first)], free)
             if draft.tokens == before:

@@ -36,7 +36,9 @@ class Draft:
     alive: list[int] = field(init=False)
     results_at: list[int] = field(init=False)
     thinking_at: list[int] = field(init=False)
-    _owner: dict[int, list[Group]] = field(default_factory=dict)
+    _owner: dict[int, list[Group]] | None = None
+    _units: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Everything that goes with an item, in order; itself alone where it is missing here."""
 
     def __post_init__(self) -> None:
         whole = [item.view for item in self.items]
@@ -46,9 +48,11 @@ class Draft:
         self.thinking_at = [index for index, view in enumerate(whole) if view.thinking]
         self.groups = groups_of(whole)
         self.tokens = self.static_tokens + sum(view.tokens for view in whole)
+        units = self._units
         for group in self.groups:
-            for index in (group.index, *(at for at, _ in group.results)):
-                self._owner.setdefault(index, []).append(group)
+            unit = (group.index, *dict.fromkeys([at for at, _ in group.results]))
+            for index in unit:
+                units[index] = tuple(sorted({*units[index], *unit})) if index in units else unit
 
     def take(self, decisions: Iterable[Decision], free: Sequence[bool]) -> None:
         """Carry decisions out, made pair-safe; what touches a protected message is left out."""
@@ -66,7 +70,10 @@ class Draft:
                 else:
                     self._change(decision)
         views = self.views
-        self.alive = [index for index in self.alive if views[index] is not None]
+        left = [index for index in self.alive if views[index] is not None]
+        if len(left) == len(self.alive):
+            return
+        self.alive = left
         self.results_at = [index for index in self.results_at if views[index] is not None]
         self.thinking_at = [index for index in self.thinking_at if views[index] is not None]
         self.groups = [group for group in self.groups if views[group.index] is not None]
@@ -90,17 +97,16 @@ class Draft:
 
     def lost(self) -> list[MessageView]:
         """The messages that are gone or lost a result, as they were, old summaries among them."""
-        return [
-            self.items[index].view
-            for index, decisions in sorted(self.decided.items())
-            if self.views[index] is None or any(isinstance(d, ReplaceResult) for d in decisions)
-        ]
+        return [self.items[index].view for index in sorted(self.decided) if self._loses(index)]
+
+    def _loses(self, index: int) -> bool:
+        return self.views[index] is None or any(isinstance(d, ReplaceResult) for d in self.decided[index])
 
     def place_of_loss(self) -> int | None:
         """The first item that is gone or lost a result; where it answers a call, the call's message."""
-        for index, decisions in sorted(self.decided.items()):
-            if self.views[index] is None or any(isinstance(d, ReplaceResult) for d in decisions):
-                return min([index, *(group.index for group in self._owner.get(index, ()))])
+        for index in sorted(self.decided):
+            if self._loses(index):
+                return min(self._units.get(index, (index,)))
         return None
 
     def remove(self, index: int) -> None:
@@ -115,22 +121,19 @@ class Draft:
     def _drop(self, index: int, free: Sequence[bool]) -> None:
         if self.views[index] is None:
             return
-        owners = self._owner.get(index)
-        if owners is None:
+        unit = self._units.get(index)
+        if unit is None:
             if free[index]:
                 self.remove(index)
             return
-        unit = {index}
-        for group in owners:
-            unit |= {group.index, *(at for at, _ in group.results)}
         if not all(free[at] for at in unit):
             return
-        for at in sorted(unit):
+        for at in unit:
             view = self.views[at]
             if view is None:
                 continue
             # A user message may hold results and words: the results go with their call, the words stay.
-            mixed = bool(view.results) and (bool(view.texts) or view.media > 0)
+            mixed = view.results and (view.texts or view.media > 0)
             if mixed and (at != index or view.is_prompt):
                 for result in view.results:
                     self._change(DropResult(at, result.part))
@@ -138,7 +141,7 @@ class Draft:
                 self.remove(at)
 
     def _drop_pair(self, decision: DropCall | DropResult, free: Sequence[bool]) -> None:
-        for group in self._owner.get(decision.index, ()):
+        for group in self._owners(decision.index):
             for call in group.calls:
                 answers = [(at, result) for at, result in group.results if result.call_id == call.id]
                 if isinstance(decision, DropCall):
@@ -150,6 +153,15 @@ class Draft:
                     self._change(DropCall(group.index, call.id))
                     for at, result in answers:
                         self._change(DropResult(at, result.part))
+
+    def _owners(self, index: int) -> Sequence[Group]:
+        """The groups that an item belongs to; most compactions never ask."""
+        if self._owner is None:
+            self._owner = {}
+            for group in groups_of([item.view for item in self.items]):
+                for at in {group.index, *(place for place, _ in group.results)}:
+                    self._owner.setdefault(at, []).append(group)
+        return self._owner.get(index, ())
 
     def _change(self, decision: Decision) -> None:
         view = self.views[decision.index]
@@ -167,10 +179,20 @@ def relaxations(items: Sequence[Item], keep_turns: int) -> list[tuple[int, bool]
     First the last turns in halving number, then inside the last turn its last steps (an assistant
     message with what follows it), at last only the step that is going on.
     """
-    turns = [index for index, item in enumerate(items) if item.view.is_prompt and item.view.key is None]
-    steps = [index for index, item in enumerate(items) if item.view.role == "assistant"]
+    # Only the last ones matter, so the look goes from the end until there are enough of them.
+    turns: list[int] = []
+    in_turn: list[int] = []
+    for index in range(len(items) - 1, -1, -1):
+        view = items[index].view
+        if not turns and view.role == "assistant":
+            in_turn.append(index)
+        elif view.key is None and view.is_prompt:
+            turns.append(index)
+            if len(turns) >= keep_turns:
+                break
+    turns.reverse()
     last_turn = turns[-1] if turns else 0
-    in_turn = [index for index in steps if index > last_turn]
+    in_turn = [index for index in reversed(in_turn) if index > last_turn]
     edges: list[int] = []
     keep = keep_turns
     while keep >= 1:

@@ -161,6 +161,9 @@ class Ledger:
         """Read what ``to_json`` wrote, also by an older version; raises ``StateError`` for anything else."""
         if not data:
             return cls()
+        given: object = data
+        if not isinstance(given, Mapping):
+            raise StateError(f"ledger: expected an object, found {type(given).__name__}")
         data = _migrate(data)
         entries: dict[Key, Values] = {}
         for section in SECTIONS:

@@ -123,23 +123,22 @@ def sliding_window(*, batch: float = 0.25, whole_turns: bool = False) -> Policy:
 
 def _oldest(situation: Situation, goal: int, *, whole_turns: bool) -> list[int]:
     """Indexes of the oldest units that may go, up to ``goal`` tokens; unreferenced ones first."""
-    owner: dict[int, Group] = {}
+    free = situation.free
+    owner: dict[int, tuple[int, ...]] = {}
     for group in situation.groups:
-        owner.setdefault(group.index, group)
-        for index, _ in group.results:
-            owner.setdefault(index, group)
+        unit = tuple(sorted({*_members(group)}))
+        for index in unit:
+            owner.setdefault(index, unit)
     units: list[tuple[int, ...]] = []
     seen: set[int] = set()
-    for index in [index for index in situation.alive if situation.free[index]]:
-        if index in seen:
-            continue
-        if whole_turns:
-            members = _turn(situation, index)
-        else:
-            members = tuple(sorted(set(_members(owner[index])))) if index in owner else (index,)
-        seen.update(members)
-        if all(situation.free[member] for member in members):
-            units.append(members)
+    for index in [index for index in situation.alive if free[index]]:
+        members = (_turn(situation, index) if index not in seen else ()) if whole_turns else owner.get(index)
+        if members is None:
+            units.append((index,))
+        elif index not in seen:
+            seen.update(members)
+            if all(free[member] for member in members):
+                units.append(members)
     order = units
     if situation.referenced:
         last = [unit for unit in units if not situation.referenced.isdisjoint(unit)]
@@ -150,7 +149,8 @@ def _oldest(situation: Situation, goal: int, *, whole_turns: bool) -> list[int]:
         if gone >= goal:
             break
         removed.extend(unit)
-        gone += sum(_tokens(situation.views[index]) for index in unit)
+        for index in unit:
+            gone += _tokens(situation.views[index])
     return sorted(removed)
 
 

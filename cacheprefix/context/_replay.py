@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple
 
 from cacheprefix.context._budget import Replace, Results, ToolResultBudget, budget_results
@@ -70,7 +71,35 @@ def replay(
     Linear in the number of messages. Raises ``StateError`` as ``budget_results`` does.
     """
     counter = count or estimate_tokens
-    budgeted = budget_results(views, ledger, budget, count=counter, store=store, scope=scope, replace=replace_result)
+    held = holding(views, ledger, budget, count=counter, store=store, scope=scope, replace_result=replace_result)
+    decisions = [*held.partial, *(Drop(index) for index in sorted(held.gone))]
+    items = _items(views, held.partial, held.texts, counter, held.gone)
+    decisions += [new for _, new in held.texts]
+    return Replayed(tuple(decisions), items, held.ledger)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What holds for a history, before it is put into decisions: thousands of messages may go at once."""
+
+    partial: Sequence[Decision]
+    gone: set[int]
+    texts: Sequence[tuple[str, Insert]]
+    ledger: Ledger
+
+
+def holding(
+    views: Sequence[MessageView],
+    ledger: Ledger,
+    budget: ToolResultBudget | None = None,
+    *,
+    count: Count,
+    store: Results | None = None,
+    scope: str = "",
+    replace_result: Replace | None = None,
+) -> Holding:
+    """What ``replay`` makes its decisions of."""
+    budgeted = budget_results(views, ledger, budget, count=count, store=store, scope=scope, replace=replace_result)
     # A result stands in one message at one part, so this finds its replacement again.
     shown: dict[tuple[int, int], ReplaceResult] = {(d.index, d.part): d for d in budgeted.decisions}
     actions = ledger.section("actions")
@@ -86,10 +115,7 @@ def replay(
         partial = _partial(views, groups, actions, messages, results, shown, dropped)
         texts = _texts(actions, inserts, place, len(views))
     live = [d for d in shown.values() if d.index not in dropped]
-    decisions: list[Decision] = [*live, *partial, *(Drop(index) for index in sorted(dropped))]
-    items = _items(views, decisions, texts, counter, dropped)
-    decisions += [new for _, new in texts]
-    return Replayed(tuple(decisions), items, budgeted.ledger)
+    return Holding([*live, *partial], dropped, texts, budgeted.ledger)
 
 
 def addresses(views: Sequence[MessageView]) -> tuple[list[str], dict[tuple[int, int], str]]:
@@ -98,7 +124,12 @@ def addresses(views: Sequence[MessageView]) -> tuple[list[str], dict[tuple[int, 
     messages: list[str] = []
     results: dict[tuple[int, int], str] = {}
     for index, view in enumerate(views):
-        messages.append(_address(view.digest, seen))
+        digest = view.digest
+        if digest in seen:
+            messages.append(_address(digest, seen))
+        else:
+            seen[digest] = 1
+            messages.append(digest)
         for result in view.results:
             results[index, result.part] = _address(result.digest, seen)
     return messages, results
@@ -154,7 +185,9 @@ def _partial(
     dropped: set[int],
 ) -> list[Decision]:
     out: list[Decision] = []
-    for index, view in enumerate(views):
+    # Most compactions take whole runs and nothing else; then only halves of what went are left to look for.
+    runs_only = all(value.startswith("r:") for value in actions.values())
+    for index, view in enumerate(() if runs_only else views):
         if index in dropped:
             continue
         if view.thinking and f"{messages[index]}/t" in actions:
@@ -170,6 +203,8 @@ def _partial(
             if value:
                 shown[index, result.part] = ReplaceResult(index, result.part, text, keep_media=False)
     for group in groups:
+        if runs_only and (group.index not in dropped or all(index in dropped for index, _ in group.results)):
+            continue
         out.extend(_dropped_calls(group, views, actions, messages[group.index], shown, dropped))
     return out
 
@@ -229,13 +264,12 @@ def _items(
 ) -> tuple[Item, ...]:
     by_index: dict[int, list[Decision]] = {}
     for decision in decisions:
-        if not isinstance(decision, Drop):
-            by_index.setdefault(decision.index, []).append(decision)
+        by_index.setdefault(decision.index, []).append(decision)
     before: dict[int, list[tuple[str, Insert]]] = {}
     for address, new in texts:
         before.setdefault(new.index, []).append((address, new))
     if not by_index and not before and not dropped:
-        return tuple(Item(view, index, "") for index, view in enumerate(views))
+        return tuple(map(Item, views, range(len(views)), repeat("")))
     out: list[Item] = []
     for index in range(len(views) + 1):
         for address, new in before.get(index, ()):
@@ -301,6 +335,7 @@ def changed(view: MessageView, decisions: Sequence[Decision], count: Count) -> M
         view.texts,
         view.media,
         view.summary,
+        view.item,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cacheprefix.context._apply import apply, text_message
+from cacheprefix.context._apply import kept, text_message
 from cacheprefix.context._budget import Results
 from cacheprefix.context._compaction import Circumstances, Compaction, plan_compaction
 from cacheprefix.context._frozen import freeze
@@ -16,7 +16,7 @@ from cacheprefix.context._ledger import Ledger
 from cacheprefix.context._log import Log
 from cacheprefix.context._plan import Plan
 from cacheprefix.context._read import views_of
-from cacheprefix.context._replay import replay
+from cacheprefix.context._replay import holding
 from cacheprefix.context._state import FORMS, MODES, ContextState, check_system, refresh_zones
 from cacheprefix.context._views import MESSAGE_TOKENS, Count
 from cacheprefix.context._window import RequestBudget
@@ -67,6 +67,8 @@ def compact(
     Raises ``BudgetError`` when a request budget in ``around`` cannot be met.
     """
     counter = count or estimate_tokens
+    if not force and _is_small(state, settings or Compaction(), around or Circumstances(), system, counter):
+        return state
     planned = plan(state, settings, around, system=system, readable=store is not None, force=force, count=counter)
     if not planned.due:
         return state
@@ -122,13 +124,14 @@ def carry_out(
     messages = [*state.committed.messages, *state.turn.messages]
     views = [*state.committed.views, *state.turn.views]
     ledger = planned.commit(store, scope=scope)
-    done = replay(views, ledger, count=counter)
+    held = holding(views, ledger, count=counter)
+    done = [*held.partial, *(new for _, new in held.texts)]
     # The border between history and turn is found again by the objects that no decision touched.
     border = state.committed.size
-    first = [decision for decision in done.decisions if decision.index < border]
-    second = [replace(d, index=d.index - border) for d in done.decisions if d.index >= border]
-    history = apply(messages[:border], first, state.api)
-    turn = apply(messages[border:], second, state.api)
+    first = [decision for decision in done if decision.index < border]
+    second = [replace(d, index=d.index - border) for d in done if d.index >= border]
+    history = kept(messages[:border], first, held.gone, state.api)
+    turn = kept(messages[border:], second, {index - border for index in held.gone if index >= border}, state.api)
     # Context of a turn that is not committed yet waits for a later compaction, as the turn does.
     keyed = consolidated(views[:border], consolidate)
     front = [text_message("user", text, key) for key, text in keyed]

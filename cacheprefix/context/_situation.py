@@ -11,6 +11,7 @@ from cacheprefix.context._views import Count, MessageView
 
 _BREAKS = str.maketrans(dict.fromkeys("\"'`(){}[]<>,;=|\\*", " "))
 _EDGES = ".:!?-_/#"
+_SHORTEST = 4
 _LONGEST = 80
 
 
@@ -70,13 +71,20 @@ Policy = Callable[[Situation], Iterable[Decision]]
 
 def names_in(text: str) -> set[str]:
     """Names, numbers and paths in a text: words that hold a digit, a mark inside, or inner capitals."""
-    words = {word.strip(_EDGES) for word in set(text.translate(_BREAKS).split())}
-    return {word for word in words if is_name(word)}
+    names: set[str] = set()
+    for word in set(text.translate(_BREAKS).split()):
+        # Nearly all words are plain prose or too short, and told by this alone.
+        if len(word) < _SHORTEST or (word.isalpha() and (word.islower() or word[1:].islower())):
+            continue
+        bare = word.strip(_EDGES)
+        if is_name(bare):
+            names.add(bare)
+    return names
 
 
 def is_name(word: str) -> bool:
     """Whether a word is a name or number rather than prose."""
-    if not 4 <= len(word) <= _LONGEST:
+    if not _SHORTEST <= len(word) <= _LONGEST:
         return False
     return not word.isalpha() or not (word.islower() or word[1:].islower() or word.isupper())
 
