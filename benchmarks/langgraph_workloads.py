@@ -176,9 +176,12 @@ def _task() -> dict[str, Any]:
     return {"messages": [HumanMessage(DIGEST, id="digest")]}
 
 
-def _role_nodes(kit: Kit, rounds: int = 1, tools: Mapping[str, Sequence[BaseTool]] | None = None) -> Any:
+def _role_nodes(
+    kit: Kit, row: Sequence[str] = ROLES, tools: Mapping[str, Sequence[BaseTool]] | None = None
+) -> Any:
+    """Roles one after the other, each a node; a role may come again."""
     model = kit.llm()
-    bound = {role: model.bind_tools(list((tools or {})[role])) if tools else model for role in ROLES}
+    bound = {role: model.bind_tools(list((tools or {})[role])) if tools else model for role in row}
 
     def speaker(role: str) -> Any:
         def speak(state: MessagesState) -> dict[str, Any]:
@@ -189,8 +192,7 @@ def _role_nodes(kit: Kit, rounds: int = 1, tools: Mapping[str, Sequence[BaseTool
 
     graph = StateGraph(MessagesState)
     previous = START
-    names = [f"{role}_{number}" for number in range(rounds) for role in ROLES]
-    for name in names:
+    for name in [f"{role}_{number}" for number, role in enumerate(row)]:
         graph.add_node(name, speaker(name.rsplit("_", 1)[0]))
         graph.add_edge(previous, name)
         previous = name
@@ -324,7 +326,7 @@ _DEEP_PLAIN = {"lead": (_TASKS[0], *_HELP, "text", _TASKS[1], *_HELP, "text", "t
 
 WORKLOADS = (
     Workload("role nodes", _role_nodes, 3),
-    Workload("role loop", lambda kit: _role_nodes(kit, rounds=3), 9),
+    Workload("role loop", lambda kit: _role_nodes(kit, ("planner", *ROLES, *ROLES)), 7),
     Workload("own tools", lambda kit: _role_nodes(kit, tools=OWN_TOOLS), 3, tools=TOOLS),
     Workload("Send after a plan", lambda kit: _fan(kit, plan=True), 5),
     Workload("Send at START", lambda kit: _fan(kit, plan=False), 4),
