@@ -130,3 +130,11 @@ def bench(request, servers):
     bench = Bench(request.param, servers(RULES[request.param]))
     yield bench
     bench.release()
+
+
+@pytest.fixture
+def chat(servers):
+    """One kind of model, for what does not differ between kinds."""
+    bench = Bench("openai-chat", servers(RULES["openai-chat"]))
+    yield bench
+    bench.release()

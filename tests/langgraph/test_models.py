@@ -410,17 +410,14 @@ def test_langchains_answer_cache_never_hands_one_roles_answer_to_another(bench):
     assert len(session.calls) == len(bench.provider.requests) == 2
 
 
-def test_a_leader_whose_answers_a_stream_would_change_is_not_streamed(servers):
+def test_a_leader_whose_answers_a_stream_would_change_is_not_streamed(chat):
     """Several choices come in one piece or not at all."""
-    from tests.langgraph.conftest import Bench
-
-    bench = Bench("openai-chat", servers("openai-5.6"))
-    session = bench.session(HANDBOOK * 2)
-    model = wrap_model(bench.model(), session).bind(n=2)
+    session = chat.session(HANDBOOK * 2)
+    model = wrap_model(chat.model(), session).bind(n=2)
     forked(session, role="planner")(lambda state: model.invoke([SystemMessage("You plan."), *ASKED]))(
         {"messages": ASKED}
     )
-    body = bench.provider.requests[0].json
+    body = chat.provider.requests[0].json
     assert body["n"] == 2
     assert not body.get("stream")
 

@@ -15,7 +15,6 @@ from langgraph.types import Command, interrupt
 from cacheprefix import ToolResultBudget
 from cacheprefix.server import Reply
 from cacheprefix_langgraph import PrefixState, forked, wrap_model
-from tests.langgraph.conftest import Bench
 
 pytest.importorskip("langgraph.checkpoint.sqlite", reason="the savers extra is not installed")
 pytest.importorskip("langgraph.checkpoint.postgres", reason="the savers extra is not installed")
@@ -23,12 +22,6 @@ pytest.importorskip("langgraph.checkpoint.postgres", reason="the savers extra is
 from tests.langgraph.resuming import HANDBOOK, LONG, State, build, history, saver_for
 
 HERE = Path(__file__).parent
-
-
-@pytest.fixture
-def chat(servers):
-    """One kind of model is enough here: what differs between kinds is tested on the wire elsewhere."""
-    return Bench("openai-chat", servers("openai-5.6"))
 
 
 @pytest.fixture(scope="module")

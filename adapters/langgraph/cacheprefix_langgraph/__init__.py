@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cacheprefix_langgraph._outcomes import Outcome
     from cacheprefix_langgraph._remember import extract_memory, memory_node
     from cacheprefix_langgraph._reports import WorkerReport
-    from cacheprefix_langgraph._state import PrefixState
+    from cacheprefix_langgraph._state import PrefixChannel, PrefixState
     from cacheprefix_langgraph._subgraph import subgraph
     from cacheprefix_langgraph._team import TeamResult, TeamRole, TeamState, prefix_team, progress, team_result
     from cacheprefix_langgraph._toolcache import cached_tools
@@ -38,6 +38,7 @@ _HOMES = {
     "MemoryKeeper": "_memory_store",
     "MemoryUpdate": "_memory",
     "Outcome": "_outcomes",
+    "PrefixChannel": "_state",
     "PrefixMiddleware": "_middleware",
     "PrefixState": "_state",
     "SessionMemory": "_memory",
@@ -78,6 +79,7 @@ __all__ = [
     "MemoryKeeper",
     "MemoryUpdate",
     "Outcome",
+    "PrefixChannel",
     "PrefixMiddleware",
     "PrefixState",
     "SessionMemory",

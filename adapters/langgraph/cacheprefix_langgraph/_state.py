@@ -17,10 +17,17 @@ CHANNEL = "cacheprefix"
 """The state key; its values are plain JSON types, merged in any order with the same result."""
 
 
-class PrefixState(TypedDict):
-    """Mix into a graph's state to keep the ledger of decisions in its checkpoints."""
+PrefixChannel = Annotated[dict[str, Any], merge_json]
+"""The type of the field ``cacheprefix`` in states that are pydantic models or dataclasses."""
 
-    cacheprefix: NotRequired[Annotated[dict[str, Any], merge_json]]
+
+class PrefixState(TypedDict):
+    """Mix into a graph's state to keep the ledger of decisions in its checkpoints.
+
+    A pydantic model or a dataclass declares the field instead: ``cacheprefix: PrefixChannel``, empty by default.
+    """
+
+    cacheprefix: NotRequired[PrefixChannel]
 
 
 def ledger_in(state: Any, session: Session) -> Mapping[str, Any] | None:
@@ -69,10 +76,14 @@ def with_update(result: Any, fresh: Ledger, session: Session, node: str) -> Any:
         return result
     config = var_child_runnable_config.get() or {}
     read = (config.get("configurable") or {}).get("__pregel_read")
-    if callable(read) and not has_channel(read):
+    if not callable(read):
+        # Called as a plain function: nothing there would take an update.
+        return result
+    if not has_channel(read):
         session.note(
             f"node {node!r}: the graph's state has no channel {CHANNEL!r}, so decisions on tool results are not kept "
-            "in checkpoints; add cacheprefix_langgraph.PrefixState to the state's bases"
+            "in checkpoints; add cacheprefix_langgraph.PrefixState to the state's bases, and from an entrypoint save "
+            "session.conversation(thread_id).dumps() yourself"
         )
         return result
     update = {CHANNEL: fresh.to_json()}

@@ -1,0 +1,438 @@
+"""Every kind of node, state and run that LangGraph has, with its calls as forks on the wire."""
+
+import asyncio
+import dataclasses
+import operator
+from typing import Annotated, Literal
+
+import pytest
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.func import entrypoint, task
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.runtime import Runtime
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command, RetryPolicy, Send, StreamWriter, interrupt
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from cacheprefix import ToolResultBudget
+from cacheprefix_langgraph import PrefixChannel, PrefixState, forked, subgraph, wrap_model
+from tests.langgraph.test_ledger import history
+
+HANDBOOK = "The handbook says that every statement needs a source. " * 90
+PLAN, WORK = SystemMessage("You plan."), SystemMessage("You work.")
+BEGIN = HumanMessage("Please begin.", id="h")
+
+
+@pytest.fixture
+def session(chat):
+    """A session with a budget for tool results, so that nodes have decisions to save."""
+    return chat.session(HANDBOOK, budget=ToolResultBudget(max_tokens=200))
+
+
+@pytest.fixture
+def model(chat, session):
+    """A wrapped model."""
+    return wrap_model(chat.model(), session)
+
+
+def is_team(chat, count=2):
+    """Whether the requests so far are forks of one prefix, the later ones readers of it."""
+    prompts = chat.prompts()
+    assert len(prompts) == count
+    shared = len(prompts[0].sections) - 1
+    assert all(prompt.sections[:shared] == prompts[0].sections[:shared] for prompt in prompts)
+    assert all(record.outcome.read_tokens >= 1_200 for record in list(chat.provider.requests)[1:])
+    assert "You plan." in prompts[0].sections[-1].text
+    assert "You work." in prompts[1].sections[-1].text
+    return True
+
+
+class Typed(MessagesState, PrefixState):
+    """A state of dictionaries."""
+
+
+class Model(BaseModel):
+    """A state of pydantic's."""
+
+    messages: Annotated[list[AnyMessage], add_messages] = []
+    cacheprefix: PrefixChannel = {}
+
+
+@dataclasses.dataclass
+class Data:
+    """A state of dataclasses."""
+
+    messages: Annotated[list[AnyMessage], add_messages] = dataclasses.field(default_factory=list)
+    cacheprefix: PrefixChannel = dataclasses.field(default_factory=dict)
+
+
+def messages_of(state):
+    """The messages of a state of either shape."""
+    return state["messages"] if isinstance(state, dict) else state.messages
+
+
+@pytest.mark.parametrize("kind", [Typed, Model, Data], ids=["typeddict", "pydantic", "dataclass"])
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_states_of_every_shape_share_and_keep_their_ledger(chat, session, model, kind, later):
+    """The wrapped node is given, and returns, what the node itself was."""
+
+    def planner(state: kind):
+        assert isinstance(state, dict if kind is Typed else kind)
+        return {"messages": [AIMessage(model.invoke([PLAN, *messages_of(state)]).text)]}
+
+    async def worker(state: kind):
+        answer = AIMessage((await model.ainvoke([WORK, *messages_of(state)])).text)
+        return {"messages": [answer]} if kind is Typed else kind(messages=[answer])
+
+    def sync_worker(state: kind):
+        answer = AIMessage(model.invoke([WORK, *messages_of(state)]).text)
+        return {"messages": [answer]} if kind is Typed else kind(messages=[answer])
+
+    graph = StateGraph(kind)
+    graph.add_node("planner", forked(session, role="planner")(planner))
+    graph.add_node("worker", forked(session, role="worker")(worker if later else sync_worker))
+    graph.add_edge(START, "planner")
+    graph.add_edge("planner", "worker")
+    given = {"messages": history()}
+    out = asyncio.run(graph.compile().ainvoke(given)) if later else graph.compile().invoke(given)
+    assert is_team(chat)
+    assert len(out["messages"]) == 5
+    assert out["cacheprefix"]
+    assert not session.failures
+
+
+class Talk(TypedDict):
+    """A state whose messages have another name."""
+
+    talk: Annotated[list[AnyMessage], add_messages]
+
+
+def test_messages_may_have_another_name(chat, session, model):
+    """``messages_key`` says which; the boundary is found there."""
+
+    @forked(session, role="planner", messages_key="talk")
+    def planner(state):
+        return {"talk": [AIMessage(model.invoke([PLAN, *state["talk"], HumanMessage("Plan it.")]).text)]}
+
+    @forked(session, role="worker", messages_key="talk")
+    def worker(state):
+        model.invoke([WORK, *state["talk"], HumanMessage("Do it.")])
+
+    graph = StateGraph(Talk).add_sequence([("planner", planner), ("worker", worker)]).add_edge(START, "planner")
+    graph.compile().invoke({"talk": [BEGIN]})
+    first, second = chat.prompts()
+    marked = max(index for index, section in enumerate(first.sections[:-1]) if section.marker is not None)
+    assert first.sections[marked].text == "Please begin."
+    assert second.sections[: marked + 1] == first.sections[: marked + 1]
+
+
+def test_what_langgraph_injects_arrives(chat, session, model):
+    """Configuration, runtime, store and writer, found by the node's own annotations."""
+    seen = {}
+
+    class Context(TypedDict):
+        tone: str
+
+    @forked(session, role="planner")
+    def planner(
+        state: MessagesState,
+        config: RunnableConfig,
+        *,
+        runtime: Runtime[Context],
+        store: BaseStore,
+        writer: StreamWriter,
+    ):
+        seen.update(thread=config["configurable"]["thread_id"], tone=runtime.context["tone"])
+        store.put(("notes",), "one", {"text": "kept"})
+        writer({"step": "planning"})
+        return {"messages": [AIMessage(model.invoke([PLAN, *state["messages"]], config).text)]}
+
+    store = InMemoryStore()
+    graph = StateGraph(MessagesState, context_schema=Context).add_node("planner", planner).add_edge(START, "planner")
+    compiled = graph.compile(store=store, checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "one"}}
+    chunks = list(compiled.stream({"messages": [BEGIN]}, config, context={"tone": "dry"}, stream_mode="custom"))
+    assert chunks == [{"step": "planning"}]
+    assert seen == {"thread": "one", "tone": "dry"}
+    assert store.get(("notes",), "one").value == {"text": "kept"}
+    assert "You plan." in chat.prompts()[0].sections[-1].text
+    assert session.calls[0].conversation == "one"
+
+
+def test_a_command_goes_where_it_says_and_is_still_drawn(chat, session, model):
+    """LangGraph reads the destinations from the return annotation, through our wrapper."""
+
+    @forked(session, role="planner")
+    def planner(state: Typed) -> Command[Literal["worker", "idle"]]:
+        answer = AIMessage(model.invoke([PLAN, *state["messages"]]).text)
+        return Command(goto="worker", update={"messages": [answer]})
+
+    @forked(session, role="worker")
+    def worker(state: Typed) -> Command[Literal["__end__"]]:
+        return Command(goto=END, update={"messages": [AIMessage(model.invoke([WORK, *state["messages"]]).text)]})
+
+    graph = StateGraph(Typed).add_node("planner", planner).add_node("worker", worker).add_edge(START, "planner")
+    compiled = graph.add_node("idle", lambda state: None).compile()
+    edges = {(edge.source, edge.target) for edge in compiled.get_graph().edges}
+    assert {("planner", "worker"), ("planner", "idle"), ("worker", "__end__")} <= edges
+    out = compiled.invoke({"messages": history()})
+    assert is_team(chat)
+    assert len(out["messages"]) == 5
+    assert out["cacheprefix"]
+
+
+class Jobs(Typed):
+    """A state with reports from parallel workers."""
+
+    reports: Annotated[list[str], operator.add]
+
+
+class Job(TypedDict):
+    """What a worker is sent: less than the state."""
+
+    messages: list[AnyMessage]
+    topic: str
+
+
+def test_workers_that_are_sent_a_part_of_the_state_share_what_their_planner_wrote(chat, session, model):
+    """A ``Send`` payload holds no ledger; it is read from the graph, and written back."""
+
+    @forked(session, role="planner")
+    def planner(state: Jobs):
+        model.invoke([PLAN, *state["messages"]])
+
+    @forked(session, role="worker")
+    def worker(job: Job):
+        given = [WORK, *job["messages"], HumanMessage(f"Your topic: {job['topic']}")]
+        return {"reports": [model.invoke(given).text]}
+
+    graph = StateGraph(Jobs).add_node("planner", planner).add_node("worker", worker, input_schema=Job)
+    graph.add_edge(START, "planner")
+    graph.add_conditional_edges(
+        "planner", lambda s: [Send("worker", {"messages": s["messages"], "topic": t}) for t in "abc"], ["worker"]
+    )
+    out = graph.compile().invoke({"messages": history(), "reports": []})
+    assert len(out["reports"]) == 3
+    planned, *worked = chat.prompts()
+    shared = len(planned.sections) - 1
+    assert all(prompt.sections[:shared] == planned.sections[:shared] for prompt in worked)
+    assert {prompt.sections[-2].text for prompt in worked} == {f"Your topic: {topic}" for topic in "abc"}
+    assert all(record.outcome.read_tokens >= 1_200 for record in list(chat.provider.requests)[1:])
+    assert out["cacheprefix"]
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_tasks_of_the_functional_api_are_forks_and_return_what_they_return(chat, session, model, later):
+    """There is no state to save decisions in: results stay as they are, whatever their type."""
+
+    @task
+    @forked(session, role="planner")
+    def plan(messages):
+        return model.invoke([PLAN, *messages]).text
+
+    @task
+    @forked(session, role="worker")
+    async def work(messages):
+        return {"text": (await model.ainvoke([WORK, *messages])).text}
+
+    @task
+    @forked(session, role="worker")
+    def sync_work(messages):
+        return {"text": model.invoke([WORK, *messages]).text}
+
+    @entrypoint(checkpointer=InMemorySaver())
+    def flow(messages):
+        return plan(messages).result(), sync_work(messages).result()
+
+    @entrypoint(checkpointer=InMemorySaver())
+    async def aflow(messages):
+        return await plan(messages), await work(messages)
+
+    config = {"configurable": {"thread_id": "one"}}
+    first, second = asyncio.run(aflow.ainvoke(history(), config)) if later else flow.invoke(history(), config)
+    assert isinstance(first, str)
+    assert list(second) == ["text"]
+    assert is_team(chat)
+    assert [call.conversation for call in session.calls] == ["one", "one"]
+    assert not session.failures
+
+
+def test_outside_of_a_graph_a_node_returns_what_it_returns(chat, session, model):
+    """A test, a script or another framework calls it as a function."""
+    node = forked(session, role="planner")(lambda state: model.invoke([PLAN, *state["messages"]]).text)
+    assert isinstance(node({"messages": history()}), str)
+    update = forked(session, role="planner")(lambda state: {"messages": [model.invoke([PLAN, *state["messages"]])]})
+    assert list(update({"messages": history()})) == ["messages"]
+    nothing = forked(session, role="planner")(lambda state: print(model.invoke([PLAN, *state["messages"]]).text[:0]))
+    assert nothing({"messages": history()}) is None
+
+
+MODES = ["values", "updates", "messages", "custom", "checkpoints", "tasks", "debug"]
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_every_streaming_mode_shows_the_application_and_nothing_of_ours(chat, session, model, later):
+    """Tokens come one by one; the shared layout and the role's text are in no message of the state."""
+
+    @forked(session, role="planner")
+    def planner(state: Typed):
+        return {"messages": [model.invoke([PLAN, *state["messages"]])]}
+
+    @forked(session, role="worker")
+    def worker(state: Typed):
+        return {"messages": [model.invoke([WORK, *state["messages"]])]}
+
+    graph = StateGraph(Typed).add_sequence([("planner", planner), ("worker", worker)]).add_edge(START, "planner")
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "one"}}
+    given = {"messages": [BEGIN]}
+
+    async def gather():
+        return [each async for each in compiled.astream(given, config, stream_mode=MODES)]
+
+    chunks = asyncio.run(gather()) if later else list(compiled.stream(given, config, stream_mode=MODES))
+    by_mode = {mode: [chunk for name, chunk in chunks if name == mode] for mode in MODES}
+    assert is_team(chat)
+    assert len(by_mode["messages"]) > 4
+    assert {metadata["langgraph_node"] for _, metadata in by_mode["messages"]} == {"planner", "worker"}
+    assert [list(update) for update in by_mode["updates"]] == [["planner"], ["worker"]]
+    assert all(by_mode[mode] for mode in ("values", "checkpoints", "tasks", "debug"))
+    final = by_mode["values"][-1]["messages"]
+    assert [message.type for message in final] == ["human", "ai", "ai"]
+    assert all("cacheprefix_tail" not in message.additional_kwargs for message in final)
+    assert [message.text for message in final if message.type == "ai"] == [
+        "".join(chunk.text for chunk, metadata in by_mode["messages"] if metadata["langgraph_node"] == node)
+        for node in ("planner", "worker")
+    ]
+
+
+def test_events_are_those_of_the_application(chat, session, model):
+    """``astream_events`` names the model and streams its tokens."""
+
+    @forked(session, role="planner")
+    async def planner(state: Typed):
+        return {"messages": [await model.ainvoke([PLAN, *state["messages"]])]}
+
+    compiled = StateGraph(Typed).add_node("planner", planner).add_edge(START, "planner").compile()
+
+    async def gather():
+        return [event async for event in compiled.astream_events({"messages": [BEGIN]}, version="v2")]
+
+    events = asyncio.run(gather())
+    names = {event["name"] for event in events if event["event"].startswith("on_chat_model")}
+    assert names == {"ChatOpenAI"}
+    assert sum(event["event"] == "on_chat_model_stream" for event in events) > 2
+    assert "You plan." in chat.prompts()[0].sections[-1].text
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_retried_node_asks_the_same_again(chat, session, model, later):
+    """The first attempt is lost with its update; the second has the same bytes, and its ledger is kept."""
+    attempts = []
+
+    def fail_once():
+        """Raise the first time."""
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise ConnectionError("once")
+
+    @forked(session, role="planner")
+    def planner(state: Typed):
+        text = model.invoke([PLAN, *state["messages"]]).text
+        fail_once()
+        return {"messages": [AIMessage(text)]}
+
+    @forked(session, role="planner")
+    async def aplanner(state: Typed):
+        text = (await model.ainvoke([PLAN, *state["messages"]])).text
+        fail_once()
+        return {"messages": [AIMessage(text)]}
+
+    policy = RetryPolicy(initial_interval=0.001, jitter=False)
+    graph = StateGraph(Typed).add_node("planner", aplanner if later else planner, retry_policy=policy)
+    compiled = graph.add_edge(START, "planner").compile()
+    given = {"messages": history()}
+    out = asyncio.run(compiled.ainvoke(given)) if later else compiled.invoke(given)
+    first, second = chat.prompts()
+    assert first.sections == second.sections
+    assert chat.provider.requests[1].outcome.read_tokens > 1_200
+    assert out["cacheprefix"]
+
+
+def test_an_interrupt_inside_a_node_stops_and_resumes_it(chat, session, model):
+    """The question passes through our wrapper; what was said before it is read from the cache afterwards."""
+
+    @forked(session, role="planner")
+    def planner(state: Typed):
+        draft = model.invoke([PLAN, *state["messages"]]).text
+        verdict = interrupt({"draft": draft})
+        return {"messages": [AIMessage(f"{draft} ({verdict})")]}
+
+    @forked(session, role="worker")
+    def worker(state: Typed):
+        model.invoke([WORK, *state["messages"]])
+
+    graph = StateGraph(Typed).add_sequence([("planner", planner), ("worker", worker)]).add_edge(START, "planner")
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "one"}}
+    stopped = compiled.invoke({"messages": history()}, config)
+    assert stopped["__interrupt__"][0].value["draft"]
+    out = compiled.invoke(Command(resume="approved"), config)
+    assert out["messages"][-1].text.endswith("(approved)")
+    before, again, after = chat.prompts()
+    assert before.sections == again.sections
+    assert after.sections[: len(before.sections) - 1] == before.sections[:-1]
+
+
+def test_hints_names_and_sub_graphs_are_found_through_the_wrapper(chat, session, model):
+    """LangGraph looks at signatures, and one wrapper deep for graphs that a node calls."""
+    inner = StateGraph(Typed).add_node("step", lambda state: {"messages": [model.invoke(state["messages"])]})
+    compiled_inner = inner.add_edge(START, "step").compile(name="inner")
+
+    @forked(session, role="planner")
+    def planner(state: Typed):
+        """Plans."""
+        return compiled_inner.invoke({"messages": [PLAN, *state["messages"]]})
+
+    assert (planner.__name__, planner.__doc__) == ("planner", "Plans.")
+    assert (planner.cacheprefix_role, planner.cacheprefix_session) == ("planner", session)
+    graph = StateGraph(Typed).add_node(planner).add_edge(START, "planner").compile()
+    assert [name for name, _ in graph.get_subgraphs()] == ["planner"]
+    graph.invoke({"messages": [BEGIN]})
+    assert "You plan." in chat.prompts()[0].sections[-1].text
+
+
+def test_a_callable_object_and_a_sub_graph_node_are_forks_too(chat, session, model):
+    """Roles are named after the class, or by the user."""
+
+    class Planner:
+        """A node with state of its own."""
+
+        def __call__(self, state):
+            return {"messages": [AIMessage(model.invoke([PLAN, *state["messages"]]).text)]}
+
+    worker = StateGraph(Typed).add_node("step", lambda state: {"messages": [model.invoke([WORK, *state["messages"]])]})
+    graph = StateGraph(Typed).add_node("planner", forked(session)(Planner()))
+    graph.add_node("worker", subgraph(worker.add_edge(START, "step").compile(), session, role="worker"))
+    graph.add_edge(START, "planner").add_edge("planner", "worker")
+    graph.compile().invoke({"messages": [BEGIN]})
+    assert is_team(chat)
+    assert [call.agent for call in session.calls] == ["Planner", "worker"]
+
+
+def test_a_node_that_fails_leaves_no_fork_behind(chat, session, model):
+    """What runs next in the same thread is no fork."""
+
+    @forked(session, role="planner")
+    def planner(state):
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        planner({"messages": [BEGIN]})
+    model.invoke([BEGIN])
+    assert [section.text for section in chat.prompts()[0].sections] == ["Please begin."]
