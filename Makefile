@@ -31,7 +31,7 @@ help:
 	@echo 'make clean    remove environments and what was built'
 
 # One recipe for the three environments: each says what it installs and at which tested versions.
-$(CORE)/$(READY): WHAT = -e '.[dev,transformers]' -e './adapters/langgraph[openai,anthropic,google,prebuilt,savers]' \
+$(CORE)/$(READY): WHAT = -e '.[bench,dev,transformers]' -e './adapters/langgraph[openai,anthropic,google,prebuilt,savers]' \
 	-e './adapters/sdk[openai,anthropic]'
 $(CORE)/$(READY): PINS = constraints/langgraph.txt
 $(CORE)/$(READY): pyproject.toml adapters/langgraph/pyproject.toml adapters/sdk/pyproject.toml constraints/langgraph.txt

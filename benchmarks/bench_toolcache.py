@@ -111,7 +111,7 @@ def on_file(folder: Path, batches: int) -> list[dict[str, Any]]:
     try:
         import diskcache  # noqa: PLC0415 - the benchmark also runs without its peer
     except ImportError:
-        print("without its peer: pip install diskcache", file=sys.stderr)
+        print('without its peer: pip install "cacheprefix[bench]"', file=sys.stderr)
         close: Callable[[], object] = store.close
     else:
         peer = diskcache.Cache(str(folder / "diskcache"))
