@@ -60,7 +60,7 @@ def application() -> typer.Typer:
         name="cacheprefix",
         help="Keep the shared beginning of agents' prompts in the provider's cache.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=True,
         pretty_exceptions_enable=False,
     )
 

@@ -69,9 +69,10 @@ def register(app: "typer.Typer") -> None:
     def doctor(
         as_json: Annotated[bool, typer.Option("--json", help="Print data instead of tables.")] = False,
     ) -> None:
-        """Show versions against the supported ranges, adapters, plugins, tokenizers and missing extras.
+        """Show versions against the supported ranges, adapters, plugins, tokenizers, configuration, missing extras.
 
-        The exit code is 1 when something installed does not work or lies outside its supported range.
+        Exit code 0: all is well; 1: something installed does not work or lies outside its supported range, or the
+        configuration cannot be used.
         """
         from cacheprefix._version import __version__
         from cacheprefix.plugins import Plugins
@@ -81,6 +82,8 @@ def register(app: "typer.Typer") -> None:
         plugins = Plugins.with_builtins().loaded
         problems = [text for part in (*extras, *adapters) for text in part.problems]
         problems += [f"plugin {item.name}: {item.problem}" for item in plugins if item.problem]
+        configuration = _configuration()
+        problems += [configuration["problem"]] if configuration["problem"] else []
         found: dict[str, Any] = {
             "cacheprefix": __version__,
             "python": platform.python_version(),
@@ -88,6 +91,7 @@ def register(app: "typer.Typer") -> None:
             "extras": [_as_data(part) for part in extras],
             "plugins": [asdict(item) for item in plugins],
             "tokenizers": _tokenizers(),
+            "configuration": configuration,
             "problems": problems,
         }
         if as_json:
@@ -97,6 +101,24 @@ def register(app: "typer.Typer") -> None:
         else:
             _show(found, (*adapters, *extras), plugins)
         raise typer.Exit(code=1 if problems else 0)
+
+
+def _configuration() -> dict[str, Any]:
+    """The values that ``Session.from_config()`` would use here, and where each comes from; the rest are defaults."""
+    from cacheprefix.config import load
+    from cacheprefix.errors import SetupError
+
+    try:
+        found = load()
+        found.options()
+    except SetupError as error:
+        return {"file": None, "settings": [], "unknown_variables": [], "problem": f"configuration: {error}"}
+    return {
+        "file": None if found.path is None else str(found.path),
+        "settings": [{"key": one.key, "value": one.value, "source": one.source} for one in found.settings],
+        "unknown_variables": list(found.unknown),
+        "problem": None,
+    }
 
 
 def _extra(name: str) -> Part:
@@ -184,6 +206,7 @@ def _show(found: "Mapping[str, Any]", parts: "Iterable[Part]", plugins: "Iterabl
     lists = {
         "plugins": [_plugin_row(item) for item in plugins],
         "tokenizers": [f"{name}: {how}" for name, how in found["tokenizers"].items()],
+        "configuration": list(_configuration_rows(found["configuration"])),
         "problems": found["problems"],
     }
     for title, rows in lists.items():
@@ -191,6 +214,15 @@ def _show(found: "Mapping[str, Any]", parts: "Iterable[Part]", plugins: "Iterabl
             console.print(f"\n{title}")
         for row in rows:
             console.print(f"  {row}", markup=False, soft_wrap=True)
+
+
+def _configuration_rows(found: "Mapping[str, Any]") -> "Iterator[str]":
+    for one in found["settings"]:
+        yield f"{one['key']} = {one['value']!r} ({one['source']})"
+    if not found["settings"] and not found["problem"]:
+        yield "nothing is set: Session.from_config() has its defaults"
+    for name in found["unknown_variables"]:
+        yield f"{name} is set and says nothing that is known"
 
 
 def _plugin_row(item: "PluginInfo") -> str:

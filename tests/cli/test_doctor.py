@@ -127,3 +127,30 @@ def test_the_table_names_every_part(capsys):
     shown = capsys.readouterr().out
     for name in (*_doctor._OWN_EXTRAS, *_doctor._ADAPTERS, "tokenizers"):
         assert name in shown
+
+
+def test_the_configuration_in_force_is_shown_with_its_sources(capsys, monkeypatch, tmp_path):
+    """Which file and line, or which variable; a variable nobody knows is named."""
+    (tmp_path / "cacheprefix.toml").write_text('mode = "observe"\n[budget]\nmax_tokens = 9\n', "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CACHEPREFIX_SCOPE", "team")
+    monkeypatch.setenv("CACHEPREFIX_SCOPES", "typo")
+    _, found = _doctor_says(capsys)
+    configuration = found["configuration"]
+    assert configuration["file"] == str(tmp_path / "cacheprefix.toml")
+    assert [(one["key"], one["value"], one["source"]) for one in configuration["settings"]] == [
+        ("mode", "observe", f"{tmp_path / 'cacheprefix.toml'}:1"),
+        ("budget.max_tokens", 9, f"{tmp_path / 'cacheprefix.toml'}:3"),
+        ("scope", "team", "CACHEPREFIX_SCOPE"),
+    ]
+    assert "CACHEPREFIX_SCOPES" in configuration["unknown_variables"]
+    cli.main(["doctor"])
+    assert "mode = 'observe'" in capsys.readouterr().out
+
+
+def test_a_configuration_that_cannot_be_used_is_a_problem(capsys, monkeypatch):
+    """With its place, and exit code 1."""
+    monkeypatch.setenv("CACHEPREFIX_MODE", "off")
+    code, found = _doctor_says(capsys)
+    assert code == 1
+    assert [text for text in found["problems"] if text.startswith("configuration: CACHEPREFIX_MODE: ")]

@@ -1,0 +1,71 @@
+"""What the commands read: event files of sessions, saved conversations, request bodies; and how they print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cacheprefix.errors import SetupError
+from cacheprefix.events import Run, is_event
+
+EXIT_FOUND = 3
+"""What was looked for was found: a break, an exceeded limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation's saved state, as ``Conversation.dumps()`` wrote it."""
+
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A request body, or a bare list of messages put into one."""
+
+    data: Mapping[str, Any]
+
+
+def read_saved(path: Path) -> Run | Conversation | Body:
+    """Read a file of any of the three kinds; ``-`` is standard input. Raises ``SetupError`` that names the file."""
+    raw = _raw(path)
+    first = raw.split(b"\n", 1)[0]
+    if is_event(first):
+        return Run().read(raw.splitlines())
+    try:
+        data = json.loads(raw)
+    except ValueError as error:
+        raise SetupError(f"{path} is no event file, saved conversation or request: not JSON ({error})") from None
+    if isinstance(data, list):
+        return Body({"messages": data})
+    if isinstance(data, Mapping) and "version" in data and "ledger" in data:
+        return Conversation(data)
+    if isinstance(data, Mapping) and ("messages" in data or "input" in data):
+        return Body(data)
+    raise SetupError(f"{path} is no event file, saved conversation or request: write one with EventLog or dumps()")
+
+
+def read_run(path: Path) -> Run:
+    """Read an event file. Raises ``SetupError`` for anything else."""
+    saved = read_saved(path)
+    if isinstance(saved, Run):
+        return saved
+    raise SetupError(f"{path} is no event file of a session: write one with cacheprefix.events.EventLog")
+
+
+def print_json(data: Any) -> None:
+    """Print data as JSON, for programs."""
+    print(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+
+
+def _raw(path: Path) -> bytes:
+    if str(path) == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SetupError(f"cannot read {str(path)!r}: {error.strerror or error}") from None

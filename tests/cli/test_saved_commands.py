@@ -1,0 +1,216 @@
+"""``status``, ``explain`` and ``compact-preview`` read what a session saved."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cacheprefix import Session, SharedPrefix, ToolResultBudget, cli
+from cacheprefix.events import EventLog
+from cacheprefix.toolcache import ToolSpec
+
+HANDBOOK = "Zacharias Quill says that every statement needs a source. " * 100
+
+
+@pytest.fixture
+def events(tmp_path):
+    """An event file: five calls, the last of which breaks the cache, and tool calls."""
+    log = EventLog(tmp_path / "run.events")
+    session = log.bind(Session("x", tool_cache=True))
+    for at, read in enumerate((0, 1_300, 1_300, 1_300, 0)):
+        system = HANDBOOK if at < 4 else HANDBOOK.replace("source", "reference", 1)
+        messages = [{"role": "system", "content": system}]
+        messages += [{"role": "user", "content": f"question {n}"} for n in range(at + 1)]
+        turn = session.begin({"model": "gpt-5.5", "messages": messages}, "openai-chat", agent="planner")
+        turn.finish({"prompt_tokens": 1_500, "prompt_tokens_details": {"cached_tokens": read}, "completion_tokens": 5})
+        session.tool_cache.call(ToolSpec("look", cacheable=True), {"at": 1}, lambda: "seen")
+    log.close()
+    return log.path
+
+
+@pytest.fixture
+def conversation(tmp_path):
+    """A saved conversation with a history and a shortened result; its path."""
+    session = Session(SharedPrefix(system="handbook"), budget=ToolResultBudget(max_tokens=100))
+    held = session.conversation("thread-7", api="openai-chat")
+    call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    held.append({"role": "user", "content": "look"}, {"role": "assistant", "content": None, "tool_calls": [call]})
+    held.append({"role": "tool", "tool_call_id": "c1", "content": "Zacharias " * 2_000})
+    for at in range(40):
+        held.append({"role": "assistant", "content": f"answer {at} " * 30}, {"role": "user", "content": f"and {at}?"})
+    held.commit()
+    path = tmp_path / "thread.json"
+    path.write_text(held.dumps(), "utf-8")
+    return path
+
+
+def _says(capsys, *arguments):
+    code = cli.main([str(part) for part in arguments])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def test_status_shows_a_session(events, capsys):
+    """By agent and in all, with breaks and the tool cache."""
+    code, out, _ = _says(capsys, "status", events)
+    assert code == 0
+    assert "a session, ended" in out
+    assert "1 x system_changed at system[0]" in out
+    assert "Hits: 4, Misses: 1" in out
+    _, out, _ = _says(capsys, "status", events, "--json")
+    found = json.loads(out)
+    assert (found["total"]["calls"], found["running"], found["tool_calls"]) == (5, False, {"hit": 4, "miss": 1})
+
+
+def test_status_of_a_session_that_runs(events, capsys):
+    """Half a line at the end is a line that is being written, and the exit code says so."""
+    lines = events.read_bytes().splitlines(keepends=True)
+    events.write_bytes(b"".join(lines[:-1]) + b'{"type": "ca')
+    code, out, _ = _says(capsys, "status", events)
+    assert code == 1
+    assert "running" in out
+    assert "1 lines could not be read" in out
+
+
+def test_status_shows_a_conversation(conversation, capsys):
+    """What it holds and what was decided on."""
+    code, out, _ = _says(capsys, "status", conversation)
+    assert code == 0
+    assert "conversation 'thread-7', saved under cacheprefix-" in out
+    assert "1 tool results decided on" in out
+    _, out, _ = _says(capsys, "status", conversation, "--json")
+    found = json.loads(out)
+    assert (found["history"]["messages"], found["compactions"], found["decisions"]["results"]) == (83, 0, 1)
+
+
+def test_explain_tells_every_break(events, capsys):
+    """Cause, place, loss, and what to do."""
+    code, out, _ = _says(capsys, "explain", events)
+    assert code == 0
+    assert out.startswith("call 4 (planner, gpt-5.5, rules openai): miss, system_changed\n")
+    assert "at system[0], character " in out
+    assert "Keep the system prompt fixed" in out
+    assert "Zacharias" not in out
+
+
+def test_explain_takes_a_calls_number(events, capsys):
+    """One that is not there is named, with exit code 1."""
+    assert _says(capsys, "explain", events, 1)[1].startswith("call 1 ")
+    code, out, _ = _says(capsys, "explain", events, 9)
+    assert (code, out) == (1, "there is no call 9; the file holds 5 calls\n")
+    _, out, _ = _says(capsys, "explain", events, "--all", "--json")
+    first = json.loads(out)[0]
+    assert (first["call"], first["cause"]) == (0, "cold_start")
+
+
+def test_explain_lists_a_conversations_decisions(conversation, capsys):
+    """Addresses and decisions, and no text of the prompt."""
+    code, out, _ = _says(capsys, "explain", conversation)
+    assert code == 0
+    assert out.startswith("result ")
+    assert "Zacharias" not in out
+    _, out, _ = _says(capsys, "explain", conversation, "--json")
+    assert json.loads(out)[0]["what"] == "result"
+
+
+def test_a_preview_plans_and_changes_nothing(conversation, capsys):
+    """What goes, what stays cached, what it costs, when it pays."""
+    before = conversation.read_bytes()
+    code, out, _ = _says(capsys, "compact-preview", conversation, "--trigger", 2_000, "--model", "gpt-5.6")
+    assert code == 0
+    assert "stay cached" in out
+    assert "break-even" in out
+    _, out, _ = _says(capsys, "compact-preview", conversation, "--trigger", 2_000, "--json")
+    found = json.loads(out)
+    assert found["due"]
+    assert found["after_tokens"] <= 2_000 < found["before_tokens"]
+    assert {"messages removed"} <= {one["kind"] for one in found["actions"]}
+    assert conversation.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [{"role": "user", "content": "word " * 50}, {"role": "assistant", "content": "word " * 50}] * 40,
+        {"model": "gpt-5.6", "input": [{"role": "user", "content": "word " * 50}] * 80, "instructions": "Be brief."},
+        {
+            "model": "claude-sonnet-4-6",
+            "system": "Be brief.",
+            "messages": [{"role": "user", "content": "word " * 50}, {"role": "assistant", "content": "and " * 50}] * 40,
+            "tools": [{"name": "look", "input_schema": {"type": "object"}}],
+        },
+    ],
+)
+def test_a_preview_reads_request_bodies_too(body, capsys, monkeypatch):
+    """In the three forms that chat, from standard input; a bare list of messages is one."""
+    raw = io.BytesIO(json.dumps(body).encode())
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": raw})())
+    code, out, _ = _says(capsys, "compact-preview", "-", "--trigger", 1_500, "--json")
+    assert code == 0
+    assert json.loads(out)["before_tokens"] > 1_500
+
+
+def test_a_window_that_cannot_be_met_is_told(conversation, capsys):
+    """A wrong use, in a line."""
+    code, _, err = _says(capsys, "compact-preview", conversation, "--window", 100, "--reserve", 200)
+    assert code == 2
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["status", "explain", "compact-preview", "watch --once"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe\x00",
+        b"null",
+        b'{"a": 1}',
+        b'{"version": 99, "ledger": {}}',
+        b'{"version": 1, "ledger": 5}',
+        b'{"version": 1, "ledger": {"results": [1]}}',
+        b'{"version": 1, "ledger": {}, "context": []}',
+        b'{"messages": 5}',
+        b'{"messages": [5]}',
+    ],
+)
+def test_a_file_that_is_none_of_ours_is_a_line_and_no_traceback(tmp_path, capsys, command, content):
+    """Exit code 2, whatever is in it."""
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    name, *options = command.split()
+    code, _, err = _says(capsys, name, path, *options)
+    assert code == 2
+    assert err.startswith("cacheprefix: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["status", "explain", "compact-preview"])
+def test_a_file_that_is_absent_is_named(command, capsys):
+    """With the system's reason."""
+    code, _, err = _says(capsys, command, "/absent/file")
+    assert (code, err) == (2, "cacheprefix: cannot read '/absent/file': No such file or directory\n")
+
+
+def test_every_command_speaks_json(capsys):
+    """A program can read what a person can."""
+    names = [command.name for command in cli.application().registered_commands]
+    # The demonstration is the LangGraph adapter's, which tests its own.
+    shown = {name: _says(capsys, name, "--help")[1] for name in names if name != "demo"}
+    assert len(shown) > 8
+    assert [name for name, text in shown.items() if "--json" not in text] == []
+
+
+def test_completion_is_offered():
+    """By typer, for the shells that it knows."""
+    code = "import sys; from cacheprefix.cli import main; sys.exit(main([]))"
+    asked = {"_CACHEPREFIX_COMPLETE": "complete_bash", "COMP_WORDS": "cacheprefix ex", "COMP_CWORD": "1"}
+    command = [sys.executable, "-c", code]
+    environ = {**os.environ, **asked}
+    shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environ)
+    assert shown.stdout.split() == ["explain"]
