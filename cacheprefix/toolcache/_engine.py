@@ -20,6 +20,10 @@ from cacheprefix.toolcache._stats import Counters, Outcome
 
 _log = logging.getLogger("cacheprefix")
 
+# Small entries are remembered opened: checking them costs as much as reading them. Two megabytes in all.
+_SMALL = 4_096
+_OPENED = 512
+
 
 class Looked(NamedTuple):
     """What a lookup found: ``kept`` and a fresh ``value``, or neither.
@@ -69,6 +73,8 @@ class Engine:
         self._lock = threading.RLock()
         # One name for all leases of this process: one that it failed to give back is its own still.
         self._owner = uuid.uuid4().hex
+        # Entries checked and taken apart already, with the bytes that they came from.
+        self._opened: dict[str, tuple[bytes, tuple[bytes, Kept]]] = {}
         # Generations whose bump failed: until it succeeds, nothing kept can be trusted.
         self._owed: set[str] = set()
 
@@ -96,9 +102,9 @@ class Engine:
             with self._lock:
                 found = self._objects.get(key)
         else:
-            found = unseal(plan.check, data, self._codec)
-            if found is None:
-                self.store.delete(key)
+            seen = self._opened.get(key)
+            # The very object that was checked before needs no second look; a store that copies gives new ones.
+            found = seen[1] if seen is not None and seen[0] is data else self._open(plan, key, data)
         if found is None:
             return Looked(stamp)
         if found[0] != stamp:
@@ -111,6 +117,16 @@ class Engine:
             self.store.delete(key)
             return Looked(stamp)
         return Looked(stamp, kept, value)
+
+    def _open(self, plan: Plan, key: str, data: bytes) -> tuple[bytes, Kept] | None:
+        found = unseal(plan.check, data, self._codec)
+        if found is None:
+            self.store.delete(key)
+        elif len(data) <= _SMALL and not self.store.shared:
+            if len(self._opened) >= _OPENED:
+                self._opened.clear()
+            self._opened[key] = (data, found)
+        return found
 
     def miss(self, plan: Plan, run: Callable[[], Any], looked: Looked) -> Generator[Effect, Any, Answer]:
         """Run a call that was not found, together with all identical ones in flight."""
@@ -164,6 +180,7 @@ class Engine:
         """Forget what is kept under ``prefix``, here and in the store; return how many entries."""
         with self._lock:
             gone = self._objects.clear(prefix)
+            self._opened.clear()
         return gone + self.store.clear(prefix)
 
     def held(self, prefix: str) -> dict[str, int]:
