@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix._conversation import Conversation
 from cacheprefix._sharing import KEEP
-from cacheprefix._terms import Ask, Terms, guarded
+from cacheprefix._terms import Ask, AsyncAsk, Terms, aanswered, answered, guarded
 from cacheprefix.context import (
     Circumstances,
     Compaction,
@@ -27,6 +27,7 @@ from cacheprefix.context import (
 from cacheprefix.prefix import ForkPolicy, Tool
 
 if TYPE_CHECKING:
+    from cacheprefix._side import ForkResult
     from cacheprefix.context import Form, Mode, Replace, ReplaceResult
     from cacheprefix.profiles import Profile
     from cacheprefix.prompt import Api, Prompt
@@ -37,13 +38,50 @@ def condense(
     session: Session,
     conversation: Conversation,
     views: Sequence[MessageView],
+    model: str = "",
+    api: Api | None = None,
+    *,
+    static_tokens: int | None = None,
+    ask: Ask | None = None,
+) -> tuple[Decision, ...]:
+    """All decisions on a framework's history: results cut once, and compaction where it is due and pays.
+
+    ``views`` are of the history as the framework has it, never of what was sent: what the ledger holds is
+    repeated, byte for byte, in forks and resumed threads too. ``static_tokens`` is what is sent beside it (the
+    prefix by default); ``ask`` writes summaries for ``Compaction(summarise="fork")``. Fails open, but raises
+    ``BudgetError`` with ``over_by`` where a ``request_budget`` cannot be met.
+    """
+    steps = _steps(session, conversation, views, model, api, static_tokens, asks=ask is not None)
+    return answered(steps, ask, session.attempt)
+
+
+async def acondense(
+    session: Session,
+    conversation: Conversation,
+    views: Sequence[MessageView],
+    model: str = "",
+    api: Api | None = None,
+    *,
+    static_tokens: int | None = None,
+    ask: AsyncAsk | None = None,
+) -> tuple[Decision, ...]:
+    """``condense`` with an ``ask`` that is awaited, such as ``asummary_by_fork`` makes."""
+    steps = _steps(session, conversation, views, model, api, static_tokens, asks=ask is not None)
+    return await aanswered(steps, ask, session.attempt)
+
+
+def _steps(
+    session: Session,
+    conversation: Conversation,
+    views: Sequence[MessageView],
     model: str,
     api: Api | None,
     static_tokens: int | None,
-    ask: Ask | None,
-) -> tuple[Decision, ...]:
-    """The decisions that hold for a history; see ``Session.condense``."""
-    if session.mode == "observe" or (_idle(session) and not len(conversation.ledger)):
+    *,
+    asks: bool,
+) -> Generator[SummaryRequest, str, tuple[Decision, ...]]:
+    """Condensing without its waiting: yields what a summary is wanted of, takes its text."""
+    if not decides(session, conversation):
         return ()
     again = partial(_replayed, session, conversation, views, model)
     first = session.attempt("tool-result budget", again, None)
@@ -55,9 +93,16 @@ def condense(
     with conversation.compacting() as free:
         if not free:
             return first.decisions
-        work = partial(_compacted, session, conversation, views, first, model, api, static_tokens, ask)
-        if not guarded(session.attempt, "compaction", work, False):  # noqa: FBT003 - what is returned when it fails
+        work = partial(_planned, session, conversation, views, first, model, api, static_tokens)
+        plan = guarded(session.attempt, "compaction", work, None)
+        if plan is None:
             return first.decisions
+        if plan.request is not None and asks:
+            plan = plan.with_summary((yield plan.request))
+        made = session.attempt("compaction", partial(plan.commit, session.results, scope=conversation.scope), None)
+        if made is None:
+            return first.decisions
+        conversation.merge(made)
     second = session.attempt("compaction", again, None)
     return first.decisions if second is None else second.decisions
 
@@ -89,10 +134,10 @@ def conversation_of(
     return found
 
 
-def shortened(
-    session: Session, conversation: Conversation, views: Sequence[MessageView], model: str
+def shorten(
+    session: Session, conversation: Conversation, views: Sequence[MessageView], model: str = ""
 ) -> tuple[ReplaceResult, ...]:
-    """What stands in place of large results; see ``Session.shorten``."""
+    """What stands in place of large tool results, decided once and replayed; empty when it fails."""
     if session.mode == "observe" or (session.budget is None and not len(conversation.ledger)):
         return ()
     count, replaced = session.counter(model), replacing(session)
@@ -141,35 +186,59 @@ def cold_after(prompt: Prompt, profile: Profile, ended: float) -> float | None:
 
 def summary_by_fork(
     session: Session,
+    *,
     body: Mapping[str, Any],
     api: Api,
     send: Callable[[dict[str, Any]], Any],
-    conversation: str,
+    conversation: str = "",
 ) -> Ask:
-    """Asks for a summary as a fork of ``body``; see ``Session.summary_by_fork``."""
+    """An ``ask`` for compaction: a fork of ``body``, the request as last sent, so that its prefix is read."""
 
     def ask(request: SummaryRequest) -> str:
-        profile = session.profile(str(body.get("model", "")), api)
-        calm = bool(body.get("tools")) and api != "anthropic" and profile.placement("tool_choice") == "none"
-        result = session.fork(
-            request.instruction,
-            body=body,
-            api=api,
-            send=send,
-            role="summary",
-            # Room for a model that thinks first; the summary itself is cut to what was asked for.
-            policy=replace(ForkPolicy.background_summary(), max_output_tokens=max(1_024, 2 * request.max_tokens)),
-            overrides={"tool_choice": "none"} if calm else None,
-            conversation=conversation,
-        )
-        # An answer that calls a tool is no summary; an extract then stands in its place.
-        return result.text if result.stopped == "done" else ""
+        options = _summary_options(session, request, body, api)
+        return _summary(session.fork(request.instruction, send=send, conversation=conversation, **options))
 
     return ask
 
 
-def _idle(session: Session) -> bool:
-    return session.budget is None and session.compaction is None and session.request_budget is None
+def asummary_by_fork(
+    session: Session,
+    *,
+    body: Mapping[str, Any],
+    api: Api,
+    send: Callable[[dict[str, Any]], Awaitable[Any]],
+    conversation: str = "",
+) -> AsyncAsk:
+    """``summary_by_fork`` with an asynchronous ``send``; for ``acondense`` and ``Conversation.abuild``."""
+
+    async def ask(request: SummaryRequest) -> str:
+        options = _summary_options(session, request, body, api)
+        return _summary(await session.afork(request.instruction, send=send, conversation=conversation, **options))
+
+    return ask
+
+
+def _summary_options(
+    session: Session, request: SummaryRequest, body: Mapping[str, Any], api: Api
+) -> dict[str, Any]:
+    """How a fork that summarises is sent: the same tools, and forbidden to call them where that costs nothing."""
+    profile = session.profile(str(body.get("model", "")), api)
+    calm = bool(body.get("tools")) and api != "anthropic" and profile.placement("tool_choice") == "none"
+    # Room for a model that thinks first; the summary itself is cut to what was asked for.
+    policy = replace(ForkPolicy.background_summary(), max_output_tokens=max(1_024, 2 * request.max_tokens))
+    overrides = {"tool_choice": "none"} if calm else None
+    return {"body": body, "api": api, "role": "summary", "policy": policy, "overrides": overrides}
+
+
+def _summary(result: ForkResult) -> str:
+    # An answer that calls a tool is no summary; an extract then stands in its place.
+    return result.text if result.stopped == "done" else ""
+
+
+def decides(session: Session, conversation: Conversation) -> bool:
+    """Whether ``condense`` may decide on anything, or repeats it, so that making views is worth it."""
+    limited = session.budget is not None or session.compaction is not None or session.request_budget is not None
+    return session.mode != "observe" and (limited or bool(len(conversation.ledger)))
 
 
 def _replayed(session: Session, conversation: Conversation, views: Sequence[MessageView], model: str) -> Replayed:
@@ -184,7 +253,7 @@ def _replayed(session: Session, conversation: Conversation, views: Sequence[Mess
     )
 
 
-def _compacted(
+def _planned(
     session: Session,
     conversation: Conversation,
     views: Sequence[MessageView],
@@ -192,9 +261,8 @@ def _compacted(
     model: str,
     api: Api | None,
     static_tokens: int | None,
-    ask: Ask | None,
-) -> bool:
-    """Record a compaction, if one is due."""
+) -> Plan | None:
+    """A compaction, if one is due."""
     static = static_tokens
     if static is None:
         static = session.count(session.prefix.text, model) + _tool_tokens(session, model)
@@ -204,16 +272,10 @@ def _compacted(
     trigger, target = rules.limits(around.request)
     tokens = now.tokens + static
     if tokens <= (trigger + target) // 2 or (tokens <= trigger and not around.prices.cold):
-        return False
+        return None
     count = session.counter(model)
     plan: Plan = plan_compaction(views, now.ledger, rules, around, count=count, budget=session.budget, readable=True)
-    if not plan.due:
-        return False
-    if plan.request is not None and ask is not None:
-        request = plan.request
-        plan = plan.with_summary(str(session.attempt("summary", lambda: ask(request), "") or ""))
-    conversation.merge(plan.commit(session.results, scope=conversation.scope))
-    return True
+    return plan if plan.due else None
 
 
 def _fitted(

@@ -16,7 +16,7 @@ from cacheprefix._totals import Totals
 from cacheprefix._turn import Seen, Turn
 from cacheprefix.cache import Breakpoint, CacheModel, mark, plan_breakpoints
 from cacheprefix.profiles import Profile, Usage, money, normalise_usage
-from cacheprefix.prompt import Api, Memo, Prompt, chain, lane_key
+from cacheprefix.prompt import Api, Memo, Prompt, chain, dumps_sorted, lane_key
 
 if TYPE_CHECKING:
     from cacheprefix._conversation import Conversation
@@ -142,11 +142,13 @@ def _marked(
         skip = policy is not None and policy.skip_cache_write
         chosen = plan_breakpoints(prompt, profile, boundary=limit, skip_tail=skip)
     marked: Mapping[str, Any] = mark(body, prompt.api, prompt, chosen) if chosen else body
-    key = profile.routing_key
+    key = profile.routing_key or ""
     if key and not key.startswith("header:") and prompt.api.startswith("openai") and key not in body:
         marked = {**marked, key: session.prefix.key}
     if marked is body:
         return body, prompt
+    if not chosen:
+        return marked, replace(prompt, settings={**prompt.settings, key: dumps_sorted(session.prefix.key, key)})
     decoded = session.decode(marked, prompt.api)
     kept = {name: value for name, value in prompt.settings.items() if name.startswith("header:")}
     return marked, replace(decoded, settings={**decoded.settings, **kept}) if kept else decoded

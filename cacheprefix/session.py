@@ -8,9 +8,9 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal, TypeVar
 
-from cacheprefix import _side
+from cacheprefix import _condense, _side
 from cacheprefix._calls import Call, Report, tally
-from cacheprefix._condense import condense, conversation_of, decides, shortened, summary_by_fork
+from cacheprefix._condense import conversation_of
 from cacheprefix._conversation import Conversation
 from cacheprefix._counting import Counting
 from cacheprefix._notices import CacheprefixWarning
@@ -18,7 +18,6 @@ from cacheprefix._original import unmodified
 from cacheprefix._requests import Asked, Boundary, Original, Shared, begin, gate_key
 from cacheprefix._sharing import AnyGate, forked, freeze, gate_of, profile_of, profiles_of, shares, with_tools
 from cacheprefix._side import ForkResult
-from cacheprefix._terms import Ask
 from cacheprefix._tool_calls import ToolCalls, ToolUse
 from cacheprefix._turn import Turn
 from cacheprefix.cache import CacheStatus, Verdict
@@ -27,10 +26,7 @@ from cacheprefix.context import (
     Compaction,
     Consolidate,
     Count,
-    Decision,
     Form,
-    MessageView,
-    ReplaceResult,
     RequestBudget,
     Results,
     ToolResultBudget,
@@ -244,40 +240,13 @@ class Session:
         """The conversation of an id, where there is one."""
         return self.shared.conversations.get((self.name, self.scope if scope is None else scope, id))
 
-    def shorten(
-        self, conversation: Conversation, views: Sequence[MessageView], model: str = ""
-    ) -> tuple[ReplaceResult, ...]:
-        """What stands in place of large tool results, decided once and replayed; empty when it fails."""
-        return shortened(self, conversation, views, model)
-
-    def decides(self, conversation: Conversation) -> bool:
-        """Whether ``condense`` may decide on anything, so that making views is worth it."""
-        return decides(self, conversation)
-
-    def condense(
-        self,
-        conversation: Conversation,
-        views: Sequence[MessageView],
-        model: str = "",
-        api: Api | None = None,
-        *,
-        static_tokens: int | None = None,
-        ask: Ask | None = None,
-    ) -> tuple[Decision, ...]:
-        """All decisions on a framework's history: results cut once, and compaction where it is due and pays.
-
-        ``views`` are of the history as the framework has it, never of what was sent: what the ledger holds is
-        repeated, byte for byte, in forks and resumed threads too. ``static_tokens`` is what is sent beside it (the
-        prefix by default); ``ask`` writes summaries for ``Compaction(summarise="fork")``. Fails open, but raises
-        ``BudgetError`` with ``over_by`` where a ``request_budget`` cannot be met.
-        """
-        return condense(self, conversation, views, model, api, static_tokens, ask)
-
-    def summary_by_fork(
-        self, *, body: Mapping[str, Any], api: Api, send: Callable[[dict[str, Any]], Any], conversation: str = ""
-    ) -> Ask:
-        """An ``ask`` for compaction: a fork of ``body``, the request as last sent, so that its prefix is read."""
-        return summary_by_fork(self, body, api, send, conversation)
+    # Methods like the others, written where their work is.
+    shorten = _condense.shorten
+    decides = _condense.decides
+    condense = _condense.condense
+    acondense = _condense.acondense
+    summary_by_fork = _condense.summary_by_fork
+    asummary_by_fork = _condense.asummary_by_fork
 
     def boundaries(self, body: Mapping[str, Any], api: Api, *, volatile: int = 0) -> Boundaries:
         """The predicted cacheable prefix of any body, its boundaries and what stands behind it, in tokens.
@@ -406,7 +375,6 @@ class Session:
 
     # ------------------------------------------------------------------ side forks
 
-    # Methods like the others, written where their loop is.
     fork = _side.fork
     afork = _side.afork
 

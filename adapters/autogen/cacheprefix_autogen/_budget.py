@@ -28,6 +28,7 @@ from cacheprefix.context import (
     make_result,
 )
 from cacheprefix_autogen._canonical import SENDER, Shorten
+from cacheprefix_autogen._seen import Seen
 
 if TYPE_CHECKING:
     from cacheprefix_autogen._transcript import Transcript
@@ -52,20 +53,24 @@ def condensed(
     model: str,
     *,
     first_own: int = 0,
+    seen: Seen[MessageView] | None = None,
 ) -> tuple[list[LLMMessage], int]:
     """The messages with the core's decisions carried out, and where the first of the turn's own stands now.
 
     Large tool results are cut once; where the session compacts, old messages are dropped or summed up. Whatever
-    was not decided on stays the same object. ``first_own`` is the index of the turn's first own message. Raises
-    ``BudgetError`` where the session's request budget cannot be met.
+    was not decided on stays the same object. ``first_own`` is the index of the turn's first own message, ``seen``
+    remembers views by the same counter. Raises ``BudgetError`` where the session's request budget cannot be met.
     """
+    if not session.decides(conversation):
+        return list(messages), first_own
+    remembered = Seen() if seen is None else seen
 
     def count(text: str) -> int:
         return session.count(text, model)
 
     tools = session.prefix.tools
     static = count(session.prefix.text) + sum(count(tool.schema.decode()) for tool in tools)
-    views = [view_of(message, count) for message in messages]
+    views = [remembered.of(message, lambda message: view_of(message, count)) for message in messages]
     decisions = session.condense(conversation, views, model, static_tokens=static)
     if not decisions:
         return list(messages), first_own

@@ -16,10 +16,10 @@ from typing_extensions import Self
 from cacheprefix import Session
 from cacheprefix.errors import BudgetError
 from cacheprefix.prefix import ForkPolicy
-from cacheprefix.prompt import Prompt
+from cacheprefix.prompt import Api, Prompt
 from cacheprefix_autogen._layout import Layout, Request, after_refusal, refusal
 from cacheprefix_autogen._member import Member
-from cacheprefix_autogen._native import body_of
+from cacheprefix_autogen._native import Forms, body_of
 from cacheprefix_autogen._settings import PrefixSettings, session_of_settings, settings_of
 from cacheprefix_autogen._tap import SENDING, Sending, tap
 
@@ -73,6 +73,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         self.member = member or Member(self.session, role)
         self.last_usage: CachedUsage | None = None
         self._added = RequestUsage(0, 0)
+        self._forms = Forms()
 
     async def create(
         self,
@@ -174,7 +175,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         sending.policy = _LOOP if layout.tools and layout.permitted != () else _ONE_SHOT
 
         def original(_: Prompt) -> Prompt:
-            api, body = body_of(self._innermost(), *_original(given))
+            api, body = _body(self._innermost(), given, self._forms)
             return session.decode(body, api)
 
         sending.original = original
@@ -286,6 +287,12 @@ def _arguments(given: Request, layout: Layout | None) -> dict[str, Any]:
 
 def _original(given: Request) -> tuple[Any, ...]:
     return given.messages, given.tools, given.tool_choice, given.json_output, given.extra
+
+
+def _body(client: ChatCompletionClient, given: Request, forms: Forms) -> tuple[Api, dict[str, Any]]:
+    return body_of(
+        client, given.messages, given.tools, given.tool_choice, given.json_output, given.extra, forms=forms
+    )
 
 
 async def _within(sending: Sending, stream: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:

@@ -18,6 +18,7 @@ from autogen_core.models import (
 )
 
 from cacheprefix import Conversation, Session
+from cacheprefix.context import MessageView
 from cacheprefix_autogen._budget import condensed
 from cacheprefix_autogen._canonical import SENDER, from_history, lead, split_history
 from cacheprefix_autogen._context import CURRENT, ForkContext
@@ -31,6 +32,7 @@ from cacheprefix_autogen._layout import (
     shared_tokens,
 )
 from cacheprefix_autogen._native import model_of
+from cacheprefix_autogen._seen import Seen
 from cacheprefix_autogen._transcript import View
 
 ToolMemory = Literal["turn", "private"]
@@ -76,6 +78,7 @@ class Member:
         self.tool_memory = tool_memory
         self.volatile = volatile
         self.tools: Sequence[Any] = ()
+        self._seen: tuple[str, Seen[MessageView]] = ("", Seen())
         self.keeps_tools = False
         """Set where the agent's tools clash with others' of the same name: they stay out of the union."""
         self.start: int | None = None
@@ -160,7 +163,7 @@ class Member:
         session, conversation = self.session, self._decisions()
         if self.view is None:
             start = split_history(rest)
-            done, start = condensed(session, conversation, rest, model, first_own=start)
+            done, start = condensed(session, conversation, rest, model, first_own=start, seen=self._views(model))
             return list(from_history(done[:start])), done[start:]
         if self.start is None or self.start > len(rest):
             return None
@@ -168,8 +171,16 @@ class Member:
         if self.tool_memory == "private":
             local = [*_tool_traffic(rest[: self.start]), *local]
         forms = self.view.forms()
-        done, own = condensed(session, conversation, [*forms, *local], model, first_own=len(forms))
+        done, own = condensed(
+            session, conversation, [*forms, *local], model, first_own=len(forms), seen=self._views(model)
+        )
         return [message for message in done[:own] if isinstance(message, UserMessage)], done[own:]
+
+    def _views(self, model: str) -> Seen[MessageView]:
+        """Views are in tokens, so another model has its own."""
+        if self._seen[0] != model:
+            self._seen = (model, Seen())
+        return self._seen[1]
 
     def _decisions(self) -> Conversation:
         if self.view is not None:
@@ -191,7 +202,7 @@ class Member:
         """
         session = self.session
         texts, rest = lead(given.messages)
-        done, _ = condensed(session, self._decisions(), rest, model)
+        done, _ = condensed(session, self._decisions(), rest, model, seen=self._views(model))
         messages = [*given.messages[: len(texts)], *done]
         messages = self._shared_first(texts, messages) or messages
         tools, choice, permitted, shared = given.tools, given.tool_choice, None, None

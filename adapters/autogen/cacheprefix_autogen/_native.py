@@ -18,6 +18,10 @@ from autogen_core.tools import Tool, ToolSchema
 from pydantic import BaseModel
 
 from cacheprefix.prompt import Api
+from cacheprefix_autogen._seen import Seen
+
+Forms = Seen[list[dict[str, Any]]]
+"""Messages in a client's wire form."""
 
 
 def schema_of(tool: Tool | ToolSchema) -> Mapping[str, Any]:
@@ -51,20 +55,24 @@ def body_of(
     tool_choice: Any,
     json_output: Any,
     extra: Mapping[str, Any],
+    forms: Forms | None = None,
 ) -> tuple[Api, dict[str, Any]]:
-    """API form and body; a plain rendering for clients whose wire form is not known."""
+    """API form and body; a plain rendering for clients whose wire form is not known.
+
+    ``forms`` remembers the wire forms of this client's messages.
+    """
     api = api_of(client)
     given = _unshared(messages)
     if api == "openai-chat":
-        made = client._process_create_args(given, tools, tool_choice, json_output, extra)  # type: ignore[attr-defined]
-        body = {**made.create_args, "messages": list(made.messages)}
+        made, middle, at = _openai(client, given, tools, tool_choice, json_output, extra, forms or Forms())
+        body = {**made.create_args, "messages": [*made.messages[:at], *middle, *made.messages[at:]]}
         if made.tools:
             body["tools"] = list(made.tools)
         if made.response_format is not None:
             body["response_format"] = _schema(made.response_format)
         return api, body
     if api == "anthropic":
-        return api, _anthropic(client, given, tools, extra)
+        return api, _anthropic(client, given, tools, extra, forms or Forms())
     return "openai-chat", _plain(client, given, tools, json_output)
 
 
@@ -76,24 +84,67 @@ def _unshared(messages: Sequence[LLMMessage]) -> list[LLMMessage]:
     return given
 
 
+def _openai(
+    client: Any,
+    given: Sequence[LLMMessage],
+    tools: Sequence[Tool | ToolSchema],
+    tool_choice: Any,
+    json_output: Any,
+    extra: Mapping[str, Any],
+    forms: Forms,
+) -> tuple[Any, list[dict[str, Any]], int]:
+    """The client's own arguments for all but the messages in the middle, those, and where they stand."""
+    from autogen_ext.models.openai import _openai_client as native  # noqa: PLC0415 - an extra of AutoGen
+
+    args = client._create_args | dict(extra)
+
+    def form(message: LLMMessage) -> list[dict[str, Any]]:
+        made: Any = native.to_oai_type(
+            message,
+            prepend_name=client._add_name_prefixes,
+            model=args.get("model", "unknown"),
+            model_family=client._model_info["family"],
+            include_name_in_message=client._include_name_in_message,
+        )
+        return list(made)
+
+    lead = 0
+    while lead < len(given) and isinstance(given[lead], SystemMessage):
+        lead += 1
+    middle = list(given[lead:-1])
+    if any(isinstance(message, SystemMessage) for message in middle):
+        middle = []
+    asked = [*given[:lead], given[-1]] if middle else given
+    made = client._process_create_args(asked, tools, tool_choice, json_output, extra)
+    last = len(form(given[-1])) if middle else 0
+    return made, [item for message in middle for item in forms.of(message, form)], len(made.messages) - last
+
+
 def _schema(output: type[BaseModel]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": output.__name__, "schema": output.model_json_schema()}}
 
 
 def _anthropic(
-    client: Any, messages: Sequence[LLMMessage], tools: Sequence[Tool | ToolSchema], extra: Mapping[str, Any]
+    client: Any,
+    messages: Sequence[LLMMessage],
+    tools: Sequence[Tool | ToolSchema],
+    extra: Mapping[str, Any],
+    forms: Forms,
 ) -> dict[str, Any]:
     from autogen_ext.models.anthropic import _anthropic_client as native  # noqa: PLC0415 - an extra of AutoGen
 
     merged = client._merge_system_messages(messages)
     body: dict[str, Any] = {"model": model_of(client), "messages": []}
+
+    def form(message: LLMMessage) -> list[dict[str, Any]]:
+        made: Any = native.to_anthropic_type(message)
+        return [_dumped(item) for item in (made if isinstance(made, list) else [made])]
+
     for message in merged:
-        form = native.to_anthropic_type(message)
         if isinstance(message, SystemMessage):
-            body["system"] = form
+            body["system"] = native.to_anthropic_type(message)
         else:
-            body["messages"].extend(form if isinstance(form, list) else [form])
-    body["messages"] = [_dumped(message) for message in body["messages"]]
+            body["messages"] += forms.of(message, form)
     has_results = any(isinstance(message, FunctionExecutionResultMessage) for message in merged)
     converted = native.convert_tools(tools) if tools else (client._last_used_tools if has_results else [])
     if converted:

@@ -1,0 +1,50 @@
+"""What is remembered of messages is never older than the messages."""
+
+from __future__ import annotations
+
+from autogen_core import FunctionCall
+from autogen_core.models import AssistantMessage, FunctionExecutionResult, FunctionExecutionResultMessage, UserMessage
+
+from cacheprefix_autogen._seen import Seen
+
+
+def _counting():
+    made = []
+
+    def make(message):
+        made.append(message)
+        return len(made)
+
+    return made, make
+
+
+def test_a_message_is_looked_at_once():
+    """The second time what was made of it is given again."""
+    seen, message, (made, make) = Seen(), UserMessage(content="a", source="user"), _counting()
+    assert [seen.of(message, make), seen.of(message, make)] == [1, 1]
+    assert made == [message]
+
+
+def test_an_edited_message_is_noticed():
+    """Another text, another result inside or another argument of a call is another message."""
+    seen, (_, make) = Seen(), _counting()
+    text = UserMessage(content="a", source="user")
+    results = FunctionExecutionResultMessage(
+        content=[FunctionExecutionResult(content="found", name="search", call_id="1", is_error=False)]
+    )
+    calls = AssistantMessage(content=[FunctionCall(id="1", name="search", arguments="{}")], source="a")
+    assert [seen.of(message, make) for message in (text, results, calls)] == [1, 2, 3]
+    text.content = "b"
+    results.content[0].content = "gone"
+    calls.content[0].arguments = '{"q": 1}'
+    assert [seen.of(message, make) for message in (text, results, calls)] == [4, 5, 6]
+    results.content.append(results.content[0])
+    assert seen.of(results, make) == 7
+
+
+def test_equal_messages_are_not_the_same():
+    """Two objects of one text are looked at each."""
+    seen, (made, make) = Seen(), _counting()
+    for _ in range(2):
+        seen.of(UserMessage(content="a", source="user"), make)
+    assert len(made) == 2
