@@ -13,6 +13,7 @@ ARGS ?=
 CORE := .venv
 AUTOGEN := .venv-autogen
 CREWAI := .venv-crewai
+DOCS := .venv-docs
 READY := .stamp-ready
 PYTEST := -m pytest -ra --durations=5
 
@@ -20,18 +21,19 @@ PYTEST := -m pytest -ra --durations=5
 AUTOGEN_TESTS := $(wildcard tests/autogen/test_*.py tests/autogen/*/test_*.py)
 CREWAI_TESTS := $(wildcard tests/crewai/test_*.py tests/crewai/*/test_*.py)
 
-.PHONY: help demo test lint build bench clean env pins test-core test-autogen test-crewai
+.PHONY: help demo test lint build bench clean docs env pins verify-pins test-core test-autogen test-crewai
 
 help:
 	@echo 'make demo     run the demo; ARGS="--json" and the like are passed on'
 	@echo 'make test     lint and all tests'
 	@echo 'make lint     ruff and mypy'
 	@echo 'make build    wheels and source distributions of the core and the adapters, in dist/'
+	@echo 'make docs     the documentation, built strictly and link-checked, in build/site/'
 	@echo 'make bench    all benchmarks; make bench-NAME runs one'
 	@echo 'make clean    remove environments and what was built'
 
 # One recipe for the three environments: each says what it installs and at which tested versions.
-$(CORE)/$(READY): WHAT = -e '.[bench,dev,transformers]' -e './adapters/langgraph[openai,anthropic,google,prebuilt,savers]' \
+$(CORE)/$(READY): WHAT = -e '.[bench,dev,release,transformers]' -e './adapters/langgraph[openai,anthropic,google,prebuilt,savers]' \
 	-e './adapters/sdk[openai,anthropic]'
 $(CORE)/$(READY): PINS = constraints/langgraph.txt
 $(CORE)/$(READY): pyproject.toml adapters/langgraph/pyproject.toml adapters/sdk/pyproject.toml constraints/langgraph.txt
@@ -41,8 +43,11 @@ $(AUTOGEN)/$(READY): pyproject.toml adapters/autogen/pyproject.toml constraints/
 $(CREWAI)/$(READY): WHAT = -e '.[dev]' -e './adapters/crewai[anthropic,litellm]'
 $(CREWAI)/$(READY): PINS = constraints/crewai.txt
 $(CREWAI)/$(READY): pyproject.toml adapters/crewai/pyproject.toml constraints/crewai.txt
+$(DOCS)/$(READY): WHAT = -e '.[docs]'
+$(DOCS)/$(READY): PINS = constraints/docs.txt
+$(DOCS)/$(READY): pyproject.toml constraints/docs.txt
 
-$(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY):
+$(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(DOCS)/$(READY):
 	@test -n "$(PYTHON)" || { echo 'no Python with venv found: install Python 3.10 or newer'; exit 1; }
 	@echo "== $(@D): installing the versions of $(PINS); this takes minutes the first time"
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
@@ -80,6 +85,11 @@ build: $(CORE)/$(READY)
 	rm -rf dist
 	for each in . adapters/langgraph adapters/autogen adapters/crewai adapters/sdk; do \
 		$(CORE)/bin/python -m build --no-isolation --outdir dist $$each; done
+	$(CORE)/bin/python -m twine check --strict dist/*
+
+docs: $(DOCS)/$(READY)
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	@echo "documentation in build/site, $$(find build/site -name index.html | wc -l) pages"
 
 # benchmarks/bench_NAME.py is `make bench-NAME`; names that begin with a framework run in its environment.
 BENCHES := $(patsubst benchmarks/bench_%.py,bench-%,$(wildcard benchmarks/bench_*.py))
@@ -95,14 +105,18 @@ bench-%: $$(call environment_of,$$*)/$(READY)
 	$(call environment_of,$*)/bin/python -m benchmarks.bench_$* $(ARGS)
 
 # Upgrade deliberately: change a version in constraints/, let the tests run, then write down what is installed.
-pins: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY)
-	@for each in $(CORE):langgraph $(AUTOGEN):autogen $(CREWAI):crewai; do \
+pins: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(DOCS)/$(READY)
+	@for each in $(CORE):langgraph $(AUTOGEN):autogen $(CREWAI):crewai $(DOCS):docs; do \
 		into=constraints/$${each#*:}.txt; \
 		{ grep '^#' $$into; $${each%:*}/bin/python -m pip freeze --exclude-editable 2>/dev/null \
 			| grep -E '^[A-Za-z0-9._-]+==' | grep -vi '^cacheprefix' | LC_ALL=C sort -f; } > $$into.new; \
 		mv $$into.new $$into; touch $${each%:*}/$(READY); wc -l $$into; \
 	done
 
+# Apart from the tests, since it asks the index for every pinned file: are they still those that were locked?
+verify-pins: $(CORE)/$(READY)
+	$(CORE)/bin/python constraints/lock.py verify
+
 clean:
-	rm -rf $(CORE) $(AUTOGEN) $(CREWAI) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(CORE) $(AUTOGEN) $(CREWAI) $(DOCS) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find cacheprefix adapters tests -name __pycache__ -type d -prune -exec rm -rf {} +
