@@ -21,6 +21,7 @@ from typing_extensions import NotRequired
 from cacheprefix import Session
 from cacheprefix.context import Ledger, merge_json
 from cacheprefix.prefix import ForkPolicy
+from cacheprefix_langgraph._advice import advise
 from cacheprefix_langgraph._frame import Frame, scope_of, thread_of, within_frame
 from cacheprefix_langgraph._model import session_of, wrap_model
 from cacheprefix_langgraph._state import CHANNEL, conversation_of
@@ -148,6 +149,7 @@ class PrefixMiddleware(AgentMiddleware):
             if self._base is None:
                 self._base = text
             frame.base = self._base if text.startswith(self._base) else None
+        self.session.attempt("advice", lambda: advise(self.session, request.messages), None)
         entry = request.state.get(ENTRY) if self.pinned else None
         frame.shared = request.messages[:entry] if isinstance(entry, int) else list(request.messages)
         return frame, request.override(model=model)

@@ -28,12 +28,11 @@ def traced_config(config: Any, settled: Mapping[str, Any], frame: Frame) -> dict
 
 def outside(session: Session, config: Mapping[str, Any]) -> None:
     """Warn, once, of a wrapped model that a graph calls where no fork is in force."""
-    node = (config.get("metadata") or {}).get("langgraph_node")
-    if node is not None and str(node).endswith(_HOOKS):
-        session.note(
-            f"{node!r} asks the model by itself, so its request shares nothing; "
-            "Session(compaction=...) writes summaries by a fork of the prefix instead"
-        )
+    metadata = config.get("metadata") or {}
+    node, source = metadata.get("langgraph_node"), metadata.get("lc_source")
+    if source or str(node or "").endswith(_HOOKS):
+        # Middleware asks for itself, and nobody can decorate it.
+        session.note(f"middleware asks the model by itself ({source or node}), and that request shares nothing")
     elif node is not None:
         session.warn_once(
             f"no-fork:{node}",

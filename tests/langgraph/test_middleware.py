@@ -1,0 +1,303 @@
+"""``PrefixMiddleware`` beside everything else that LangChain agents carry, on the wire."""
+
+import asyncio
+import warnings
+from itertools import pairwise
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import (
+    ClearToolUsesEdit,
+    ContextEditingMiddleware,
+    SummarizationMiddleware,
+    dynamic_prompt,
+)
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
+from langchain_anthropic.middleware import AnthropicPromptCachingMiddleware
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from pydantic import BaseModel
+
+from cacheprefix.server import Reply, ToolCall
+from cacheprefix_langgraph import PrefixMiddleware, subgraph, wrap_model
+from tests.langgraph.conftest import RULES, Bench
+
+HANDBOOK = "The handbook says that every statement needs a source. " * 90
+BEGIN = HumanMessage("Please begin.", id="h")
+
+
+class Grade(BaseModel):
+    """A grade for a text."""
+
+    score: int
+
+
+@pytest.fixture
+def claude(servers):
+    """A model of Anthropic's."""
+    bench = Bench("anthropic", servers(RULES["anthropic"]))
+    yield bench
+    bench.release()
+
+
+def reads(count):
+    """A script that reads ``count`` files one after the other and then answers."""
+    return [Reply(tool_calls=(ToolCall("read_file", {"path": f"f{n}"}, id=f"c{n}"),)) for n in range(count)] + [
+        Reply("Done.")
+    ]
+
+
+def units(bench):
+    """What the simulated provider charged for the input."""
+    simulator = bench.provider.simulator
+    return sum(
+        record.outcome.cost_units(simulator.profile_for(record.model, record.api)) for record in bench.provider.requests
+    )
+
+
+@pytest.mark.parametrize("position", ["before", "after"])
+def test_never_more_breakpoints_than_anthropic_takes(claude, position):
+    """With LangChain's caching middleware on either side, marks of the user's own, and many parallel results."""
+    block = {"type": "text", "text": "Please begin.", "cache_control": {"type": "ephemeral"}}
+    calls = tuple(ToolCall("read_file", {"path": f"f{n}"}, id=f"c{n}") for n in range(12))
+    claude.script([Reply(tool_calls=calls), Reply("Done."), Reply("Done again.")])
+    session = claude.session(HANDBOOK)
+    session.join("another")
+    ours, theirs = PrefixMiddleware(session, role="coder"), AnthropicPromptCachingMiddleware()
+    agent = create_agent(
+        wrap_model(claude.model(), session),
+        claude.tools,
+        system_prompt=f"You code.\n\n{HANDBOOK}",
+        middleware=[theirs, ours] if position == "before" else [ours, theirs],
+    )
+    given = [HumanMessage([block, block]), AIMessage("Yes?"), HumanMessage([block])]
+    out = agent.invoke({"messages": given})
+    agent.invoke({"messages": [*out["messages"], HumanMessage("Again.")]})
+    for prompt in claude.prompts():
+        markers = sum(section.marker is not None for section in prompt.sections) + (prompt.top_marker is not None)
+        assert 1 <= markers <= 4
+    assert [record.outcome.read_tokens > 1_000 for record in claude.provider.requests] == [False, True, True]
+    assert all(record.status == 200 for record in claude.provider.requests)
+
+
+def test_other_middleware_may_summarise_and_is_advised_against(bench):
+    """Its own request is left alone without a warning; ours goes on from what it made."""
+    bench.script([*reads(3)[:3], Reply("A short summary."), Reply("Done."), Reply("Done.")])
+    session = bench.session(HANDBOOK)
+    session.join("another")
+    model = wrap_model(bench.model(), session)
+    agent = create_agent(
+        model,
+        bench.tools,
+        system_prompt="You code.",
+        middleware=[
+            SummarizationMiddleware(model, trigger=("messages", 6), keep=("messages", 2)),
+            PrefixMiddleware(session, role="coder"),
+        ],
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out = agent.invoke({"messages": [BEGIN]})
+    assert "Done." in out["messages"][-1].text
+    notes = " ".join(session.report().notes)
+    assert "asks the model by itself" in notes
+    assert "summarises by a fork" in notes
+    last = bench.prompts()[-1]
+    assert last.tier("system")[0].text == HANDBOOK
+    assert "You code." in last.sections[-1].text
+
+
+def test_clearing_tool_results_gets_the_advice_to_cut_them_once(bench):
+    """The pairs of calls and results stay whole."""
+    bench.script(reads(4))
+    session = bench.session(HANDBOOK)
+    session.join("another")
+    agent = create_agent(
+        wrap_model(bench.model(), session),
+        bench.tools,
+        system_prompt="You code.",
+        middleware=[
+            ContextEditingMiddleware(edits=[ClearToolUsesEdit(trigger=20, keep=1)]),
+            PrefixMiddleware(session, role="coder"),
+        ],
+    )
+    out = agent.invoke({"messages": [BEGIN]})
+    assert out["messages"][-1].text == "Done."
+    assert sum("ToolResultBudget" in note for note in session.report().notes) == 1
+    kinds = [section.kind for section in bench.prompts()[-1].sections]
+    assert kinds.count("tool_use") >= 1
+
+
+@pytest.mark.parametrize("strategy", [ToolStrategy, ProviderStrategy])
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_structured_answers_are_those_of_the_agent_without_us(bench, strategy, later):
+    """By a tool that the model must call, and by the provider's own format."""
+    by_tool = strategy is ToolStrategy
+    answer = Reply(tool_calls=(ToolCall("Grade", {"score": 7}, id="g"),)) if by_tool else Reply('{"score": 7}')
+    session = bench.session(HANDBOOK)
+    session.join("another")
+    found = []
+
+    async def both():
+        for model, middleware in (
+            (bench.model(), []),
+            (wrap_model(bench.model(), session), [PrefixMiddleware(session, role="grader")]),
+        ):
+            bench.script([*reads(1)[:1], answer])
+            agent = create_agent(
+                model, bench.tools, system_prompt="You grade.", response_format=strategy(Grade), middleware=middleware
+            )
+            given = {"messages": [BEGIN]}
+            found.append(await agent.ainvoke(given) if later else agent.invoke(given))
+
+    asyncio.run(both())
+    plain, shared = found
+    assert plain["structured_response"] == shared["structured_response"] == Grade(score=7)
+    assert [message.type for message in plain["messages"]] == [message.type for message in shared["messages"]]
+    assert not session.failures
+    *_, first, second = bench.prompts()
+    assert second.sections[: len(first.sections) - 1] == first.sections[:-1]
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_tool_of_another_role_is_refused_by_a_message_that_says_why(bench, later):
+    """The model learns which tools it has, and the agent goes on."""
+    call = ToolCall("run_tests", {}, id="c1")
+    bench.script([Reply(tool_calls=(call,)), Reply("Then not.")])
+    session = bench.session(HANDBOOK)
+    session.join("another")
+    agent = create_agent(
+        wrap_model(bench.model(), session),
+        bench.tools,
+        system_prompt="You read.",
+        middleware=[PrefixMiddleware(session, role="reader", tools=["read_file"])],
+    )
+    given = {"messages": [BEGIN]}
+    out = asyncio.run(agent.ainvoke(given)) if later else agent.invoke(given)
+    refused = [message for message in out["messages"] if isinstance(message, ToolMessage)]
+    if bench.api == "anthropic":
+        assert [message.status for message in refused] == ["error"]
+        assert refused[0].text == "Tool 'run_tests' is not available to the role 'reader'; allowed are: read_file."
+        assert out["messages"][-1].text == "Then not."
+    else:
+        # The provider itself keeps the model to the tools that are allowed.
+        assert "read_file" in bench.prompts()[0].settings["tool_choice"]
+    assert len(bench.prompts()[0].tier("tools")) == 2
+
+
+def test_a_tool_of_the_union_that_the_agent_was_made_without_is_refused_too(bench):
+    """LangChain's own check for unknown tools is off once middleware wraps tool calls."""
+    session = bench.session(HANDBOOK)
+    middleware = PrefixMiddleware(session, role="reader")
+    agent = create_agent(wrap_model(bench.model(), session), bench.tools[:1], middleware=[middleware])
+    session.join("another")
+    bench.script([Reply(tool_calls=(ToolCall("run_tests", {}, id="c1"),)), Reply("Then not.")])
+    out = agent.invoke({"messages": [BEGIN]})
+    refused = [message for message in out["messages"] if isinstance(message, ToolMessage)]
+    # OpenAI keeps the model to the tools that are allowed, so that nothing comes to be refused.
+    assert len(refused) == (bench.api == "anthropic")
+    for message in refused:
+        assert message.status == "error"
+        assert "run_tests" in message.text
+        assert "12 passed" not in message.text
+
+
+def test_text_that_others_add_to_the_system_prompt_goes_to_the_end(bench):
+    """Time at the head of the prompt would break the cache with every request."""
+    moments = iter(("09:00", "09:01", "09:02"))
+    bench.script(reads(2))
+
+    @dynamic_prompt
+    def dated(request):
+        return f"It is {next(moments)}.\n\nYou code."
+
+    session = bench.session(HANDBOOK)
+    session.join("another")
+    agent = create_agent(
+        wrap_model(bench.model(), session), bench.tools, middleware=[dated, PrefixMiddleware(session, role="coder")]
+    )
+    agent.invoke({"messages": [BEGIN]})
+    prompts = bench.prompts()
+    assert ["09:00" in prompts[0].sections[-1].text, "09:02" in prompts[2].sections[-1].text] == [True, True]
+    for before, after in pairwise(prompts):
+        assert after.sections[: len(before.sections) - 1] == before.sections[:-1]
+    assert all(record.outcome.read_tokens > 1_000 for record in list(bench.provider.requests)[1:])
+
+
+# ------------------------------------------------------------------ prebuilt applications
+
+
+def deep(bench, session, mode):
+    """A deep agent with two helpers, isolated or forked; without a session as deepagents makes it."""
+    from deepagents import create_deep_agent
+
+    helpers = [
+        {"name": name, "description": f"The {name}.", **({"mode": "fork"} if mode == "fork" else {})}
+        | ({"system_prompt": f"You are the {name}."} if mode == "isolated" else {})
+        for name in ("scout", "builder")
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return create_deep_agent(
+            model=bench.model(),
+            tools=bench.tools,
+            system_prompt=f"You lead.\n\n{HANDBOOK}",
+            subagents=helpers,
+            middleware=[] if session is None else [PrefixMiddleware(session, role="lead")],
+        )
+
+
+def tasks():
+    """The lead hands two tasks on, one after the other; each helper reads a file."""
+    script = []
+    for name in ("scout", "builder"):
+        call = ToolCall("task", {"subagent_type": name, "description": f"Look as {name}."}, id=f"t-{name}")
+        script += [Reply(tool_calls=(call,)), *reads(1)]
+    return [*script, Reply("All done.")]
+
+
+@pytest.mark.parametrize("mode", ["isolated", "fork"])
+def test_deep_agents_are_never_dearer_and_say_the_same(claude, mode):
+    """A lead without other roles keeps its layout; its helpers go on sharing what they shared."""
+    results = []
+    for session in (None, claude.session("")):
+        claude.provider.reset()
+        claude.script(tasks())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            out = deep(claude, session, mode).invoke({"messages": [BEGIN]})
+        results.append((units(claude), [message.text for message in out["messages"]], len(claude.bodies)))
+    (before, words, calls), (after, same_words, same_calls) = results
+    assert after <= before
+    assert (same_words, same_calls) == (words, calls)
+
+
+@pytest.mark.filterwarnings("ignore:create_react_agent has been moved")
+@pytest.mark.parametrize("kind", ["anthropic", "openai-chat"])
+def test_a_supervisor_stays_in_the_lane_of_its_workers(kind, servers):
+    """langgraph-supervisor forbids parallel calls to the supervisor only; a worker reads what it wrote all the same."""
+    from langgraph_supervisor import create_supervisor
+
+    bench = Bench(kind, servers(RULES[kind]))
+    roles = ("coder", "tester")
+    hand = [Reply(tool_calls=(ToolCall(f"transfer_to_{role}", {}, id=f"h-{role}"),)) for role in roles]
+    bench.script([hand[0], Reply("Coded."), hand[1], Reply("Tested."), Reply("All done.")])
+    session = bench.session(HANDBOOK)
+    workers = [
+        subgraph(
+            create_agent(wrap_model(bench.model(), session), bench.tools, name=role, system_prompt=f"You are {role}."),
+            session,
+            role=role,
+        )
+        for role in roles
+    ]
+    boss = wrap_model(bench.model(), session, role="supervisor")
+    team = create_supervisor(workers, model=boss, prompt="You lead.").compile()
+    out = team.invoke({"messages": [BEGIN]})
+    assert out["messages"][-1].text == "All done."
+    prompts = bench.prompts()
+    assert not any("parallel_tool_calls" in prompt.settings for prompt in prompts)
+    assert not any("disable_parallel" in prompt.settings.get("tool_choice", "") for prompt in prompts)
+    reads_of = [record.outcome.read_tokens for record in bench.provider.requests]
+    assert reads_of[0] == 0
+    assert all(read > 1_200 for read in reads_of[1:])
+    bench.release()
