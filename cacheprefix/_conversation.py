@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix import context
+from cacheprefix._compacting import due_of, rules_of, steps_of
 from cacheprefix._saved import read, written
-from cacheprefix._terms import Ask, Terms, appended, compacted, fitted_to, guarded, planned_of, transitioned
+from cacheprefix._terms import (
+    Ask,
+    AsyncAsk,
+    Attempt,
+    Terms,
+    aanswered,
+    answered,
+    appended,
+    fitted_to,
+    guarded,
+    plainly,
+    planned_of,
+    transitioned,
+)
 from cacheprefix.context import (
     Boundaries,
     Built,
+    Circumstances,
     Compaction,
     ContextState,
     ContextStats,
@@ -25,6 +41,7 @@ from cacheprefix.context import (
     ReplaceResult,
     RequestBudget,
     Role,
+    SummaryRequest,
     ToolResultBudget,
 )
 from cacheprefix.context import Mode as CommitMode
@@ -199,7 +216,8 @@ class Conversation:
         """
         terms = self._terms
         if settle:
-            self._settle(terms.count(volatile) if volatile else 0, ask)
+            steps = self._settling(terms.count(volatile) if volatile else 0, asks=ask is not None)
+            answered(steps, ask, terms.attempt)
         return context.build(self._state, terms.system, volatile, volatile_role=volatile_role, count=terms.count)
 
     def build_messages(
@@ -208,9 +226,17 @@ class Conversation:
         """The messages of ``build`` alone. But for the chat form, the system text goes beside them."""
         return self.build(volatile, volatile_role=volatile_role, ask=ask).messages
 
+    async def abuild(
+        self, volatile: str | None = None, *, volatile_role: Role = "user", ask: AsyncAsk | None = None
+    ) -> Built:
+        """``build`` with an ``ask`` that is awaited; of tasks that come meanwhile none compacts a second time."""
+        terms = self._terms
+        await aanswered(self._settling(terms.count(volatile) if volatile else 0, asks=True), ask, terms.attempt)
+        return context.build(self._state, terms.system, volatile, volatile_role=volatile_role, count=terms.count)
+
     def plan(self, *, force: bool = False) -> Plan:
         """What ``compact`` would do, what it costs and whether it is due; nothing changes."""
-        rules, around = self._rules()
+        rules, around = rules_of(self, self._terms)
         return planned_of(self._state, self._terms, rules, around, force=force)
 
     def preview(self, *, force: bool = False) -> str:
@@ -219,8 +245,13 @@ class Conversation:
 
     def compact(self, *, force: bool = False, ask: Ask | None = None) -> bool:
         """Compact if that is due; says whether it was. ``force`` goes to the target whatever the price."""
-        with self.compacting() as free:
-            return free and self._compact(*self._rules(), force=force, ask=ask)
+        steps = self._compact(*rules_of(self, self._terms), force=force, asks=ask is not None)
+        return answered(steps, ask, self._terms.attempt)
+
+    async def acompact(self, *, force: bool = False, ask: AsyncAsk | None = None) -> bool:
+        """``compact`` with an ``ask`` that is awaited."""
+        steps = self._compact(*rules_of(self, self._terms), force=force, asks=ask is not None)
+        return await aanswered(steps, ask, self._terms.attempt)
 
     def compact_for_request(self, request: RequestBudget | None = None, *, volatile_tokens: int = 0) -> bool:
         """Make the whole request fit ``request``. Raises ``BudgetError`` with ``over_by`` when it cannot."""
@@ -229,7 +260,7 @@ class Conversation:
         if limit is None:
             message = "compact_for_request needs a RequestBudget, here or as Session(request_budget=...)"
             raise SetupError(message)
-        rules, _ = self._rules()
+        rules, _ = rules_of(self, self._terms)
         before = self._state
         self._change(
             lambda state: fitted_to(state, terms, limit, rules, scope=self.scope, volatile_tokens=volatile_tokens)
@@ -328,48 +359,31 @@ class Conversation:
         with self._lock:
             self._state = change(self._state)
 
-    def _settle(self, volatile_tokens: int, ask: Ask | None) -> None:
+    def _settling(self, volatile_tokens: int, *, asks: bool) -> Generator[SummaryRequest, str, None]:
+        """What is due before a request, without its waiting for a summary."""
         terms = self._terms
         if terms.compaction is not None:
-            guarded(terms.attempt, "compaction", lambda: self._compact_if_due(volatile_tokens, ask), None)
+            due = guarded(terms.attempt, "compaction", lambda: due_of(self, terms, volatile_tokens), None)
+            if due is not None:
+                yield from self._compact(*due, attempt=terms.attempt, asks=asks)
         if terms.request is not None:
-            guarded(
-                terms.attempt, "request budget", lambda: self.compact_for_request(volatile_tokens=volatile_tokens), None
-            )
-
-    def _compact_if_due(self, volatile_tokens: int, ask: Ask | None) -> None:
-        rules, around = self._rules()
-        trigger, target = rules.limits(around.request)
-        tokens = self.statistics(trigger).tokens + volatile_tokens
-        # A plan looks at the whole history; most requests need none.
-        if tokens <= (trigger + target) // 2 or (tokens <= trigger and not around.prices.cold):
-            return
-        with self.compacting() as free:
-            if free:
-                self._compact(rules, replace(around, static_tokens=around.static_tokens + volatile_tokens), ask=ask)
-
-    def _rules(self) -> tuple[Compaction, context.Circumstances]:
-        terms = self._terms
-        rules = terms.compaction or Compaction(trigger=None if terms.request else Compaction().trigger)
-        around = context.Circumstances(request=terms.request)
-        if terms.fitted is not None:
-            rules, around = terms.fitted(self, rules)
-        return rules, replace(around, static_tokens=around.static_tokens + terms.static_tokens)
+            fit = partial(self.compact_for_request, volatile_tokens=volatile_tokens)
+            guarded(terms.attempt, "request budget", fit, None)
 
     def _compact(
-        self, rules: Compaction, around: context.Circumstances, *, force: bool = False, ask: Ask | None = None
-    ) -> bool:
-        terms = self._terms
-        planned = planned_of(self._state, terms, rules, around, force=force)
-        if not planned.due:
-            return False
-        summary = ""
-        if planned.request is not None and ask is not None:
-            request = planned.request
-            summary = str(terms.attempt("summary", lambda: ask(request), "") or "")
-        before = self.ledger.epoch
-        # Planned again on the state as it is now: the model may have taken its time over the summary.
-        self._change(
-            lambda state: compacted(state, terms, rules, around, scope=self.scope, summary=summary, force=force)
-        )
-        return self.ledger.epoch > before
+        self,
+        rules: Compaction,
+        around: Circumstances,
+        *,
+        attempt: Attempt = plainly,
+        force: bool = False,
+        asks: bool = False,
+    ) -> Generator[SummaryRequest, str, bool]:
+        with self.compacting() as free:
+            if not free:
+                return False
+            before = self.ledger.epoch
+            change = yield from steps_of(self, self._terms, rules, around, attempt=attempt, force=force, asks=asks)
+            if change is not None:
+                guarded(attempt, "compaction", partial(self._change, change), None)
+            return self.ledger.epoch > before

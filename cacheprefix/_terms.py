@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cacheprefix.context import (
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 Ask = Callable[[SummaryRequest], str]
 """Asks the model for a summary; ``Session.summary_by_fork`` makes one that rides on the cached prefix."""
+AsyncAsk = Callable[[SummaryRequest], Awaitable[str]]
+"""The same without blocking the event loop; made by ``Session.asummary_by_fork``."""
 Attempt = Callable[[str, Callable[[], Any], Any], Any]
 """Runs our own or a hook's work and answers with its last argument when that fails, as ``Session.attempt`` does."""
 T = TypeVar("T")
@@ -82,6 +85,42 @@ def guarded(attempt: Attempt, step: str, work: Callable[[], T], otherwise: T) ->
     if refused:
         raise refused[0]
     return done
+
+
+def answered(steps: Generator[SummaryRequest, str, T], ask: Ask | None, attempt: Attempt) -> T:
+    """Do work that may want summaries; where ``ask`` fails, an extract stands in its place."""
+    try:
+        request = next(steps)
+        while True:
+            text = "" if ask is None else attempt("summary", partial(ask, request), "")
+            request = steps.send(str(text or ""))
+    except StopIteration as stop:
+        done: T = stop.value
+        return done
+    finally:
+        steps.close()
+
+
+async def aanswered(steps: Generator[SummaryRequest, str, T], ask: AsyncAsk | None, attempt: Attempt) -> T:
+    """``answered`` with an ``ask`` that is awaited."""
+    try:
+        request = next(steps)
+        while True:
+            text = ""
+            try:
+                text = "" if ask is None else await ask(request)
+            except Exception as error:
+                attempt("summary", partial(_raised, error), "")
+            request = steps.send(str(text or ""))
+    except StopIteration as stop:
+        done: T = stop.value
+        return done
+    finally:
+        steps.close()
+
+
+def _raised(error: Exception) -> str:
+    raise error
 
 
 def appended(state: ContextState, messages: Sequence[Mapping[str, Any]], terms: Terms, scope: str) -> ContextState:

@@ -1,5 +1,6 @@
 """A conversation without a framework, on the wire: what the provider receives and what its cache does."""
 
+import asyncio
 import itertools
 import json
 
@@ -260,6 +261,48 @@ def test_a_summary_rides_on_the_cached_prefix(loop):
     assert asked.outcome.read_tokens > 0.9 * prompts(loop)[-2].tokens
     users = [message["content"] for message in one.conversation.build_messages() if message["role"] == "user"]
     assert any(str(content).startswith("An answer of some length") for content in users)
+
+
+def test_a_summary_can_be_awaited_and_a_task_that_comes_meanwhile_does_not_ask_again(loop):
+    """The event loop goes on; one compaction, one fork, and whoever builds meanwhile gets the history as it was."""
+    one = loop(compaction=Compaction(9_000, 4_000, summarise="fork", horizon=1_000))
+    one.conversation.append(*({"role": ("user", "assistant")[n % 2], "content": f"{WORDS} {n}"} for n in range(13)))
+    before = one.conversation.build(settle=False)
+    asked = []
+
+    async def send(body):
+        asked.append(body)
+        await asyncio.sleep(0)
+        return one.send(body)
+
+    ask = one.session.asummary_by_fork(body=one.body(before), api=one.kind, send=send, conversation=one.id)
+
+    async def both():
+        return await asyncio.gather(one.conversation.abuild(ask=ask), one.conversation.abuild(ask=ask))
+
+    first, second = asyncio.run(both())
+    assert len(asked) == one.conversation.ledger.epoch == 1
+    assert any(str(message.get("content")).startswith("An answer of some length") for message in first.messages)
+    assert second.messages == before.messages
+
+
+def test_an_awaited_summary_that_fails_leaves_an_extract(loop):
+    """Fail open: the history is compacted all the same, and the failure counted."""
+    one = loop(compaction=Compaction(9_000, 4_000, summarise="fork", horizon=1_000))
+    kept = one.session.conversation("framework")
+    messages = [{"role": ("user", "assistant")[n % 2], "content": f"{WORDS} {n}"} for n in range(13)]
+
+    async def ask(request):
+        raise TimeoutError(request.max_tokens)
+
+    async def condensed():
+        views = views_of(messages, loop.kind, one.session.counter(MODEL[loop.kind]))
+        return await one.session.acondense(kept, views, MODEL[loop.kind], loop.kind, ask=ask)
+
+    with pytest.warns(CacheprefixWarning, match="TimeoutError"):
+        decisions = asyncio.run(condensed())
+    assert len(apply(messages, decisions, loop.kind)) < 13
+    assert one.session.failures["summary"] == 1
 
 
 def test_a_frameworks_history_is_condensed_for_each_request_and_the_verdict_knows(loop):
