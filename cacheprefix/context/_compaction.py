@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from cacheprefix.context._bound import loosen
 from cacheprefix.context._budget import ToolResultBudget
 from cacheprefix.context._decisions import (
     Drop,
@@ -54,7 +55,8 @@ class Compaction:
 
     ``keep_turns`` counts turns of the user, and inside one long turn the assistant's steps.
     ``policies`` replaces the built-in row. ``thinking_bound`` is the provider's rule, when it has one,
-    that ties thinking blocks to the prefix they were made under; thinking is then never cleared.
+    that ties thinking blocks to the prefix they were made under; thinking is then never cleared for its own sake,
+    and goes with every other change before it.
     """
 
     trigger: int | None = 180_000
@@ -127,6 +129,8 @@ class Circumstances:
     """Requests so far; None counts the assistant's messages."""
     growth: float | None = None
     """Tokens that a turn adds; None takes the history's own average."""
+    front_moves: bool = False
+    """Whether a compaction also changes what stands before the history (zones, durable context)."""
 
 
 def plan_compaction(
@@ -177,6 +181,12 @@ def plan_compaction(
         here.request.check(draft.tokens, "the least that can be sent (last turn, pins, durable context)")
     work.lead(room)
     _summarise(draft, rules, summary, room)
+    held = False
+    if rules.thinking_bound and draft.thinking_at and draft.first_change() is not None:
+        loose = loosen(draft, work.protection.end, moved=here.front_moves)
+        held = not loose and reason != "window"
+        why = "an open call's thinking keeps its prefix" if held else "thinking behind a change goes with it"
+        refusals = (*refusals, f"{why}: {rules.thinking_bound}")
     price = estimate(before, draft.tokens, draft.before_first_change(), here.prices)
     horizon = rules.horizon if rules.horizon is not None else float(max(turns, 1))
     worth = draft.tokens < _SCARCE * trigger and price.pays(horizon)
@@ -188,7 +198,7 @@ def plan_compaction(
         draft.tokens,
         draft.before_first_change(),
         price,
-        due=bool(changes.entries or changes.clearings) and (reason != "trigger" or worth),
+        due=bool(changes.entries or changes.clearings) and not held and (reason != "trigger" or worth),
         actions=_actions(draft),
         refusals=refusals,
         request=SummaryRequest(INSTRUCTION, summary) if ask else None,

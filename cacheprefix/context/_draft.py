@@ -80,12 +80,12 @@ class Draft:
 
     def before_first_change(self) -> int:
         """Tokens of the request up to the first message that is no longer what it was."""
-        kept = self.static_tokens
-        for index, item in enumerate(self.items):
-            if index in self.decided or index in self.inserted:
-                break
-            kept += item.view.tokens
-        return kept
+        first = self.first_change()
+        return self.static_tokens + sum(item.view.tokens for item in self.items[:first])
+
+    def first_change(self) -> int | None:
+        """The first item that is changed, gone, or stands behind a new text; None when all is as it was."""
+        return min([*self.decided, *self.inserted], default=None)
 
     def insert(self, decision: Insert) -> None:
         """Put a text before an item; of two for one place the later stays."""

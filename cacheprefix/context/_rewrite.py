@@ -41,8 +41,9 @@ def plan(
     counter = count or estimate_tokens
     here = around or Circumstances()
     beside = _beside(state, system, counter)
-    here = replace(here, static_tokens=here.static_tokens + beside)
     views = [*state.committed.views, *state.turn.views]
+    moves = any(zone.staged is not None for zone in state.zones) or any(view.key is not None for view in views)
+    here = replace(here, static_tokens=here.static_tokens + beside, front_moves=here.front_moves or moves)
     # The state holds what is sent, so nothing of the ledger is still to be carried out on it.
     return plan_compaction(views, Ledger(), settings, here, count=counter, readable=readable, force=force)
 

@@ -208,6 +208,58 @@ def test_thinking_is_not_cleared_where_a_provider_binds_it_to_the_prefix():
     assert not bound.due
 
 
+def _thinking(turns):
+    """Turns whose answers carry signed thinking, in Anthropic's form."""
+    rows = []
+    for n in range(turns):
+        thought = {"type": "thinking", "thinking": f"thought {n} " * 40, "signature": "s"}
+        rows += [
+            {"role": "user", "content": f"question {n} " * 40},
+            {"role": "assistant", "content": [thought, {"type": "text", "text": f"answer {n} " * 40}]},
+        ]
+    return rows
+
+
+def _bound(messages, **rules):
+    views = views_of(messages, "anthropic")
+    settings = Compaction(sum(view.tokens for view in views) // 2, thinking_bound="bound", **rules)
+    plan = plan_compaction(views, Ledger(), settings)
+    return plan, apply(messages, replay(views, plan.commit()).decisions, "anthropic")
+
+
+def _thoughts(messages):
+    blocks = [block for message in messages if isinstance(message["content"], list) for block in message["content"]]
+    return [block for block in blocks if block["type"] == "thinking"]
+
+
+def test_thinking_behind_a_change_goes_with_it_where_it_is_bound_to_its_prefix():
+    """A block whose prefix was edited is a 400 there; those before the first change stay."""
+    messages = _thinking(40)
+    plan, out = _bound(messages)
+    assert plan.due
+    first = next(n for n, (old, new) in enumerate(zip(messages, out, strict=False)) if old != new)
+    assert _thoughts(out[:first]) == _thoughts(messages[:first])
+    assert _thoughts(out[first:]) == []
+    assert any("thinking behind a change goes with it: bound" in reason for reason in plan.refusals)
+
+
+def test_an_open_calls_thinking_holds_a_compaction_back_where_it_is_bound():
+    """It must be sent back as it is; only the window is stronger."""
+    open_call = [
+        {"role": "user", "content": "look"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "tool_use", "id": "t", "name": "look", "input": {}},
+            ],
+        },
+    ]
+    plan, _ = _bound([*_thinking(40), *open_call])
+    assert not plan.due
+    assert any("an open call's thinking keeps its prefix: bound" in reason for reason in plan.refusals)
+
+
 def test_a_plan_says_what_it_costs_and_when_it_pays():
     """Rewrite now, saving per turn and break-even follow from the profile's prices."""
     messages = _talk(60)
