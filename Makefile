@@ -29,7 +29,7 @@ help:
 	@echo 'make lint     ruff and mypy'
 	@echo 'make build    wheels and source distributions of the core and the adapters, in dist/'
 	@echo 'make docs     the documentation, built strictly and link-checked, in build/site/'
-	@echo 'make bench    all benchmarks; make bench-NAME runs one'
+	@echo 'make bench    all benchmarks; make bench-NAME runs one, make bench-page writes docs/benchmarks.md'
 	@echo 'make clean    remove environments and what was built'
 
 # One recipe for the three environments: each says what it installs and at which tested versions.
@@ -96,6 +96,11 @@ BENCHES := $(patsubst benchmarks/bench_%.py,bench-%,$(wildcard benchmarks/bench_
 
 bench: $(BENCHES)
 	@echo "$(words $(BENCHES)) benchmarks run: $(BENCHES)"
+
+# The page of docs/ is made from the result files, whichever there are.
+.PHONY: bench-page
+bench-page: $(CORE)/$(READY)
+	$(CORE)/bin/python -m benchmarks.page $(ARGS)
 
 environment_of = $(if $(filter autogen%,$1),$(AUTOGEN),$(if $(filter crewai%,$1),$(CREWAI),$(CORE)))
 

@@ -241,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 rows.append(_row(workload, rules, found.read, peer, theirs, mine, scale))
                 _table.progress(f"{workload}, {peer}, {rules}")
     whole = not (options.limit or options.only or options.settings)
-    _table.finish("compaction", rows, options, packages=("llmbuffer", "langchain"), lines=_lines, whole=whole)
+    _table.finish("compaction", rows, options, packages=("llmbuffer", "langchain"), lines=lines, whole=whole)
 
 
 def _row(
@@ -264,7 +264,7 @@ def _row(
     )
 
 
-def _lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
+def lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
     """What a peer's policy costs and keeps, and ours at equal tokens."""
     out = [["traces", "rules", "peer", "tokens a step", "cost: peer -> ours", "kept", "names", "invalid", ""]]
     for row in rows:

@@ -31,7 +31,7 @@ import httpx
 from benchmarks import _table
 from benchmarks.context_replay import traces_folder
 from benchmarks.local_engine import COUNTER, MODEL, LocalEngine, Size, missing, write_model
-from benchmarks.trace_replay import Run, lmcache
+from benchmarks.trace_replay import Ask, Run, lmcache
 from cacheprefix import Session
 
 ROLES = ("planner", "critic", "writer", "tester")
@@ -173,13 +173,20 @@ def parallel(client: httpx.Client, target: Target, tokens: int, repeats: int, no
     )
 
 
-def error(client: httpx.Client, target: Target, name: str, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+def _characters(asked: Ask) -> int:
+    return len(asked.system) + sum(len(message["content"]) for message in asked.messages)
+
+
+def error(
+    client: httpx.Client, target: Target, name: str, runs: Sequence[Run], longest: int
+) -> Iterator[dict[str, Any]]:
     """Recorded sessions sent to the engine: what was expected to be read against its own counters, in points."""
     provider = "llama.cpp" if target.ours else "vllm"
     expected = reported = total = 0
     misses = equal = calls = 0
-    for number, run in enumerate(runs):
-        _table.progress(f"{name}, sessions", number + 1, len(runs))
+    short = [run for run in runs if max(map(_characters, run.asks)) <= longest]
+    for number, run in enumerate(short):
+        _table.progress(f"{name}, sessions", number + 1, len(short))
         session = Session(provider=provider, counter=COUNTER if target.ours else None, gate=None, mode="observe")
         salt = f"{uuid.uuid4()} "
         for one in run.asks:
@@ -206,7 +213,7 @@ def error(client: httpx.Client, target: Target, name: str, runs: Sequence[Run]) 
             equal += abs(verdict.expected_tokens - answer.cached) <= max(3, 0.001 * answer.total)
     if total:
         points = 100 * (expected - reported) / total
-        more = {"calls": calls, "refused": misses}
+        more = {"calls": calls, "refused": misses, "sessions": len(short), "left_out": len(runs) - len(short)}
         yield _table.topic(f"{name}, error of the expected hit rate", points, "points", digits=3, **more)
         yield _table.topic(f"{name}, calls expected to the token or envelope", equal / calls, "share of calls", **more)
         yield _table.topic(f"{name}, hit rate of the engine", reported / total, "share of input", **more)
@@ -234,6 +241,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tokens", type=int, nargs="*", default=[2_000, 8_000])
     parser.add_argument("--sessions", type=int, default=12, help="recorded sessions of each set, 0 for all")
+    parser.add_argument("--longest", type=int, default=40_000, help="leave out sessions with longer requests (letters)")
     options = parser.parse_args()
     if options.url and not options.model:
         parser.error("--url needs --model")
@@ -254,7 +262,9 @@ def main() -> None:
         if traces_folder().exists():
             with engines(options, slots=1, size=Size()) as target:
                 for title, folder in (("Magentic-One", "magagent"), ("mini-SWE", "miniswe"), ("tau-bench", "taubench")):
-                    rows += error(client, target, f"LMCache {title}", lmcache(folder, options.sessions or None))
+                    rows += error(
+                        client, target, f"LMCache {title}", lmcache(folder, options.sessions or None), options.longest
+                    )
     which = options.url or f"llama.cpp (xllamacpp), {BENCH.layers} layers of {BENCH.width}, random weights"
     for row in rows:
         row["engine"] = which

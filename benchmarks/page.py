@@ -1,0 +1,211 @@
+"""Writes docs/benchmarks.md from the result files: ``python -m benchmarks.page``, or ``make bench-page``.
+
+Costs are shown as they are, because they follow from rules; times only as ratios to something measured in the same
+run, because they are a machine's own. A row that is nothing but a time stays in its result file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import _table, bench_compaction, bench_traces
+
+TARGET = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+TIMES = frozenset({"s", "ms", "us", "µs"})
+
+HEAD = """# Benchmarks
+
+Written by `python -m benchmarks.page` from the result files of `make bench` (`make bench-NAME` for one topic); nothing
+here is typed by hand. **Cost units** are input tokens weighted by a provider's prices: an uncached token is 1, a cached
+one the profile's read price, a written one its write price. Output tokens are left out, no layout changes them.
+
+What these figures do not show: **no real provider was asked.** Costs come from a simulated provider that follows the
+cache rules in `cacheprefix profiles`, each with its source and date; token counts are estimates of four characters a
+token unless a table says otherwise. **Nothing is said of the quality of answers**: moving a role behind the transcript
+can change them, and `cacheprefix compare` measures that on your own evaluation. Times depend on the machine, so only
+ratios within one run are shown.
+"""
+
+ABOUT: dict[str, tuple[str, str]] = {
+    "langgraph": (
+        "LangGraph applications",
+        (
+            "Applications as documented, unmodified against on a shared prefix, with LangChain's own "
+            "clients over HTTP. `stock` is the same with LangChain's caching middleware wherever it fits."
+        ),
+    ),
+    "autogen": (
+        "AutoGen teams",
+        ("Teams as documented, unmodified against wrapped, with AutoGen's own clients."),
+    ),
+    "crewai": (
+        "CrewAI crews",
+        ("Crews as documented, unmodified against installed, with CrewAI's own clients and its own cache marks."),
+    ),
+    "traces": (
+        "Recorded runs under the usual ways of caching",
+        (
+            "Cost against nothing cached, and in parentheses the share of the reachable saving: 1 means "
+            "every text was paid once at the write price and its repetitions at the read price, wherever "
+            "they stand. Runs were recorded by others (LMCache's agent traces, tau-bench, Who&When); each "
+            "starts with a cold cache. Requests below a provider's minimum cannot be cached. Requests of "
+            "rendered logs keep their layout, ours only places the breakpoints there, at the fork points "
+            "that an adapter knows and that are here taken from the log; agents with role texts of their "
+            "own (Who&When generated) become forks. A share above 1 means that a layout lifted short "
+            "requests above the minimum."
+        ),
+    ),
+    "compaction": (
+        "Context policies on recorded runs",
+        (
+            "Each peer's policy against ours at equal retained tokens. `kept` is the share of later "
+            "quotations that still stood in the prompt, `invalid` counts requests that a provider would "
+            "refuse."
+        ),
+    ),
+    "scenarios": (
+        "Long sessions",
+        ("Four scripted sessions; `stock` is an append-only reference that an expert would write by hand."),
+    ),
+    "engine": (
+        "A real engine",
+        (
+            "llama.cpp's server with a small model of random weights: its tokens, its cache and its times "
+            "are real, its answers have no sense. Errors are in points of hit rate, expected less "
+            "reported. llama.cpp keeps one line of prompts a slot where expectations assume a tree, so "
+            "agents that alternate leave an error. vLLM is measured with `--url` where a server runs; "
+            "none ran for this page unless the table names one."
+        ),
+    ),
+    "detection": (
+        "Break detection",
+        ("Injected breaks whose cause and place were named rightly, and undisturbed teams that raised no alarm."),
+    ),
+    "audit": ("Auditing logs", "Memory while long logs are audited, and false breaks in undisturbed ones."),
+    "toolcache": ("Tool-result cache", "Beside diskcache with the same work, in turns in one process."),
+    "context": ("Context state", "How the work grows with the turns of a conversation; 1 is linear."),
+    "scaling": ("Scaling and memory", "A session's own work and memory; an exponent of 1 is linear."),
+    "import": ("Importing the core", "Beside the time that bare Python takes to start, in the same run."),
+    "langgraph_overhead": (
+        "Time a call, LangGraph",
+        ("The whole call on loopback, with cacheprefix against without."),
+    ),
+    "autogen_overhead": (
+        "Time a call, AutoGen",
+        ("The whole call on loopback, with cacheprefix against without."),
+    ),
+    "crewai_overhead": (
+        "Time a call, CrewAI",
+        ("The whole call on loopback, with cacheprefix against without."),
+    ),
+}
+LINES: dict[str, Callable[[Sequence[_table.Row]], list[list[str]]]] = {
+    "traces": bench_traces.lines,
+    "compaction": bench_compaction.lines,
+}
+
+
+def render(results: Path) -> str:
+    """The page for the result files of a folder."""
+    found = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(results.glob("*.json"))}
+    ordered = [*(name for name in ABOUT if name in found), *(name for name in found if name not in ABOUT)]
+    parts = [HEAD]
+    parts += ["\n".join(_section(name, found[name])) + "\n" for name in ordered]
+    missing = [name for name in ABOUT if name not in found]
+    if missing:
+        parts.append("Not measured for this page: " + ", ".join(f"`make bench-{name}`" for name in missing) + ".\n")
+    return "\n".join(parts)
+
+
+def _section(name: str, result: dict[str, Any]) -> Iterator[str]:
+    title, about = ABOUT.get(name, (name.replace("_", " "), ""))
+    yield f"## {title}\n"
+    if about:
+        yield f"{about}\n"
+    versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
+    yield f"`make bench-{name}`, {result['date'][:10]}{f', {versions}' if versions else ''}.\n"
+    engines = dict.fromkeys(row["engine"] for row in result["rows"] if "engine" in row)
+    if engines:
+        yield f"Engine: {'; '.join(engines)}.\n"
+    costs = [row for row in result["rows"] if "unmodified" in row]
+    topics = [row for row in result["rows"] if "unmodified" not in row]
+    if costs:
+        yield _table.table(LINES.get(name, _costs)(costs), markdown=True)
+        yield from _sums(name, costs)
+    shown = list(filter(None, map(_relative, topics)))
+    if shown:
+        yield _table.table(_topics(shown), markdown=True)
+    if len(shown) < len(topics):
+        yield f"\n{len(topics) - len(shown)} rows are times or speeds of one machine and stand in the result file only."
+
+
+def _costs(rows: Sequence[_table.Row]) -> list[list[str]]:
+    """One line a workload: both sides and their ratio under every rule set, and the ratio to stock, if any."""
+    stock = {row["workload"]: _to_stock(row) for row in rows if _to_stock(row)}
+    lines = _table.grid(rows, ["workload"], lambda row: [row["workload"]])
+    if not stock:
+        return lines
+    worst = {
+        name: max(value for row in rows if row["workload"] == name and (value := _to_stock(row))) for name in stock
+    }
+    return [
+        [*line, "of stock, at most" if not at else f"{worst[line[0]]:.2f}" if line[0] in worst else "-"]
+        for at, line in enumerate(lines)
+    ]
+
+
+def _to_stock(row: _table.Row) -> float | None:
+    best = row.get("best_stock")
+    return round(row["shared"]["cost_units"] / best["cost_units"], 4) if best and best["cost_units"] else None
+
+
+def _sums(name: str, rows: Sequence[_table.Row]) -> Iterator[str]:
+    """The workloads of a framework added up, and how many of them are dearer than before."""
+    if name in LINES:
+        return
+    yield ""
+    for rules, price in dict.fromkeys((row["rules"], row["read_price"]) for row in rows):
+        mine = [row for row in rows if (row["rules"], row["read_price"]) == (rules, price)]
+        before, after = (sum(row[side]["cost_units"] for row in mine) for side in ("unmodified", "shared"))
+        dearer = sum(row["ratio"] > 1 for row in mine)
+        yield (
+            f"- {rules} at {price:g}x: {after / before:.2f} of unmodified over {len(mine)} workloads, "
+            f"{dearer or 'none'} of them dearer."
+        )
+
+
+def _relative(row: _table.Row) -> _table.Row | None:
+    """A row as it may be shown: a time or a speed only beside a peer's, as a ratio."""
+    unit = row["unit"]
+    if unit not in TIMES and "/s" not in unit:
+        return row
+    peers = {peer: value for peer, value in row["peers"].items() if value}
+    if not peers:
+        return None
+    peer, value = next(iter(peers.items()))
+    return {**row, "value": row["value"] / value, "unit": f"of {peer}", "peers": {}}
+
+
+def _topics(rows: Sequence[_table.Row]) -> list[list[str]]:
+    lines = _table.topics(rows)
+    lines[0] = ["what", *lines[0][1:]]
+    return [line[:3] for line in lines] if not any(line[3] for line in lines[1:]) else lines
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=_table.RESULTS, help="folder of the result files")
+    parser.add_argument("--output", type=Path, default=TARGET)
+    options = parser.parse_args()
+    text = render(options.results)
+    options.output.write_text(text, encoding="utf-8")
+    print(f"{options.output}: {len(list(options.results.glob('*.json')))} results")
+
+
+if __name__ == "__main__":
+    main()

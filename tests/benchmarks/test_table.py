@@ -1,0 +1,107 @@
+"""Result files keep one interface, and the page is made of them alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import _table, page
+
+SIDE = dict.fromkeys(_table.SIDE, 10) | {"cost_units": 100.0}
+
+
+def cost(workload="team", ratio=0.5, **more):
+    """A row that compares costs."""
+    return _table.cost(workload, "core", "openai", 0.1, SIDE, {**SIDE, "cost_units": 100.0 * ratio}, **more)
+
+
+def test_a_cost_row_has_the_fixed_fields():
+    """The ratio is that of the shared side to the unmodified one."""
+    row = cost()
+    assert set(_table.COST) <= set(row)
+    assert row["ratio"] == 0.5
+    assert row["best_stock"] is None
+    assert _table.checked([row, _table.topic("speed", 1.5, "MB/s", {"peer": 1})])
+
+
+@pytest.mark.parametrize(
+    ("row", "absent"),
+    [
+        ({"name": "speed", "value": 1, "unit": "s"}, "peers"),
+        ({"workload": "team", "unmodified": SIDE, "shared": SIDE}, "framework"),
+        (cost() | {"shared": {"calls": 1}}, "shared.input_tokens"),
+        (cost() | {"best_stock": {}}, "best_stock.calls"),
+    ],
+)
+def test_a_row_that_lacks_a_field_is_refused(row, absent):
+    """Before anything is written, and the field is named."""
+    with pytest.raises(ValueError, match=absent):
+        _table.checked([row])
+
+
+def test_a_partial_run_writes_no_result(tmp_path, monkeypatch, capsys):
+    """What was measured in part must not stand for the whole; what is whole is printed as it is written."""
+    monkeypatch.setattr(_table, "RESULTS", tmp_path)
+    given = _table.options("about").parse_args(["--json"])
+    _table.finish("team", [cost()], given, whole=False)
+    assert not list(tmp_path.iterdir())
+    capsys.readouterr()
+    _table.finish("team", [cost()], given, packages=("orjson", "no-such-package"))
+    written = json.loads((tmp_path / "team.json").read_text("utf-8"))
+    assert json.loads(capsys.readouterr().out) == written
+    assert set(written) == {"version", "date", "versions", "rows"}
+    assert {"python", "cacheprefix", "orjson"} == set(written["versions"])
+
+
+def test_a_table_is_text_or_markdown():
+    """Columns of equal width, or a rule under the head."""
+    lines = [["name", "value"], ["a longer name", "1"]]
+    assert _table.table(lines) == "name           value\na longer name      1"
+    assert _table.table(lines, markdown=True).splitlines()[1] == "| --- | ---: |"
+
+
+@pytest.fixture
+def written(tmp_path):
+    """``written(name, rows)`` writes a result file; the page of all of them."""
+
+    def write(name, *rows):
+        result = _table.result(rows) | {"date": "2026-11-21T10:00:00+00:00"}
+        (tmp_path / f"{name}.json").write_text(json.dumps(result), "utf-8")
+        return page.render(tmp_path)
+
+    return write
+
+
+def test_the_page_says_when_and_with_what_it_was_measured(written):
+    """And what it does not show, and what was not measured."""
+    text = written("crewai", cost(), cost("crew", 1.2))
+    assert "`make bench-crewai`, 2026-11-21, python " in text
+    assert "| team | 100 -> 50 = 0.50 |" in text
+    assert "- openai at 0.1x: 0.85 of unmodified over 2 workloads, 1 of them dearer." in text
+    assert "no real provider was asked" in text
+    assert "Nothing is said of the quality of answers" in text
+    assert "`make bench-langgraph`" in text.splitlines()[-1]
+
+
+def test_the_page_shows_times_as_ratios_only(written):
+    """A time without a peer of the same run stays in its file, and the page says how many do."""
+    text = written(
+        "toolcache",
+        _table.topic("get", 5.0, "us", {"diskcache": 10.0}),
+        _table.topic("alone", 7.25, "us"),
+        _table.topic("speed", 61.5, "MB/s of CPU time"),
+        _table.topic("exponent", 1.02, "exponent"),
+    )
+    assert "| get | 0.5 | of diskcache |" in text
+    assert "| exponent | 1.02 | exponent |" in text
+    assert "7.25" not in text
+    assert "61.5" not in text
+    assert "2 rows are times or speeds" in text
+
+
+def test_a_result_nobody_described_is_shown_too(written):
+    """Under its own name, behind the others."""
+    text = written("new_topic", _table.topic("share", 0.25, "share"))
+    assert "## new topic" in text
+    assert "| share | 0.25 | share |" in text
