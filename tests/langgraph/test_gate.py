@@ -2,6 +2,7 @@
 
 import asyncio
 import operator
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
 
@@ -11,8 +12,10 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
-from cacheprefix.server import Fault, Reply
+from cacheprefix import Session
+from cacheprefix.server import Fault, Latency, Reply
 from cacheprefix_langgraph import forked, wrap_model
+from tests.langgraph.conftest import Bench
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 200
 WORKERS = 4
@@ -100,3 +103,175 @@ def model_text(model, session, number):
         return model.invoke([SystemMessage(f"You are {number}."), *state["messages"]]).text
 
     return node({"messages": [HumanMessage("Look into it.", id="same")]})
+
+
+# ------------------------------------------------------------------ who leads, and how long the others wait
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_the_others_start_with_the_leaders_first_token_and_not_with_its_last(chat, later):
+    """A leader that the application does not stream is streamed inside, and its answer is whole."""
+    slow = chat
+    slow.provider.simulator.latency = Latency(base=0.05, uncached=0, cached=0, output=0.05, scale=1)
+    slow.script(lambda request: Reply(" ".join(str(number) for number in range(60))))
+    session = slow.session(HANDBOOK)
+    out = go(fan(wrap_model(slow.model(), session), session, later=later), later)
+    assert set(out["reports"]) == {" ".join(str(number) for number in range(60))}
+    leader = min(slow.provider.requests, key=lambda record: record.started_at)
+    followers = [record for record in slow.provider.requests if record is not leader]
+    assert all(leader.first_token_at <= record.started_at < leader.ended_at for record in followers)
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_siblings_that_the_application_streams_follow_its_streamed_leader(bench, later):
+    """Each stream arrives whole at its reader."""
+    bench.slow(0.05)
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+
+    @forked(session, role="worker")
+    def one(state):
+        return "".join(chunk.text for chunk in model.stream([SystemMessage("You work."), *state["messages"]]))
+
+    @forked(session, role="worker")
+    async def aone(state):
+        given = [SystemMessage("You work."), *state["messages"]]
+        return "".join([chunk.text async for chunk in model.astream(given)])
+
+    state = {"messages": [HumanMessage("Look into it.", id="same")]}
+
+    async def gather():
+        return await asyncio.gather(*(aone(state) for _ in range(3)))
+
+    if later:
+        answers = asyncio.run(gather())
+    else:
+        with ThreadPoolExecutor(3) as pool:
+            answers = list(pool.map(one, [state] * 3))
+    assert len(set(answers)) == 1
+    assert sorted(record.outcome.read_tokens > 0 for record in bench.provider.requests) == [False, True, True]
+
+
+def test_a_leader_that_breaks_off_in_the_middle_releases_the_others(bench):
+    """The connection is cut after the first token; nobody waits for the time limit."""
+    bench.slow(0.03)
+    bench.script(lambda request: Reply("fine", fault=Fault(cut_after=1)) if request.index == 0 else Reply("fine"))
+    session = bench.session(HANDBOOK, gate=60.0)
+    model = wrap_model(bench.model(), session)
+
+    def one(number):
+        """One sibling's answer, or the name of its error."""
+        try:
+            return model_text(model, session, number)
+        except Exception as error:
+            return type(error).__name__
+
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(one, range(3)))
+    assert answers.count("fine") == 2
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_nobody_waits_longer_than_the_limit(chat, later):
+    """A leader that takes its time holds the others up for no more than the session allows."""
+    chat.slow(1.5)
+    session = chat.session(HANDBOOK, gate=0.05)
+    go(fan(wrap_model(chat.model(), session), session, later=later), later)
+    begun = min(record.first_token_at for record in chat.provider.requests)
+    assert len(chat.provider.requests) == WORKERS
+    assert all(record.started_at < begun for record in chat.provider.requests)
+    assert all(record.outcome.read_tokens == 0 for record in chat.provider.requests)
+
+
+@pytest.mark.parametrize(("rules", "text"), [("vllm", HANDBOOK), ("openai-5.6", HANDBOOK[:3000])])
+def test_where_waiting_gains_nothing_nobody_leads(servers, rules, text, monkeypatch):
+    """An engine lets cold parallel requests share anyway; a short prefix is not worth the wait."""
+    bench = Bench("openai-chat", servers(rules))
+    bench.rules = rules
+    session = bench.session(text)
+    led = []
+
+    def queue(*args, **kwargs):
+        leave = Session.queue(session, *args, **kwargs)
+        led.append(leave.leader)
+        return leave
+
+    monkeypatch.setattr(session, "queue", queue)
+    go(fan(wrap_model(bench.model(model="some-model"), session), session, later=False), later=False)
+    assert len(bench.provider.requests) == WORKERS
+    assert not any(led)
+
+
+# ------------------------------------------------------------------ prewarming
+
+
+@pytest.fixture
+def claude(servers):
+    """A model of Anthropic's."""
+    bench = Bench("anthropic", servers("anthropic"))
+    yield bench
+    bench.release()
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_prewarming_writes_the_shared_part_and_all_siblings_read_it(claude, later):
+    """One request for no answer, without the roles' texts; then everybody at once, nobody streamed for it."""
+    claude.slow(0.05)
+    session = claude.session(HANDBOOK)
+    out = go(fan(wrap_model(claude.model(), session, prewarm=True), session, later=later), later)
+    assert len(out["reports"]) == WORKERS
+    warm, *asked = sorted(claude.provider.requests, key=lambda record: record.started_at)
+    assert warm.json["max_tokens"] == 0
+    assert "stream" not in warm.json
+    assert len(asked) == WORKERS
+    shared = len(warm.prompt.sections)
+    for record in asked:
+        assert record.prompt.sections[:shared] == warm.prompt.sections
+        assert record.outcome.read_tokens == warm.outcome.input_tokens
+        assert not record.json.get("stream")
+    assert session.calls[0].purpose == "prewarm"
+    assert session.calls[0].unmodified_units == 0
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_refused_prewarm_leaves_a_leader(claude, later):
+    """Then the leader is streamed, as without it."""
+    claude.slow(0.05)
+    claude.provider.simulator.script = lambda request: Reply("fine")
+    session = claude.session(HANDBOOK)
+    model = wrap_model(claude.model(), session, prewarm=True)
+    from cacheprefix_langgraph import _prewarm
+
+    def broken(*args, **kwargs):
+        raise ConnectionError("refused")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_prewarm, "sender", broken)
+        out = gone(fan(model, session, later=later), later)
+    assert out["reports"] == ["fine"] * WORKERS
+    assert sorted(record.outcome.read_tokens > 0 for record in claude.provider.requests) == [False, True, True, True]
+
+
+def gone(graph, later):
+    """``go``, where a warning of ours may be given."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return go(graph, later)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"thinking": {"type": "enabled", "budget_tokens": 1024}}, {"output_config": {"format": {"type": "json_schema"}}}],
+    ids=["thinking", "format"],
+)
+def test_no_prewarm_is_sent_that_the_provider_would_refuse(claude, options):
+    """Thinking, an output format and a forced tool rule it out."""
+    from cacheprefix_langgraph._bodies import Body
+    from cacheprefix_langgraph._prewarm import warms
+
+    session = claude.session(HANDBOOK)
+    model = wrap_model(claude.model(), session, prewarm=True)
+    assert warms(model, Body({"messages": []}, "anthropic", own=True))
+    assert not warms(model, Body({"messages": [], **options}, "anthropic", own=True))
+    assert not warms(model, Body({"messages": [], "tool_choice": {"type": "any"}}, "anthropic", own=True))
+    assert not warms(wrap_model(claude.model(), session), Body({"messages": []}, "anthropic", own=True))
