@@ -21,7 +21,7 @@ PYTEST := -m pytest -ra --durations=5
 AUTOGEN_TESTS := $(wildcard tests/autogen/test_*.py tests/autogen/*/test_*.py)
 CREWAI_TESTS := $(wildcard tests/crewai/test_*.py tests/crewai/*/test_*.py)
 
-.PHONY: help demo test lint build bench clean docs env pins verify-pins test-core test-autogen test-crewai
+.PHONY: help demo test lint build bench clean docs env fuzz pins verify-pins test-core test-autogen test-crewai
 
 help:
 	@echo 'make demo     run the demo; ARGS="--json" and the like are passed on'
@@ -29,6 +29,7 @@ help:
 	@echo 'make lint     ruff and mypy'
 	@echo 'make build    wheels and source distributions of the core and the adapters, in dist/'
 	@echo 'make docs     the documentation, built strictly and link-checked, in build/site/'
+	@echo 'make fuzz     coverage-guided fuzzing of codecs and log readers for a minute'
 	@echo 'make bench    all benchmarks; make bench-NAME runs one, make bench-page writes docs/benchmarks.md'
 	@echo 'make clean    remove environments and what was built'
 
@@ -98,6 +99,11 @@ bench: $(BENCHES)
 	@echo "$(words $(BENCHES)) benchmarks run: $(BENCHES)"
 
 # The page of docs/ is made from the result files, whichever there are.
+# libFuzzer's options: ARGS="-max_total_time=600"
+fuzz: $(CORE)/$(READY)
+	$(CORE)/bin/python -m pip install --quiet 'atheris>=2.3'
+	$(CORE)/bin/python tests/fuzz/fuzz_bytes.py -max_total_time=60 -timeout=10 -artifact_prefix=build/ $(ARGS)
+
 .PHONY: bench-page
 bench-page: $(CORE)/$(READY)
 	$(CORE)/bin/python -m benchmarks.page $(ARGS)

@@ -68,7 +68,7 @@ def decode(
 
 
 def encode(prompt: Prompt) -> dict[str, Any]:
-    """The canonical wire body of a prompt: ``decode(encode(p), p.api)`` equals ``p``."""
+    """The canonical wire body of a prompt: ``decode(encode(p), p.api)`` equals ``p`` for what a provider takes."""
     body = _BODIES[prompt.api](prompt)
     body["modelId" if prompt.api == "bedrock" else "model"] = prompt.model
     for name, value in prompt.settings.items():
