@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cacheprefix.context._views import MessageView
 from cacheprefix.errors import BudgetError, SetupError
+from cacheprefix.profiles import window_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,19 @@ class RequestBudget:
             )
         if self.reserve >= self.window:
             raise SetupError(f"RequestBudget: the reserve {self.reserve} leaves nothing of the window {self.window}")
+
+    @classmethod
+    def for_model(
+        cls, model: str, *, reserve: int = 0, provider: str | None = None, allowance: int | None = None, spent: int = 0
+    ) -> RequestBudget:
+        """The budget of a model's own window, looked up once (extra ``prices``), so that it stays what it is.
+
+        Raises ``SetupError`` for a model whose window is not known, ``MissingExtraError`` without the extra.
+        """
+        window = window_of(model, provider)
+        if window is None:
+            raise SetupError(f"the window of {model!r} is not known; say it: RequestBudget(window=..., reserve=...)")
+        return cls(window, reserve, allowance, spent)
 
     @property
     def room(self) -> int:

@@ -25,6 +25,7 @@ from cacheprefix.profiles._profile import (
 from cacheprefix.profiles._registry import Registry, default_registry, load_profiles, profile_for
 from cacheprefix.profiles._usage import NO_CALLS, Usage, usage_from_dict
 from cacheprefix.profiles._usage_reader import merge_usage, normalise_usage
+from cacheprefix.profiles._windows import window_of
 
 __all__ = [
     "NO_CALLS",
@@ -54,4 +55,5 @@ __all__ = [
     "priced",
     "profile_for",
     "usage_from_dict",
+    "window_of",
 ]

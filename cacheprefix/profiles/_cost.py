@@ -30,7 +30,7 @@ _NATURAL = (
 )  # fmt: skip
 """Providers whose price stands in where the rules in force belong to no provider (``exact``)."""
 
-_GENAI_PROVIDERS = {
+GENAI_PROVIDERS = {
     "anthropic": "anthropic", "openai": "openai", "azure": "azure", "bedrock": "aws", "vertex": "google",
     "gemini": "google", "deepseek": "deepseek", "xai": "x-ai", "mistral": "mistral", "groq": "groq",
     "cerebras": "cerebras", "moonshot": "moonshotai", "zai": "zai", "minimax": "minimax",
@@ -154,7 +154,7 @@ def _genai() -> tuple[ModuleType, str] | None:
 
 def _genai_price(usage: Usage, model: str, provider: str) -> Money | None:
     library = _genai()
-    at = _GENAI_PROVIDERS.get(provider)
+    at = GENAI_PROVIDERS.get(provider)
     # The library matches a fine-tuned model to its base, whose price is another.
     if library is None or at is None or "ft:" in model.lower():
         return None

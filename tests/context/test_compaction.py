@@ -473,3 +473,19 @@ def test_any_history_comes_out_valid(api, data, share, users, head):
 def _least(views):
     prompts = [view.tokens for view in views if view.is_prompt]
     return prompts[-1] if prompts else 0
+
+
+def test_a_request_budget_knows_the_window_of_a_model():
+    """Whoever serves it and however it is spelled; the reserve and what is left of an allowance still count."""
+    pytest.importorskip("genai_prices", reason="windows come from the extra prices, which make test installs")
+    assert RequestBudget.for_model("gpt-4o", reserve=8_000).room == 120_000
+    bedrock = RequestBudget.for_model("bedrock/us.anthropic.claude-3-haiku-20240307-v1:0")
+    assert bedrock.window == RequestBudget.for_model("claude-3-haiku-20240307").window == 200_000
+    assert RequestBudget.for_model("gpt-4o", allowance=50_000, spent=20_000).room == 30_000
+
+
+def test_an_unknown_models_window_must_be_said():
+    """The error names the way out."""
+    pytest.importorskip("genai_prices", reason="windows come from the extra prices, which make test installs")
+    with pytest.raises(SetupError, match=r"RequestBudget\(window="):
+        RequestBudget.for_model("nobodys-model-1")
