@@ -1,6 +1,7 @@
 """Is the cheaper layout as good? An evaluation of your own for ``cacheprefix compare``.
 
 cacheprefix compare examples/compare/scripted_tasks.py:evaluate --max-loss 0.1
+python examples/compare/scripted_tasks.py --layout shared --json
 
 Two roles add numbers: the solver computes, the checker says the result. The model is whatever OPENAI_BASE_URL and
 OPENAI_API_KEY name; without a key a scripted one answers, which slips now and then, as models do.
@@ -8,6 +9,8 @@ OPENAI_API_KEY name; without a key a scripted one answers, which slips now and t
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -72,3 +75,32 @@ def evaluate(new_session: Callable[..., Session]) -> Iterator[tuple[str, bool]]:
         answer = team(wrap_model(model, session), session)
         for first, second in TASKS:
             yield f"{first} + {second}", answer(f"Add {first} and {second}.").strip() == str(first + second)
+
+
+def main() -> None:
+    """One layout alone: the share of tasks solved and what its input cost."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layout", choices=["unmodified", "shared"], default="shared")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    made: list[Session] = []
+
+    def new_session(prefix: SharedPrefix) -> Session:
+        made.append(Session(prefix, mode="fork" if given.layout == "shared" else "observe"))
+        return made[-1]
+
+    solved = [right for _, right in evaluate(new_session)]
+    total = made[0].report().total
+    found = {
+        "layout": given.layout,
+        "solved": sum(solved) / len(solved),
+        "calls": total.calls,
+        "input_tokens": total.input_tokens,
+        "cache_read_tokens": total.cache_read_tokens,
+        "cost_units": total.cost_units,
+    }
+    print(json.dumps(found) if given.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
+
+
+if __name__ == "__main__":
+    main()
