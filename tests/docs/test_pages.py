@@ -73,8 +73,8 @@ def test_a_program_on_a_how_to_page_runs(name, tmp_path, capsys):
 
 
 def test_blocks_of_how_to_pages_run_one_after_the_other():
-    """Budgets, compaction and tail placement, as they stand on their pages."""
-    for name in ("budgets", "compaction", "tail-placement"):
+    """Budgets, compaction, tail placement and the page on context, as they stand there."""
+    for name in ("budgets", "compaction", "tail-placement", "../context"):
         names = {}
         for _, code in BLOCK.findall((ROOT / "docs" / "how-to" / f"{name}.md").read_text("utf-8")):
             exec(compile(code, name, "exec"), names)
