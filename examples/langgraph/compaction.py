@@ -24,10 +24,10 @@ def page(number: int) -> list[Any]:
 
 
 def compaction(example: Example) -> str:
-    """Ten turns; the state keeps every message in full, the requests do not."""
+    """Six turns; the state keeps every message in full, the requests do not."""
     graph = row(example)
     graph.invoke(task(), CONFIG)
-    for number in range(10):
+    for number in range(6):
         out = graph.invoke({"messages": page(number)}, CONFIG)
     example.extra["messages"] = len(out["messages"])
     example.extra["largest"] = max(call.input_tokens for call in example.session.calls)

@@ -14,6 +14,9 @@ from cacheprefix.errors import AbortedError, SetupError
 from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix_langgraph import PrefixState, aask, ask, forked, wrap_model
 
+ONE = pytest.mark.parametrize("bench", ["anthropic"], indirect=True)
+"""For what does not depend on the provider's form of messages."""
+
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
 CONFIG = {"configurable": {"thread_id": "one"}}
 WORKER = ForkPolicy.worker()
@@ -78,6 +81,7 @@ def test_a_fork_runs_the_graphs_own_tools(bench, later):
     assert second.sections[: len(first.sections)] == first.sections
 
 
+@ONE
 def test_an_executor_takes_id_name_and_arguments(bench):
     """Also with the parent's state as a fourth argument; without one the model is told so."""
     session = bench.session(HANDBOOK)
@@ -98,6 +102,7 @@ def test_an_executor_takes_id_name_and_arguments(bench):
     assert '"answer":42' in str(bench.bodies[-1]).replace("\\", "")
 
 
+@ONE
 def test_tool_nodes_of_a_graph_are_found(bench):
     """Also where the tool never joined the shared union."""
 
@@ -117,6 +122,7 @@ def test_tool_nodes_of_a_graph_are_found(bench):
     assert "the secret of x" in str(bench.bodies[-1])
 
 
+@ONE
 def test_a_fork_inside_a_node_takes_the_nodes_messages(bench):
     """No graph is needed there, and the thread's decisions hold for the fork too."""
     session = bench.session(HANDBOOK, budget=ToolResultBudget(max_tokens=200))
@@ -134,6 +140,7 @@ def test_a_fork_inside_a_node_takes_the_nodes_messages(bench):
     assert bench.prompts()[0].tier("system")[0].text == HANDBOOK
 
 
+@ONE
 def test_what_cannot_be_asked_is_refused_by_name(bench):
     """An unwrapped model, no messages, an aborted handle: before any request."""
     session = bench.session(HANDBOOK)

@@ -25,6 +25,9 @@ from cacheprefix_langgraph import (
     wrap_model,
 )
 
+ONE = pytest.mark.parametrize("bench", ["anthropic"], indirect=True)
+"""For what does not depend on the provider's form of messages."""
+
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
 PAGE = "a line that somebody read once and will hardly need again. " * 60
 """About 900 tokens by the estimate."""
@@ -141,6 +144,7 @@ def test_a_summary_is_written_by_a_fork_that_reads_the_cached_prefix(bench):
     assert [call.agent for call in session.calls] == ["reader", "summary", "reader"]
 
 
+@ONE
 def test_a_budget_that_cannot_be_met_says_by_how_much(bench):
     """Nothing is sent; the error is the application's to handle."""
     session = bench.session(HANDBOOK, request_budget=RequestBudget(window=1_500, reserve=200))
@@ -150,6 +154,7 @@ def test_a_budget_that_cannot_be_met_says_by_how_much(bench):
     assert bench.bodies == []
 
 
+@ONE
 def test_a_request_budget_holds_the_whole_request(bench):
     """System text, tools, history and the role's text together."""
     session = bench.session(HANDBOOK, request_budget=RequestBudget(window=5_000, reserve=1_000))
@@ -157,6 +162,7 @@ def test_a_request_budget_holds_the_whole_request(bench):
     assert bench.prompts()[0].tokens <= 4_000
 
 
+@ONE
 def test_observing_compacts_nothing(bench):
     """The bytes are those of the model itself."""
     session = bench.session(HANDBOOK, compaction=6_000, mode="observe")
@@ -165,6 +171,7 @@ def test_observing_compacts_nothing(bench):
     assert bench.bodies[0] == bench.bodies[1]
 
 
+@ONE
 def test_keyed_and_pinned_messages_survive_every_compaction(bench):
     """Durable context is sent whole, though all around it goes."""
     session = bench.session(HANDBOOK, compaction=4_000)
@@ -185,6 +192,7 @@ def test_too_much_durable_context_is_an_error_at_once():
     assert raised.value.over_by > 0
 
 
+@ONE
 def test_volatile_text_stands_behind_everything_and_is_never_stored(bench):
     """Inside a tool loop too; what was sent before it stays the beginning of the next prompt."""
     session = bench.session(HANDBOOK)
@@ -208,6 +216,7 @@ def test_volatile_text_stands_behind_everything_and_is_never_stored(bench):
     assert not any("tick" in message.text for message in out["messages"][:3])
 
 
+@ONE
 @pytest.mark.parametrize("hook", [drop_tool_messages, trim_tool_outputs(2)])
 def test_a_turn_is_committed_through_a_hook_when_its_answer_is_there(bench, hook):
     """Tool traffic goes or is trimmed in the state; an open call is left alone; the turn before stays."""
@@ -245,6 +254,7 @@ def test_an_agent_commits_its_turn_by_middleware(bench):
     assert "contents of x" not in texts(bench.prompts()[-1])
 
 
+@ONE
 def test_a_hook_that_fails_leaves_the_turn_as_it_was(bench):
     """Counted and named; no message is lost, also where the hook tears a pair."""
     session = bench.session(HANDBOOK)
@@ -258,6 +268,7 @@ def test_a_hook_that_fails_leaves_the_turn_as_it_was(bench):
     assert session.failures == {"transition hook": 1}
 
 
+@ONE
 def test_verdicts_arrive_in_the_graphs_own_stream(bench):
     """One entry a call, while the graph runs; nothing outside a graph."""
     session = bench.session(HANDBOOK, plugins=[StreamVerdicts()])

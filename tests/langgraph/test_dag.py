@@ -185,7 +185,7 @@ def test_every_wave_needs_only_earlier_ones(dependencies, random):
     st.text(alphabet="{}ab \n", max_size=40),
     st.dictionaries(st.sampled_from(["a", "b"]), st.text("{}ab", max_size=5)),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_filling_in_touches_nothing_but_known_places(template, values):
     """A template without a known name stays as it is."""
     filled = fill_in(template, values)

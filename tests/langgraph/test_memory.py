@@ -25,6 +25,9 @@ from cacheprefix_langgraph import (
     wrap_model,
 )
 
+ONE = pytest.mark.parametrize("bench", ["anthropic"], indirect=True)
+"""For what does not depend on the provider's form of messages."""
+
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
 UPDATE = {"additions": {"preferences": ["short answers"], "task_state": ["half done"]}, "rationale": "said so"}
 
@@ -139,6 +142,7 @@ def test_a_fork_remembers_and_leaves_the_state_alone(bench, later):
     assert session.calls[-1].purpose == "memory_update"
 
 
+@ONE
 def test_the_next_session_is_told_what_is_known(bench, tmp_path):
     """The fork sees the memory so far, and whose memory it is may come from the state."""
     bench.script(answering)
@@ -150,6 +154,7 @@ def test_the_next_session_is_told_what_is_known(bench, tmp_path):
     assert keeper.load("Ada").preferences == ("short answers",)
 
 
+@ONE
 def test_a_memory_that_fails_fails_alone(bench, tmp_path):
     """A refused call, a broken file, an answer without an object: the graph goes on, the report says so."""
     session = bench.session(HANDBOOK)
@@ -168,12 +173,14 @@ def test_a_memory_that_fails_fails_alone(bench, tmp_path):
     assert session.failures == {"memory": 3}
 
 
+@ONE
 def test_a_graph_without_a_place_to_remember_in_is_told(bench):
     """At the first run, with what to do."""
     with pytest.raises(SetupError, match=r"compile the graph with store"):
         graph_with(bench, bench.session(HANDBOOK)).invoke(HELLO)
 
 
+@ONE
 def test_memory_can_be_extracted_without_a_graph(bench):
     """The update is the caller's to merge."""
     bench.script(answering)

@@ -16,6 +16,9 @@ from cacheprefix.server import Fault, Reply, ToolCall
 from cacheprefix_langgraph import TeamRole, prefix_team, team_result, wrap_model
 from cacheprefix_langgraph._worker import text_of, work, worker_for
 
+ONE = pytest.mark.parametrize("bench", ["anthropic"], indirect=True)
+"""For what does not depend on the provider's form of messages."""
+
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
 ROLES = [
     TeamRole(name="zoe", instructions="You look at costs.", report="bullets"),
@@ -66,6 +69,7 @@ def test_a_team_plans_reports_and_joins_on_one_prefix(bench, how):
     assert result.usage.calls == 4
 
 
+@ONE
 def test_the_team_is_a_graph_like_any_other(bench):
     """It is drawn with its roles, streams node by node, and goes on from its checkpoint after a failure."""
     fail = []
@@ -90,6 +94,7 @@ def test_the_team_is_a_graph_like_any_other(bench):
     assert out["synthesis"] == "The joined answer."
 
 
+@ONE
 def test_a_specialist_that_fails_is_reported_and_left_out(bench):
     """The others' reports are joined; when all fail, the team does."""
 
@@ -107,6 +112,7 @@ def test_a_specialist_that_fails_is_reported_and_left_out(bench):
         run(prefix_team(model, ROLES[:1]))
 
 
+@ONE
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
 def test_specialists_use_their_tools_and_tell_how_far_they_are(bench, how):
     """Errors and unknown tools go back to the model; progress is told by a fork that reads the worker's prefix."""
@@ -147,6 +153,7 @@ def test_specialists_use_their_tools_and_tell_how_far_they_are(bench, how):
     assert bench.provider.requests[2].outcome.read_tokens > 0
 
 
+@ONE
 def test_prompts_are_the_users_own_and_braces_stay(bench):
     """Known places are filled in once; JSON in a prompt is text."""
     bench.provider.simulator.script = script
@@ -176,6 +183,7 @@ def test_prompts_are_the_users_own_and_braces_stay(bench):
         ([TeamRole(name="a", max_turns=0)], "at least 1"),
     ],
 )
+@ONE
 def test_roles_that_cannot_be_are_refused_by_name(bench, roles, said):
     """Before anything runs."""
     with pytest.raises(SetupError, match=said):
