@@ -20,9 +20,11 @@ from typing import Any
 os.environ.setdefault("CREWAI_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("CREWAI_DISABLE_VERSION_CHECK", "true")
 os.environ.setdefault("CREWAI_TRACING_ENABLED", "false")
+os.environ.setdefault("CREWAI_TESTING", "true")  # no notice about traces behind a flow's answer
 os.environ.setdefault("CREWAI_STORAGE_DIR", tempfile.mkdtemp(prefix="crewai-"))
 
 from crewai import LLM, Agent, Task
+from crewai.events.event_listener import event_listener
 
 from cacheprefix import Session
 from cacheprefix.server import Script, SimulatedProvider
@@ -114,6 +116,7 @@ def main(run: Callable[[Example], Any], doc: str | None, script: Script | None =
     prefix = given.api.upper()
     base_url = os.environ.get(f"{prefix}_BASE_URL")
     offline = not base_url and not os.environ.get(f"{prefix}_API_KEY")
+    event_listener.formatter.verbose = False  # a crew sets this by its own ``verbose``; a flow has none
     watching = Session(mode="observe" if given.layout == "unmodified" else "fork", **session)
     with ExitStack() as stack:
         if offline:

@@ -5,19 +5,36 @@ CrewAI takes many seconds to import: it is imported here once, before warnings b
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
+
+from cacheprefix.server import SimulatedProvider
+
+
+def _one_authority() -> str:
+    """A file with the first of the certificate authorities: to load them all takes longer than a crew's run.
+
+    Every model object loads them for two clients, and nothing here speaks TLS.
+    """
+    first, end, _ = Path(certifi.where()).read_text(encoding="utf-8").partition("-----END CERTIFICATE-----\n")
+    path = Path(tempfile.mkdtemp(prefix="authority-")) / "one.pem"
+    path.write_text(first + end, encoding="utf-8")
+    return str(path)
+
+
+os.environ["SSL_CERT_FILE"] = _one_authority()
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from benchmarks import crewai_workloads
-
-from cacheprefix.server import SimulatedProvider
 
 OPENAI_MODEL = "gpt-5-2025-08-07"
 ANTHROPIC_MODEL = "anthropic/claude-sonnet-4-5-20250929"
@@ -34,6 +51,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore:::"), append=False)
             item.add_marker(pytest.mark.filterwarnings("error::cacheprefix.session.CacheprefixWarning"))
+
+
+def pytest_sessionfinish() -> None:
+    """CrewAI never closes its asynchronous clients, which is found out when the last test is over."""
+    warnings.filterwarnings("ignore", category=pytest.PytestUnraisableExceptionWarning)
 
 
 @pytest.fixture

@@ -192,6 +192,8 @@ class Owners:
 
     def __init__(self) -> None:
         self._refs: list[weakref.ref[Binding]] = []
+        self.remembers = False
+        """A crew's memory asks this model, also from threads that know nothing of the run."""
 
     def add(self, binding: Binding) -> None:
         """One more crew uses the model."""
@@ -236,6 +238,12 @@ def binding_for(llm: Any, agent: Any) -> Binding | None:
     owners = getattr(llm, "__dict__", {}).get(KEY)
     alive = owners.alive if isinstance(owners, Owners) else []
     return alive[0] if len(alive) == 1 else None
+
+
+def asks_for(llm: Any, binding: Binding) -> bool:
+    """Whether a request without an agent is the binding's: in its run, or its memory's."""
+    owners = getattr(llm, "__dict__", {}).get(KEY)
+    return RUN.get() is binding or (isinstance(owners, Owners) and owners.remembers)
 
 
 def crew_of(agent: Any) -> Any:

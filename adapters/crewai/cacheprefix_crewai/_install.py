@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from cacheprefix import Call, Session
 from cacheprefix.errors import SetupError
-from cacheprefix_crewai._binding import KEY, Binding, Options, binding_of
+from cacheprefix_crewai._binding import KEY, Binding, Options, Owners, binding_of
 from cacheprefix_crewai._budget import unwatch_tools, watch_tools
 from cacheprefix_crewai._crew import is_swapped, swap_crew, unswap_crew
 from cacheprefix_crewai._llm import swap, unswap
@@ -217,6 +217,18 @@ def _bind_crew(binding: Binding, crew: Any, *, copy: bool = False) -> None:
         binding.undo.append(lambda: vars(crew).pop(KEY, None))
     for name in ("manager_llm", "planning_llm", "function_calling_llm", "chat_llm"):
         _bind_llm(binding, crew, name, copy=copy)
+    _bind_memory(binding, getattr(crew, "_memory", None), copy=copy)
+
+
+def _bind_memory(binding: Binding, memory: Any, *, copy: bool) -> None:
+    """Watch a memory's model: a copy that the memory made of its own, or of an agent's."""
+    memory = getattr(memory, "_memory", None) or memory  # a scope or slice holds the memory it looks into
+    llm = getattr(memory, "_llm_instance", None)
+    if llm is not None:
+        _bind_llm(binding, memory, "_llm_instance", copy=copy)
+        owners = vars(llm).get(KEY)
+        if isinstance(owners, Owners):
+            owners.remembers = True
 
 
 def _bind_agent(binding: Binding, agent: Any, *, copy: bool = False) -> None:

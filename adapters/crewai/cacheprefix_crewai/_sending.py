@@ -10,7 +10,7 @@ from cacheprefix.prompt import Api, Prompt
 from cacheprefix_crewai._events import announce
 from cacheprefix_crewai._frame import Frame, unmarked
 from cacheprefix_crewai._history import Execution, condensed, limits
-from cacheprefix_crewai._tools import Offer, foreign_call, name_of, offer, with_choice
+from cacheprefix_crewai._tools import Offer, foreign_call, name_of, offer, rules_for, with_choice
 from cacheprefix_crewai._volatile import volatile_text, with_volatile
 
 if TYPE_CHECKING:
@@ -78,9 +78,9 @@ class Sending:
             "layout", lambda: binding.frame(model, messages, tools, from_agent, from_task), None
         )
         if frame is None:
-            from cacheprefix_crewai._binding import RUN  # noqa: PLC0415 - the two modules know each other
+            from cacheprefix_crewai._binding import asks_for  # noqa: PLC0415 - the two modules know each other
 
-            return plain if from_agent is not None or RUN.get() is binding else None
+            return plain if from_agent is not None or asks_for(llm, binding) else None
         plain.frame, plain.agent, plain.task, plain.executor = frame, frame.role, frame.task, True
         first = len(messages) <= frame.opening.rest
         plain.execution = session.attempt(
@@ -104,7 +104,7 @@ class Sending:
             safe = session.profile(model).tool_choice_safe != "keep"
             offered = replace(offered, choice=() if safe else None, forbidden=True)
         elif [name_of(tool) for tool in tools or ()] != [name_of(tool) for tool in frame.tools or ()]:
-            found = offer(session, session.profile(model), tools)
+            found = offer(session, rules_for(session, model, self.llm), tools)
             offered = found if found is not None else Offer(list(tools) if tools else None)
         laid = replace(self, messages=frame.messages(messages), tools=offered.tools, offer=offered)
         laid.messages = self.binding.shortened(laid.messages, model)

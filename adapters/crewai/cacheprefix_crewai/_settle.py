@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cacheprefix.prompt import dumps
 from cacheprefix_crewai._frame import Frame, Opening, tail_of
 from cacheprefix_crewai._material import MIN_CHARS, Piece, common_blocks, given_inputs, referred, used
-from cacheprefix_crewai._tools import Offer, name_of, offer
+from cacheprefix_crewai._tools import Offer, name_of, offer, rules_for
 from cacheprefix_crewai._worth import Stake, pays
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def settle(
     crew = getattr(agent, "crew", None)
     crew = None if isinstance(crew, str) else crew
     text_mode = not tools and ACTION in opening.system
-    profile = session.profile(model)
-    offered = Offer(None) if text_mode else offer(session, profile, tools)
+    rules = rules_for(session, model, getattr(agent, "llm", None))
+    offered = Offer(None) if text_mode else offer(session, rules, tools)
     if offered is None:
         return plain
     alone = _speaks_alone(crew, agent)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.errors import ToolClashError
@@ -63,6 +63,14 @@ def adopt(session: Session, tools: Sequence[Mapping[str, Any]]) -> bool:
     except ToolClashError as error:
         return _clash(session, error.name)
     return True
+
+
+def rules_for(session: Session, model: str, llm: Any) -> Profile:
+    """The provider's rules, less what the way to it refuses: LiteLLM takes no ``allowed_tools`` (1.88.6)."""
+    profile = session.profile(model)
+    if profile.tool_choice_safe == "allowed_tools" and getattr(llm, "is_litellm", False):
+        return replace(profile, tool_choice_safe="none")
+    return profile
 
 
 def offer(session: Session, profile: Profile, tools: Sequence[Any] | None) -> Offer | None:

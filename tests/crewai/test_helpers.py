@@ -1,0 +1,149 @@
+"""Requests that no agent's executor makes: sent as they were, and counted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from crew_wire import INPUTS, bodies, heads, outputs, prompts
+
+from benchmarks.crewai_workloads import CrewModel, Finding, agents, crew, tasks
+from cacheprefix import Session
+from cacheprefix.server import Reply, Request
+from cacheprefix_crewai import install
+
+Build = Callable[..., Any]
+
+
+def embedded(texts: Sequence[str]) -> list[list[float]]:
+    """An embedding that needs no network: 16 numbers of a text's digest."""
+    return [[byte / 255 for byte in hashlib.blake2b(text.encode(), digest_size=16).digest()] for text in texts]
+
+
+def steady(body: dict[str, Any]) -> str:
+    """A body without what CrewAI itself draws anew in every run: memory addresses in the planner's prompt."""
+    return re.sub(r"0x[0-9a-f]+", "0x", json.dumps({key: body[key] for key in body if key != "prompt_cache_key"}))
+
+
+def planned(who: list[Any], made: list[Any], llm: Any, folder: Any) -> Any:
+    """A crew whose planner writes a plan first."""
+    return crew(who, made, planning=True, planning_llm=llm)
+
+
+def structured(who: list[Any], made: list[Any], llm: Any, folder: Any) -> Any:
+    """A crew whose answers a converter makes into objects."""
+    for one in made:
+        one.output_pydantic = Finding
+    return crew(who, made)
+
+
+def guarded(who: list[Any], made: list[Any], llm: Any, folder: Any) -> Any:
+    """A crew whose answers an agent of CrewAI's own judges."""
+    from crewai.tasks.llm_guardrail import LLMGuardrail
+
+    made[0]._guardrail = LLMGuardrail(description="It names a source.", llm=who[0].llm)
+    return crew(who, made)
+
+
+def remembering(who: list[Any], made: list[Any], llm: Any, folder: Any) -> Any:
+    """A crew with a memory that a model analyses."""
+    from crewai.memory.unified_memory import Memory
+
+    return crew(who, made, memory=Memory(llm=llm, embedder=embedded, storage=str(folder)))
+
+
+def knowing(who: list[Any], made: list[Any], llm: Any, folder: Any) -> Any:
+    """A crew whose agents ask for knowledge by a rewritten query, on a shelf of one book."""
+    from crewai.knowledge.knowledge import Knowledge
+    from crewai.knowledge.storage.base_knowledge_storage import BaseKnowledgeStorage
+
+    class Shelf(BaseKnowledgeStorage):
+        """A storage of one text."""
+
+        def search(self, *_: Any, **__: Any) -> list[Any]:
+            """The text, whatever is asked."""
+            return [{"id": "1", "content": "Service revenue was 12 million.", "metadata": {}, "score": 1.0}]
+
+        async def asearch(self, *_: Any, **__: Any) -> list[Any]:
+            """The text, whatever is asked."""
+            return self.search()
+
+        def save(self, documents: list[str]) -> None:
+            """Nothing is taken in."""
+
+        async def asave(self, documents: list[str]) -> None:
+            """Nothing is taken in."""
+
+        def reset(self) -> None:
+            """Nothing to forget."""
+
+        async def areset(self) -> None:
+            """Nothing to forget."""
+
+    return crew(who, made, knowledge=Knowledge(collection_name="crew", sources=[], storage=Shelf()))
+
+
+class Helped(CrewModel):
+    """Plays the model for helpers too."""
+
+    def __call__(self, request: Request, /) -> Reply:
+        """Answer the planner and memory by their schemas, everyone else by plan."""
+        if "(plan " not in request.text and request.asked.schema is None:
+            return Reply("service revenue north")
+        return super().__call__(request)
+
+
+def of_executor(body: dict[str, Any]) -> bool:
+    """Whether an agent's executor asks: its role stands in the request."""
+    text = json.dumps(body["messages"])
+    return all(words in text for words in ("Your personal goal is", "Current Task: ")) and not any(
+        helper in text for helper in ("Task Execution Planner", "Guardrail Agent")
+    )
+
+
+@pytest.mark.parametrize("build", [planned, structured, guarded, knowing, remembering], ids=lambda one: one.__name__)
+def test_helpers_are_sent_as_they_were_and_measured(servers, new_llm, tmp_path, build) -> None:
+    """Every helper's request of the crew as it was is sent again, byte for byte, and every request is counted."""
+    runs = []
+    for session in (None, Session()):
+        provider = servers("openai", Helped())
+        who = agents(lambda provider=provider: new_llm(provider), tools=build is structured)
+        team = build(who, tasks(who), new_llm(provider), tmp_path / str(len(runs)))
+        if session is not None:
+            install(team, session)
+        result = team.kickoff(inputs=INPUTS)
+        drained = getattr(getattr(team, "_memory", None), "drain_writes", None)
+        if callable(drained):
+            drained()
+        sent = bodies(provider)
+        runs.append((outputs(result), sorted(steady(body) for body in sent if not of_executor(body))))
+    assert runs[1][0] == runs[0][0]
+    assert runs[0][1]
+    if build is remembering:  # it saves in threads: which memories it compares is a matter of time
+        runs = [(said, {body[:300] for body in sent}) for said, sent in runs]
+    assert runs[1][1] == runs[0][1]
+    assert len(session.calls) == len(provider.requests)
+    forks = [prompt for prompt, body in zip(prompts(provider), sent, strict=True) if of_executor(body)]
+    assert len(heads(forks)) == 1
+    assert session.failures == {}
+
+
+def test_a_call_for_a_structured_answer_is_left_alone(servers, new_llm) -> None:
+    """Its schema belongs to the lane: an agent without tools that answers in one sends what it sent."""
+    sent = []
+    for installed in (False, True):
+        provider = servers("openai")
+        who = agents(lambda provider=provider: new_llm(provider), tools=False)
+        team = crew(who, tasks(who, output_pydantic=Finding))
+        session = Session()
+        if installed:
+            install(team, session, volatile=lambda: {"now": "noon"})
+        output = team.kickoff(inputs=INPUTS)
+        assert isinstance(output.pydantic, Finding)
+        sent.append([(body["messages"], body["response_format"]) for body in bodies(provider)])
+    assert sent[1] == sent[0]
+    assert len(session.calls) == 3
