@@ -8,12 +8,12 @@ whole conversation, and its exponent over the turns (1 is linear). No model is c
 from __future__ import annotations
 
 import gc
-import math
 import time
 import tracemalloc
 from typing import Any
 
 from benchmarks import _table
+from benchmarks.bench_context import exponent
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.profiles import Usage
 
@@ -61,19 +61,12 @@ def memory(conversations: int, turns: int) -> float:
     return float(held)
 
 
-def exponent(sizes: tuple[int, ...], times: list[float]) -> float:
-    """The slope of log time over log size: 1 is linear."""
-    xs, ys = [math.log(size) for size in sizes], [math.log(one) for one in times]
-    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    return sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / sum((x - mean_x) ** 2 for x in xs)
-
-
 def main() -> None:
     """Measure, print, write."""
     parser = _table.options(__doc__)
     parser.add_argument("--turns", type=int, nargs="+", default=list(SIZES))
     options = parser.parse_args()
-    sizes = tuple(sorted(options.turns))
+    sizes = sorted(options.turns)
     seconds(20, "openai-chat")
     rows: list[dict[str, Any]] = []
     for api in ("openai-chat", "anthropic"):
@@ -97,7 +90,7 @@ def main() -> None:
         rows.append(
             _table.topic(f"memory a turn, one conversation of {turns} turns", memory(1, turns) / turns / 1e3, "kB")
         )
-    _table.finish("scaling", rows, options, whole=sizes == SIZES)
+    _table.finish("scaling", rows, options, whole=sizes == list(SIZES))
 
 
 if __name__ == "__main__":

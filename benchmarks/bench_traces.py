@@ -8,17 +8,20 @@ Every run starts with a cold cache. ``--runs`` is how many of each set (default 
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import _table
-from benchmarks.context_replay import traces_folder
-from benchmarks.trace_replay import STRATEGIES, Run, Strategy, lower_bound, trace_sets
+from benchmarks.context_replay import Message, traces_folder
+from benchmarks.trace_replay import STRATEGIES, Run, Strategy, trace_sets
 from cacheprefix.profiles import Profile, default_registry
+from cacheprefix.prompt import estimate_tokens, shared_characters
 from cacheprefix.server import CacheOutcome, ProviderCache, RefusedError
 
 RULES = ("exact", "openai", "openai-5.6", "anthropic")
@@ -39,12 +42,17 @@ class Sum:
 
 
 def played(strategy: Strategy, runs: Sequence[Run], profile: Profile, *, cached: bool) -> Sum | None:
-    """All requests of the runs under one strategy; None where it has nothing to say to them."""
+    """All requests of the runs under one strategy; None where it has nothing to say to any of them.
+
+    A run that it has nothing to say to is sent as its provider caches by itself.
+    """
     total = Sum(Counter())
-    for run in runs:
-        prompts = strategy(run, profile)
-        if prompts is None:
-            return None
+    chosen = [strategy(run, profile) for run in runs]
+    if all(prompts is None for prompts in chosen):
+        return None
+    for run, found in zip(runs, chosen, strict=True):
+        prompts = STRATEGIES["full"](run, profile) if found is None else found
+        assert prompts is not None
         cache = ProviderCache(profile)
         for ask, prompt in zip(run.asks, prompts, strict=True):
             total.usage["calls"] += 1
@@ -66,6 +74,39 @@ def played(strategy: Strategy, runs: Sequence[Run], profile: Profile, *, cached:
             )
             total.cost += outcome.cost_units(profile)
     return total
+
+
+def lower_bound(run: Run, profile: Profile) -> float:
+    """Cost units below which this content cannot go: each text once at the write price, repetitions at the read price.
+
+    Requests shorter than the provider's minimum count in full. A text that begins like an earlier one repeats that
+    beginning. Where it stands in the request plays no part: this is what a perfect layout would reach.
+    """
+    write = profile.default_ttl.write
+    known: list[str] = []
+    cost = 0.0
+    for ask in run.asks:
+        texts = [text for text in (ask.system, *(_text(message) for message in ask.messages)) if text]
+        whole = sum(estimate_tokens(text) + 3 for text in texts)
+        if whole < profile.min_tokens:
+            cost += whole
+            continue
+        for text in texts:
+            at = bisect_left(known, text)
+            tokens = estimate_tokens(text) + 3
+            if at < len(known) and known[at] == text:
+                cost += tokens * profile.read
+                continue
+            shared = max((shared_characters(near, text) for near in known[max(0, at - 1) : at + 1]), default=0)
+            again = min(tokens, estimate_tokens(text[:shared]))
+            cost += again * profile.read + (tokens - again) * write
+            insort(known, text)
+    return cost
+
+
+def _text(message: Message) -> str:
+    calls = message.get("tool_calls")
+    return (message.get("content") or "") + (json.dumps(calls) if calls else "")
 
 
 def rows_of(name: str, runs: Sequence[Run], profile: Profile) -> list[dict[str, Any]]:

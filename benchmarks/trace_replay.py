@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from cacheprefix import Session, SharedPrefix
 from cacheprefix.audit._reader_text import split
 from cacheprefix.prefix import ForkPolicy, TailPlacement
 from cacheprefix.profiles import Profile
-from cacheprefix.prompt import ESTIMATE, Marker, Memo, Prompt, decode, estimate_tokens, section, shared_characters
+from cacheprefix.prompt import ESTIMATE, Marker, Memo, Prompt, decode, estimate_tokens, section
 
 SECONDS_A_STEP = 8.0
 MODELS = {"anthropic": "claude-sonnet-4-20250514", "openai-5.6": "gpt-5.6"}
@@ -297,42 +296,6 @@ STRATEGIES: dict[str, Strategy] = {
     "ours": ours,
     "ours, cards": partial(ours, tail="cards"),
 }
-
-
-# ------------------------------------------------------------------ the bound
-
-
-def lower_bound(run: Run, profile: Profile) -> float:
-    """Cost units below which this content cannot go: each text once at the write price, repetitions at the read price.
-
-    Requests shorter than the provider's minimum count in full. A text that begins like an earlier one repeats that
-    beginning. Where it stands in the request plays no part: this is what a perfect layout would reach.
-    """
-    write = profile.default_ttl.write
-    known: list[str] = []
-    cost = 0.0
-    for ask in run.asks:
-        texts = [text for text in (ask.system, *(_text(message) for message in ask.messages)) if text]
-        whole = sum(estimate_tokens(text) + 3 for text in texts)
-        if whole < profile.min_tokens:
-            cost += whole
-            continue
-        for text in texts:
-            at = bisect_left(known, text)
-            tokens = estimate_tokens(text) + 3
-            if at < len(known) and known[at] == text:
-                cost += tokens * profile.read
-                continue
-            shared = max((shared_characters(near, text) for near in known[max(0, at - 1) : at + 1]), default=0)
-            again = min(tokens, estimate_tokens(text[:shared]))
-            cost += again * profile.read + (tokens - again) * write
-            insort(known, text)
-    return cost
-
-
-def _text(message: Message) -> str:
-    calls = message.get("tool_calls")
-    return (message.get("content") or "") + (json.dumps(calls) if calls else "")
 
 
 # ------------------------------------------------------------------ bodies
