@@ -1,0 +1,85 @@
+"""Model classes whose requests are left as they are, and compatible ones that are laid out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from crew_wire import INPUTS, heads, outputs, prompts, raw
+
+from benchmarks.crewai_workloads import agents, crew, tasks
+from cacheprefix import Session
+from cacheprefix_crewai import install
+
+NATIVE = ("gemini", "azure", "bedrock", "snowflake")
+
+
+def native(provider: str, server: Any, llm: Any) -> Any:
+    """A model class that stands where CrewAI keeps a provider's; it asks ``server`` through ``llm``'s client."""
+    from crewai.llms.base_llm import BaseLLM
+
+    class Native(BaseLLM):
+        """As CrewAI's own: a ``call``, and a client that nobody else knows."""
+
+        def call(self, messages: Any, *_: Any, **__: Any) -> str:
+            """One answer."""
+            plain = [{key: one[key] for key in ("role", "content")} for one in messages]
+            answer = llm._get_sync_client().chat.completions.create(model="native", messages=plain)
+            return str(answer.choices[0].message.content)
+
+    Native.__module__ = f"crewai.llms.providers.{provider}.completion"
+    Native.__qualname__ = f"{provider.title()}Completion"
+    return Native(model="native")
+
+
+@pytest.mark.parametrize("provider", NATIVE)
+def test_native_models_without_a_layout_are_left_alone_and_named_once(servers, new_llm, provider) -> None:
+    """Gemini's, Azure's, Bedrock's and anyone's class: every byte as it was, one note, and no word per request."""
+    server = servers("openai")
+    plain_llm = new_llm(server)
+    who = agents(lambda: native(provider, server, plain_llm), tools=False)
+    team = crew(who, tasks(who))
+    expected = outputs(team.kickoff(inputs=INPUTS))
+    before = raw(server)
+    server.reset()
+    session = Session()
+    with install(team, session):
+        assert outputs(team.kickoff(inputs=INPUTS)) == expected
+    assert raw(server) == before
+    assert session.calls == ()
+    assert session.failures == {}
+    notes = [note for note in session.report().notes if "neither changed nor measured" in note]
+    assert len(notes) == 1
+    assert f"crewai.llms.providers.{provider}.completion" in notes[0]
+
+
+def test_a_crew_of_several_providers_shares_what_it_can(servers, new_llm) -> None:
+    """Two agents on OpenAI's class are forks, the third is left alone, and the work is the same."""
+    server = servers("openai")
+    llm = new_llm(server)
+    who = agents(lambda: llm, tools=False)
+    who[1].llm = native("gemini", server, llm)
+    team = crew(who, tasks(who))
+    expected = outputs(team.kickoff(inputs=INPUTS))
+    server.reset()
+    with install(team) as installed:
+        assert outputs(team.kickoff(inputs=INPUTS)) == expected
+    sent = prompts(server)
+    forks = [one for one in sent if one.model != "native"]
+    assert len(forks) == 2
+    assert len(heads(forks)) == 1
+    assert len(installed.session.calls) == 2
+
+
+def test_servers_that_speak_openais_api_are_laid_out(servers) -> None:
+    """CrewAI's class for compatible providers is OpenAI's with another name: its requests are forks."""
+    from crewai import LLM
+
+    server = servers("openai")
+    llm = LLM(model="deepseek/deepseek-chat", base_url=server.openai_base_url, api_key="any")
+    who = agents(lambda: llm, tools=False)
+    team = crew(who, tasks(who))
+    with install(team, Session(provider="openai")) as installed:
+        team.kickoff(inputs=INPUTS)
+    assert len(heads(prompts(server))) == 1
+    assert len(installed.session.calls) == 3
