@@ -289,10 +289,13 @@ def _progress(worker: Worker, every: int) -> AfterRound:
     def after(messages: Sequence[BaseMessage], turn: int) -> None:
         if turn % every:
             return
-        session = worker.session
-        said = session.attempt("progress", lambda: progress(worker.bound, messages, role=worker.role), "")
-        if said:
-            get_stream_writer()({"cacheprefix_progress": {"role": worker.role, "round": turn, "text": said}})
+
+        def tell() -> None:
+            said = progress(worker.bound, messages, role=worker.role)
+            if said:
+                get_stream_writer()({"cacheprefix_progress": {"role": worker.role, "round": turn, "text": said}})
+
+        worker.session.attempt("progress", tell, None)
 
     return after
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -119,7 +120,7 @@ async def awork(
                 result = _failed(call, error)
             own.append(_message(call, result))
         if after is not None:
-            after([*messages, *own], turn)
+            await asyncio.to_thread(after, [*messages, *own], turn)
     return own
 
 

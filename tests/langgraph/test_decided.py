@@ -1,0 +1,113 @@
+"""Decisions carried out on LangChain's messages, on generated histories: pairs, order, replay, identity."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+
+from cacheprefix import Compaction, Conversation, Session, SharedPrefix, ToolResultBudget
+from cacheprefix.prompt import ESTIMATE
+from cacheprefix_langgraph._decided import carried_out
+from cacheprefix_langgraph._frame import Frame
+from cacheprefix_langgraph._rewrite import instruction_of, settled
+from cacheprefix_langgraph._views import KEY, Views
+
+WORDS = st.sampled_from(["yes", "no " * 200, "a line\n" * 150, "\ud800 é 日本", "value_1 = 42"])
+
+
+@st.composite
+def histories(draw):
+    """Turns of users, answers, parallel calls with results (some missing), blocks, thinking, keyed texts."""
+    messages = []
+    for turn in range(draw(st.integers(1, 14))):
+        kind = draw(st.sampled_from(["user", "calls", "answer", "blocks", "keyed"]))
+        if kind == "user":
+            messages.append(HumanMessage(f"{turn}: {draw(WORDS)}"))
+        elif kind == "keyed":
+            messages.append(HumanMessage(f"{turn}: {draw(WORDS)}", additional_kwargs={KEY: "facts"}))
+        elif kind == "answer":
+            messages.append(AIMessage(f"{turn}: {draw(WORDS)}"))
+        elif kind == "blocks":
+            thinking = {"type": "thinking", "thinking": draw(WORDS), "signature": "s"}
+            messages.append(AIMessage([thinking, {"type": "text", "text": f"{turn}: {draw(WORDS)}"}]))
+        else:
+            names = draw(st.lists(st.sampled_from(["grep", "file_edit", "other"]), min_size=1, max_size=3))
+            calls = [{"id": f"c{turn}_{n}", "name": name, "args": {"n": n}} for n, name in enumerate(names)]
+            content = (
+                ""
+                if draw(st.booleans())
+                else [
+                    {"type": "text", "text": "I call."},
+                    *(
+                        {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["args"]}
+                        for call in calls
+                    ),
+                ]
+            )
+            messages.append(AIMessage(content, tool_calls=calls))
+            given = calls if draw(st.integers(0, 5)) else calls[:-1]
+            messages += [ToolMessage(f"{turn}: {draw(WORDS)}", tool_call_id=call["id"]) for call in given]
+    return [HumanMessage("Begin."), *messages, HumanMessage("And now?")]
+
+
+def sent(messages, state, **options):
+    """What is sent of a history under a conversation's decisions."""
+    session = Session(SharedPrefix(system="Rules."), provider="exact", counter=ESTIMATE, **options)
+    frame = Frame(session=session, role="r", state=state)
+    done = settled(list(messages), frame, Views(), "m", [SystemMessage("Rules.")], "tail")
+    assert session.failures == {}
+    return done
+
+
+def pairs(messages):
+    """Ids of results that follow their call, and ids of calls and results."""
+    calls, results, ok = [], [], True
+    for message in messages:
+        if isinstance(message, AIMessage):
+            calls += [call["id"] for call in message.tool_calls]
+            blocks = message.content if isinstance(message.content, list) else []
+            used = [block["id"] for block in blocks if block.get("type") == "tool_use"]
+            ok = ok and (not used or used == [call["id"] for call in message.tool_calls])
+        elif isinstance(message, ToolMessage):
+            ok = ok and message.tool_call_id in calls
+            results.append(message.tool_call_id)
+    return ok, set(calls), set(results)
+
+
+@given(histories(), st.sampled_from([300, 900, 2_000]))
+@settings(max_examples=60, deadline=None)
+def test_a_compaction_keeps_pairs_and_order_and_is_replayed(messages, trigger):
+    """No half of a pair, no empty message, nothing moved; a second run and another session send the same."""
+    state = Conversation("one")
+    rules = {"compaction": Compaction(trigger=trigger, keep_turns=1), "budget": ToolResultBudget(max_tokens=100)}
+    done = sent(messages, state, **rules)
+    ok, calls, results = pairs(done.messages)
+    assert ok
+    _, all_calls, all_results = pairs(messages)
+    assert calls - results <= all_calls - all_results
+    assert all(message.content or getattr(message, "tool_calls", None) for message in done.messages)
+    places = {id(message): place for place, message in enumerate(messages)}
+    kept = [places[id(message)] for message in done.messages if id(message) in places]
+    assert kept == sorted(kept)
+    assert done.messages[-1] is messages[-1]
+    assert all(any(one is message for one in done.messages) for message in messages if KEY in message.additional_kwargs)
+    saved = Conversation.loads(state.dumps())
+    for again in (sent(messages, state, **rules), sent(messages, saved, compaction=500_000)):
+        assert [m.content for m in again.messages] == [m.content for m in done.messages]
+
+
+@given(histories())
+@settings(max_examples=30, deadline=None)
+def test_without_decisions_every_message_is_the_same_object(messages):
+    """Also where a budget would decide and nothing is large enough."""
+    done = sent(messages, Conversation("one"), budget=ToolResultBudget(max_tokens=100_000))
+    assert all(one is other for one, other in zip(done.messages, messages, strict=True))
+    assert carried_out(messages, (), 0).messages == messages
+
+
+def test_the_shared_text_is_taken_out_of_a_roles_text_as_a_whole():
+    """Handbook and durable context together where the application has both, the handbook alone where it has that."""
+    session = Session(SharedPrefix(system="Rules.", context={"facts": "The sea is blue."}))
+    frame = Frame(session=session, role="r")
+    assert instruction_of((f"You write.\n\n{session.prefix.text}",), frame) == "You write."
+    assert instruction_of(("You write.\n\nRules.",), frame) == "You write."
+    assert instruction_of(("You write.",), frame) == "You write."
