@@ -7,7 +7,8 @@ Every method of the SDKs that asks a model (``create``, ``parse``, ``stream``, r
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Iterator
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from typing import Any, TypeVar
 
 from cacheprefix import Session, Turn
@@ -77,8 +78,7 @@ def _subclass(base: Any, session: Session, bound: Role | None) -> type:
             turn.fail()
             raise
         if hasattr(answer, "_iterator"):
-            answer._iterator = _watched(answer._iterator, turn, laid)
-            return answer
+            return _watching(answer, _watched(answer._iterator, turn, laid))
         turn.finish(getattr(answer, "usage", None))
         return answer
 
@@ -93,8 +93,7 @@ def _subclass(base: Any, session: Session, bound: Role | None) -> type:
             turn.fail()
             raise
         if hasattr(answer, "_iterator"):
-            answer._iterator = _awatched(answer._iterator, turn, laid)
-            return answer
+            return _awatching(answer, _awatched(answer._iterator, turn, laid))
         turn.finish(getattr(answer, "usage", None))
         return answer
 
@@ -102,7 +101,31 @@ def _subclass(base: Any, session: Session, bound: Role | None) -> type:
     return type(base.__name__, (base,), {**own, "__module__": base.__module__, "__qualname__": base.__qualname__})
 
 
-def _watched(events: Iterator[Any], turn: Turn, laid: Laid) -> Iterator[Any]:
+def _watching(stream: Any, events: Generator[Any, None, None]) -> Any:
+    """The stream with its events watched; closing it early ends the call."""
+    close, itself = type(stream).close, weakref.ref(stream)
+
+    def closed() -> None:
+        events.close()
+        close(itself())
+
+    # Weakly, as Anthropic's streams close their connection when they are dropped.
+    stream._iterator, stream.close = events, closed
+    return stream
+
+
+def _awatching(stream: Any, events: AsyncGenerator[Any, None]) -> Any:
+    close, itself = type(stream).close, weakref.ref(stream)
+
+    async def closed() -> None:
+        await events.aclose()
+        await close(itself())
+
+    stream._iterator, stream.close = events, closed
+    return stream
+
+
+def _watched(events: Iterator[Any], turn: Turn, laid: Laid) -> Generator[Any, None, None]:
     usage: dict[str, Any] = {}
     try:
         for event in events:
@@ -119,7 +142,7 @@ def _watched(events: Iterator[Any], turn: Turn, laid: Laid) -> Iterator[Any]:
     turn.finish(usage or None)
 
 
-async def _awatched(events: AsyncIterator[Any], turn: Turn, laid: Laid) -> AsyncIterator[Any]:
+async def _awatched(events: AsyncIterator[Any], turn: Turn, laid: Laid) -> AsyncGenerator[Any, None]:
     usage: dict[str, Any] = {}
     try:
         async for event in events:

@@ -1,0 +1,244 @@
+"""Wrapped clients: what stays, what is shared, what is measured, and what a failure leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anthropic
+import openai
+import pytest
+from sdk_driver import MODELS, RULES, creator, make_client
+
+import cacheprefix
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.errors import BudgetError, SetupError
+from cacheprefix.prompt import ESTIMATE, decode
+from cacheprefix.server import Fault, Queue, Reply, SimulatedProvider
+from cacheprefix_sdk import role, wrap
+
+HANDBOOK = "The handbook says that every statement needs a source. " * 90
+APIS = tuple(RULES)
+
+
+def tool(name, api="openai-chat", **more):
+    """A tool in the form of an API."""
+    schema = {"type": "object", "properties": {}}
+    if api == "anthropic":
+        return {"name": name, "description": "d", "input_schema": schema, **more}
+    if api == "openai-responses":
+        return {"type": "function", "name": name, "description": "d", "parameters": schema, **more}
+    return {"type": "function", "function": {"name": name, "description": "d", "parameters": schema}, **more}
+
+
+def body(api, text="hello", *, system="You criticise.", **more):
+    """A call of the SDK's method, as an application makes it."""
+    if api == "anthropic":
+        more = {"max_tokens": 50, "system": system, **more}
+    messages = [{"role": "user", "content": text}]
+    if api == "openai-responses":
+        return {"model": MODELS[api], "instructions": system, "input": text, **more}
+    if api == "openai-chat":
+        messages.insert(0, {"role": "system", "content": system})
+    return {"model": MODELS[api], "messages": messages, **more}
+
+
+@pytest.fixture(scope="module")
+def servers():
+    """One provider for each API's rules."""
+    with SimulatedProvider("openai-5.6") as chat, SimulatedProvider("anthropic") as claude:
+        yield {"openai-chat": chat, "openai-responses": chat, "anthropic": claude}
+
+
+@pytest.fixture(params=APIS)
+def api(request, servers):
+    """Each API in turn, with its provider's cache empty."""
+    servers[request.param].reset()
+    return request.param
+
+
+@pytest.fixture
+def session_for():
+    """``session_for(api)`` has the handbook and counts as the provider does."""
+    return lambda api, **options: Session(
+        SharedPrefix(system=HANDBOOK, tools=options.pop("tools", ())), provider=RULES[api], counter=ESTIMATE, **options
+    )
+
+
+def _prompts(servers, api):
+    return [decode(record.body, api) for record in servers[api].requests]
+
+
+def test_a_copy_is_of_the_same_class(api, servers, session_for):
+    """With the application's settings, and the original as it was."""
+    with make_client(api, servers[api]) as client:
+        wrapped = wrap(client, session_for(api))
+        assert isinstance(wrapped, type(client))
+        assert type(wrapped).__name__ == type(client).__name__
+        assert wrapped.base_url == client.base_url
+        assert type(client) in (openai.OpenAI, anthropic.Anthropic)
+        assert type(wrap(wrapped, session_for(api))).__mro__[1] is type(client)
+
+
+def test_options_of_a_wrapped_client_keep_it_wrapped(api, servers, session_for):
+    """``with_options`` makes new clients all the time."""
+    session = session_for(api)
+    with make_client(api, servers[api]) as client:
+        creator(wrap(client, session).with_options(timeout=9.0), api)(**body(api))
+    assert session.report().total.calls == 1
+
+
+def test_outside_a_role_no_byte_changes(api, servers, session_for):
+    """And the call is measured."""
+    session = session_for(api)
+    with make_client(api, servers[api]) as client:
+        creator(client, api)(**body(api))
+        creator(wrap(client, session), api)(**body(api))
+    plain, wrapped = servers[api].requests
+    assert plain.body == wrapped.body
+    assert session.calls[0].usage.input_tokens == wrapped.outcome.input_tokens
+
+
+def test_a_role_bound_to_the_client_needs_no_block(api, servers, session_for):
+    """Its instruction stands at the end with the call's own system text."""
+    session = session_for(api)
+    with make_client(api, servers[api]) as client:
+        critic = wrap(client, session, role="critic", instruction="Be kind.")
+        creator(critic, api)(**body(api, system=f"You criticise.\n\n{HANDBOOK}"))
+    (prompt,) = _prompts(servers, api)
+    assert prompt.sections[0].text == HANDBOOK
+    assert prompt.sections[-1].text == '<role name="critic">\nBe kind.\n\nYou criticise.\n</role>'
+
+
+def test_volatile_text_stands_at_the_very_end(api, servers, session_for):
+    """Time and retrieval are for one call."""
+    with make_client(api, servers[api]) as client:
+        wrapped = wrap(client, session_for(api))
+        with role("critic", volatile={"time": "12:01"}):
+            creator(wrapped, api)(**body(api))
+    assert _prompts(servers, api)[0].sections[-1].text.endswith("<time>\n12:01\n</time>")
+
+
+def test_roles_with_other_tools_share_the_union(api, servers, session_for):
+    """In order of names, in each tool's own words, and the role is told which are its own."""
+    session = session_for(api, tools=[tool("write"), tool("read")])
+    own = [tool("read", api)]
+    with make_client(api, servers[api]) as client:
+        wrapped = wrap(client, session)
+        for name, tools in (("reader", own), ("writer", [tool("write", api), tool("read", api)])):
+            with role(name):
+                creator(wrapped, api)(**body(api, tools=tools))
+    first, second = _prompts(servers, api)
+    assert [one.data for one in first.tier("tools")] == [one.data for one in second.tier("tools")]
+    assert len(first.tier("tools")) == 2
+    assert "Tools you may use in this role: read." in first.sections[-1].text
+    assert "Tools" not in second.sections[-1].text
+
+
+def test_a_tool_of_the_provider_leaves_the_tools_as_declared(servers, session_for):
+    """Web search is no function that a union could hold."""
+    servers["openai-responses"].reset()
+    tools = [{"type": "web_search"}, tool("read", "openai-responses")]
+    with make_client("openai-responses", servers["openai-responses"]) as client, role("a"):
+        creator(wrap(client, session_for("openai-responses")), "openai-responses")(
+            **body("openai-responses", tools=tools)
+        )
+    assert servers["openai-responses"].requests[0].json["tools"] == tools
+
+
+def test_a_tool_that_changes_later_does_not_change_the_prefix(servers, session_for):
+    """The union holds copies."""
+    servers["openai-chat"].reset()
+    given = tool("read")
+    with make_client("openai-chat", servers["openai-chat"]) as client, role("a"):
+        wrapped = wrap(client, session_for("openai-chat"))
+        creator(wrapped, "openai-chat")(**body("openai-chat", tools=[given]))
+        given["function"]["strict"] = True
+        creator(wrapped, "openai-chat")(**body("openai-chat", tools=[given]))
+    first, second = servers["openai-chat"].requests
+    assert first.json["tools"] == second.json["tools"]
+
+
+def test_a_stream_is_passed_on_as_the_application_asked_for_it(servers, session_for):
+    """The chunk that brings the usage is ours alone, unless it was asked for."""
+    servers["openai-chat"].reset()
+    session = session_for("openai-chat")
+    with make_client("openai-chat", servers["openai-chat"]) as client, role("a"):
+        create = creator(wrap(client, session), "openai-chat")
+        plain = list(create(**body("openai-chat", stream=True)))
+        asked = list(create(**body("openai-chat", stream=True, stream_options={"include_usage": True})))
+    assert all(chunk.choices for chunk in plain)
+    assert asked[-1].usage is not None
+    assert [call.usage.reported for call in session.calls] == [True, True]
+    assert all(call.first_token_at is not None for call in session.calls)
+
+
+def test_a_stream_that_is_left_early_is_a_call(api, servers, session_for):
+    """With what usage came by then."""
+    session = session_for(api)
+    with make_client(api, servers[api]) as client, role("a"):
+        stream = creator(wrap(client, session), api)(**body(api, stream=True))
+        next(iter(stream))
+        stream.close()
+    assert session.report().total.calls == 1
+
+
+def test_raw_responses_work(api, servers, session_for):
+    """Their usage is not known, and nothing breaks."""
+    session = session_for(api)
+    with make_client(api, servers[api]) as client:
+        wrapped = wrap(client, session)
+        place = wrapped.messages if api == "anthropic" else wrapped.responses
+        place = wrapped.chat.completions if api == "openai-chat" else place
+        with role("a"):
+            raw = place.with_raw_response.create(**body(api))
+    assert raw.parse().usage is not None
+    assert session.report().total.unreported == 1
+
+
+def test_an_error_of_the_provider_reaches_the_application(api, session_for):
+    """As itself, and the call leaves no trace in the totals."""
+    session = session_for(api)
+    fault = Reply(fault=Fault(status=400, message="no"))
+    with SimulatedProvider(RULES[api], Queue([fault, Reply("fine")])) as provider, make_client(api, provider) as client:
+        wrapped = wrap(client, session)
+        with role("a"), pytest.raises((openai.BadRequestError, anthropic.BadRequestError)):
+            creator(wrapped, api)(**body(api))
+        with role("a"):
+            creator(wrapped, api)(**body(api))
+    assert session.report().total.calls == 1
+
+
+def test_roles_of_parallel_tasks_do_not_mix(servers, session_for):
+    """The role in force is the task's own, and the first writes what the others read."""
+    servers["openai-chat"].reset()
+    session = session_for("openai-chat")
+
+    async def go():
+        async with make_client("openai-chat", servers["openai-chat"], later=True) as client:
+            wrapped = wrap(client, session)
+
+            async def ask(name):
+                with role(name):
+                    await creator(wrapped, "openai-chat")(**body("openai-chat", system=f"You are {name}."))
+
+            await asyncio.gather(*(ask(name) for name in "abcd"))
+
+    asyncio.run(go())
+    records = servers["openai-chat"].requests
+    assert sorted(call.agent for call in session.calls) == ["a", "b", "c", "d"]
+    assert sorted(record.outcome.read_tokens > 1_000 for record in records) == [False, True, True, True]
+
+
+def test_a_budget_that_cannot_be_met_is_heard_of(servers, session_for):
+    """It is no failure of ours that a request does not fit."""
+    session = session_for("openai-chat", request_budget=cacheprefix.RequestBudget(2_000, 100), compaction=1_900)
+    with make_client("openai-chat", servers["openai-chat"]) as client, role("a"), pytest.raises(BudgetError):
+        creator(wrap(client, session), "openai-chat")(**body("openai-chat", "word " * 9_000))
+
+
+def test_the_entry_point_wraps_a_client(servers):
+    """``cacheprefix.wrap`` finds it; other objects are refused by name."""
+    with make_client("openai-chat", servers["openai-chat"]) as client:
+        assert isinstance(cacheprefix.wrap(client, Session("x")), openai.OpenAI)
+    with pytest.raises(SetupError, match="wrap takes a client of OpenAI or Anthropic, found dict"):
+        wrap({}, Session("x"))
