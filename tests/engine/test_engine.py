@@ -8,6 +8,7 @@ import anthropic
 import openai
 import pytest
 
+from benchmarks import local_engine
 from benchmarks.local_engine import COUNTER, ENVELOPE_TOKENS, MODEL, LocalEngine, missing, write_model
 from cacheprefix import Session
 from cacheprefix.profiles import normalise_usage
@@ -164,3 +165,9 @@ def test_an_engine_that_cannot_start_says_why(tmp_path):
     (tmp_path / "broken.gguf").write_bytes(b"GGUF, or not")
     with pytest.raises(RuntimeError, match="did not start"):
         LocalEngine(tmp_path / "broken.gguf")
+
+
+def test_without_its_packages_there_is_no_engine_and_the_reason_is_told(monkeypatch):
+    """What the tests of an environment without the wheel say when they are skipped."""
+    monkeypatch.setattr(local_engine, "find_spec", lambda name: None if name == "xllamacpp" else object())
+    assert missing() == "no local engine: xllamacpp not installed (extra test)"
