@@ -165,7 +165,8 @@ def _with_reasoning(items: Sequence[Message], by_index: dict[int, list[Decision]
         kind = str(items[index].get("type") or "message")
         if kind == "reasoning":
             by_index.pop(index, None)
-            bound.discard(index)
+            if behind:
+                bound.discard(index)
             if behind and all(behind):
                 bound.add(index)
         elif kind.endswith("_call") or items[index].get("role") == "assistant":

@@ -13,7 +13,7 @@ from cacheprefix.context._decisions import (
     Insert,
     ReplaceResult,
 )
-from cacheprefix.context._groups import Group, groups_of, is_open
+from cacheprefix.context._groups import Group, groups_of, is_open, reasons_of
 from cacheprefix.context._replay import Item, changed, summary_view
 from cacheprefix.context._views import Count, MessageView
 
@@ -37,6 +37,8 @@ class Draft:
     results_at: list[int] = field(init=False)
     thinking_at: list[int] = field(init=False)
     _owner: dict[int, list[Group]] | None = None
+    _reasons: dict[int, list[int]] = field(default_factory=dict)
+    """Reasoning items, and what each stands or goes with."""
     _units: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Everything that goes with an item, in order; itself alone where it is missing here."""
 
@@ -53,6 +55,10 @@ class Draft:
             unit = (group.index, *dict.fromkeys([at for at, _ in group.results]))
             for index in unit:
                 units[index] = tuple(sorted({*units[index], *unit})) if index in units else unit
+        if any(view.item for view in whole):
+            self._reasons = {index: made for index, made in reasons_of(whole).items() if made}
+            for index, made in self._reasons.items():
+                units[index] = tuple(sorted({index, *made, *(at for one in made for at in units.get(one, ()))}))
 
     def take(self, decisions: Iterable[Decision], free: Sequence[bool]) -> None:
         """Carry decisions out, made pair-safe; what touches a protected message is left out."""
@@ -70,6 +76,9 @@ class Draft:
                 else:
                     self._change(decision)
         views = self.views
+        for index, made_for in self._reasons.items():
+            if all(views[at] is None for at in made_for):
+                self.remove(index)
         left = [index for index in self.alive if views[index] is not None]
         if len(left) == len(self.alive):
             return

@@ -69,6 +69,21 @@ def joins_of(views: Sequence[MessageView]) -> list[Group]:
     return joined
 
 
+def reasons_of(views: Sequence[MessageView]) -> dict[int, list[int]]:
+    """For each reasoning item the calls and words it was made for: the API takes it with one of them only."""
+    found: dict[int, list[int]] = {}
+    behind: list[int] = []
+    for index in range(len(views) - 1, -1, -1):
+        view = views[index]
+        if view.role != "assistant":
+            behind = []
+        elif view.item and not view.calls:
+            found[index] = list(behind)
+        else:
+            behind.append(index)
+    return found
+
+
 def digests_of(views: Sequence[MessageView]) -> set[str]:
     """All digests that decisions on a history may be addressed by; what ``Ledger.prune`` takes as live."""
     digests = {view.digest for view in views}

@@ -181,7 +181,8 @@ def _read_responses(item: Mapping[str, Any], path: str, count: Count) -> Message
         summaries, _ = _content(item.get("summary") or "", f"{path}.summary")
         shown, _ = _content(item.get("content") or "", f"{path}.content")
         sealed = str(item.get("encrypted_content") or "")
-        return make_message("assistant", [*summaries, *shown, sealed or str(item.get("id") or "")], count)
+        said = [*summaries, *shown, sealed or str(item.get("id") or "")]
+        return make_message("assistant", said, count, item=True)
     # What a kind unknown here belongs to cannot be known either, so it stays where it is.
     data = dumps(item, path).decode("utf-8", "surrogatepass")
     return make_message("assistant", (data,), count, key=key, pinned=True)

@@ -89,7 +89,7 @@ class MessageView:
     summary: bool = False
     """Whether a compaction wrote the message: no turn of the user, and replaced by the next summary."""
     item: bool = False
-    """Whether it is one item of an answer that may have several (OpenAI's responses form)."""
+    """Whether it is a call or the reasoning of an answer whose parts are items (OpenAI's responses form)."""
 
     @property
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""Generated histories in both message forms: parallel calls, missing results, pictures, odd text, reused ids."""
+"""Generated histories in all message forms: parallel calls, missing results, pictures, odd text, reused ids."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def steps(draw):
 
 def written(history, api):
     """An abstract history as messages of one form."""
-    return _openai(history) if api == "openai-chat" else _anthropic(history)
+    return {"openai-chat": _openai, "openai-responses": _responses, "anthropic": _anthropic}[api](history)
 
 
 def histories(api):
@@ -68,6 +68,11 @@ def pairs(messages, api):
     """(position of call, id) and (position of result, id) of a history, in order."""
     calls, results = [], []
     for index, message in enumerate(messages):
+        if api == "openai-responses":
+            kind = message.get("type")
+            calls += [(index, message["call_id"])] if kind == "function_call" else []
+            results += [(index, message["call_id"])] if kind == "function_call_output" else []
+            continue
         if api == "openai-chat":
             calls += [(index, call["id"]) for call in message.get("tool_calls") or ()]
             if message["role"] == "tool":
@@ -98,7 +103,7 @@ def unpaired(messages, api):
 def is_empty(message):
     """Whether a provider would refuse the message as empty."""
     content = message.get("content")
-    if message.get("tool_calls") or message["role"] == "tool":
+    if message.get("tool_calls") or message.get("role", "tool") == "tool":
         return False
     return content in (None, [])
 
@@ -132,6 +137,29 @@ def _openai(history):
                 if result is not None:
                     content = [{"type": "text", "text": result}, PICTURE["openai-chat"]] if picture else result
                     out.append({"role": "tool", "tool_call_id": id_, "content": content})
+    return out
+
+
+def _responses(history):
+    out = []
+    picture_of = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 400}
+    for number, step in enumerate(history):
+        thought = {"type": "reasoning", "id": f"rs_{number}", "summary": [], "encrypted_content": "A" * 80}
+        if step[0] == "user":
+            content = [{"type": "input_text", "text": step[1]}, picture_of] if step[2] else step[1]
+            out.append({"role": "user", "content": content})
+            continue
+        out += [thought] if step[2] else []
+        if step[0] == "answer":
+            out.append({"type": "message", "role": "assistant", "content": step[1]})
+            continue
+        calls = step[3]
+        for id_, tool, args, _, _ in calls:
+            out.append({"type": "function_call", "call_id": id_, "name": tool, "arguments": args})
+        for id_, _, _, result, picture in calls:
+            if result is not None:
+                output = [{"type": "input_text", "text": result}, picture_of] if picture else result
+                out.append({"type": "function_call_output", "call_id": id_, "output": output})
     return out
 
 

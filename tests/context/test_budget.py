@@ -13,7 +13,7 @@ from cacheprefix.errors import SetupError, StateError, StoreError
 from cacheprefix.prompt import estimate_tokens
 from cacheprefix.stores import MemoryStore, ResultStore
 
-APIS = ("openai-chat", "anthropic")
+APIS = ("openai-chat", "openai-responses", "anthropic")
 SMALL = ToolResultBudget(max_tokens=100, per_turn=150)
 
 
@@ -272,4 +272,6 @@ def test_a_growing_history_never_changes_its_beginning(api, data):
 def _answers(message, api):
     if api == "openai-chat":
         return message["role"] == "tool"
+    if api == "openai-responses":
+        return message.get("type") == "function_call_output"
     return isinstance(message["content"], list) and any(b["type"] == "tool_result" for b in message["content"])

@@ -358,7 +358,7 @@ def test_a_state_of_another_system_text_or_version_is_refused():
             loads(text)
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", [*APIS, "openai-responses"])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), mode=st.sampled_from(["none", "manual", "agent_cycle"]))
 def test_a_loaded_state_builds_identical_prompts(api, data, mode):
@@ -376,7 +376,7 @@ def test_a_loaded_state_builds_identical_prompts(api, data, mode):
     assert all("_cacheprefix" not in message for message in build_messages(more[0]))
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", [*APIS, "openai-responses"])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), share=st.integers(10, 90))
 def test_a_compacted_state_is_within_its_budget_and_valid(api, data, share):
