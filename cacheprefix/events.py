@@ -34,6 +34,9 @@ __all__ = ["VERSION", "EventLog", "Run", "is_event"]
 VERSION = 1
 """Version of the lines' form."""
 
+_ASK_SECONDS = 10.0
+"""How often a store that other processes share is asked what it holds: that walks all of its keys."""
+
 
 class EventLog:
     """Writes what a session does to a file: ``EventLog("run.events").bind(session)``.
@@ -49,6 +52,7 @@ class EventLog:
         self._run = uuid.uuid4().hex[:8]
         self._session: Session | None = None
         self._told: CacheStats | None = None
+        self._asked = -_ASK_SECONDS
         self._lock = threading.Lock()
         try:
             self._file = self.path.open("ab", buffering=0)  # closed by close(), at the latest at the program's end
@@ -82,14 +86,18 @@ class EventLog:
         """Write the end and close the file. Safe to call again."""
         atexit.unregister(self.close)
         if not self._file.closed:
+            self._statistics(last=True)
             self._write({"type": "end", "at": time.time()})
             self._file.close()
 
-    def _statistics(self) -> None:
+    def _statistics(self, *, last: bool = False) -> None:
         """The tool cache's entries and evictions, where they changed."""
         cache = None if self._session is None else self._session.tool_cache
-        now = None if cache is None else cache.stats()
-        if now is not None and now != self._told:
+        if cache is None or (cache.shared and not last and time.monotonic() - self._asked < _ASK_SECONDS):
+            return
+        self._asked = time.monotonic()
+        now = cache.stats()
+        if now != self._told:
             self._told = now
             self._write({"type": "tool_cache", "stats": now.as_dict()})
 

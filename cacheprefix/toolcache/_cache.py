@@ -137,6 +137,11 @@ class ToolResultCache:
         except TypeError as error:
             raise SetupError(f"tool-result cache: {error}") from error
 
+    @property
+    def shared(self) -> bool:
+        """Whether other processes read and write the same results; statistics then walk a common store."""
+        return self._engine.store.shared
+
     def spec(self, name: str, origin: Origin = "local") -> ToolSpec:
         """Return a tool's declaration; without one, what goes by the patterns alone."""
         return self._specs.get((origin, name)) or ToolSpec(name, origin)

@@ -136,3 +136,25 @@ def test_an_event_file_is_known_by_its_first_line(tmp_path):
     first = log.path.read_bytes().splitlines()[0]
     assert is_event(first)
     assert not any(is_event(line) for line in (b"", b"{", b"[]", b'{"type": "start"}', json.dumps({"version": 1})))
+
+
+def test_a_shared_store_is_not_walked_at_every_call(tmp_path, monkeypatch):
+    """Statistics of a store that other processes use are asked now and then, and once more at the end."""
+    from cacheprefix.session import ToolUse
+    from cacheprefix.stores import SqliteStore
+    from cacheprefix.toolcache import ToolResultCache
+
+    store = SqliteStore(tmp_path / "store.db")
+    walks = []
+    sizes = store.sizes
+    monkeypatch.setattr(store, "sizes", lambda prefix="": walks.append(prefix) or sizes(prefix))
+    session = Session(tool_cache=ToolResultCache(store))
+    log = EventLog(tmp_path / "run.events")
+    log.bind(session)
+    for number in range(20):
+        session.tool_calls.run(ToolUse("read", {"path": f"{number}"}), lambda: "text")
+    log.close()
+    store.close()
+    assert len(walks) == 2
+    told = Run().read((tmp_path / "run.events").read_bytes().splitlines()).tool_cache
+    assert (told.total.misses, told.total.entries) == (20, 20)
