@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
 from cacheprefix import Compaction, Conversation, Session, SharedPrefix, ToolResultBudget
+from cacheprefix.context import DropCall, DropResult, DropThinking, Insert
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix_langgraph._decided import carried_out
 from cacheprefix_langgraph._frame import Frame
@@ -111,3 +112,39 @@ def test_the_shared_text_is_taken_out_of_a_roles_text_as_a_whole():
     assert instruction_of((f"You write.\n\n{session.prefix.text}",), frame) == "You write."
     assert instruction_of(("You write.\n\nRules.",), frame) == "You write."
     assert instruction_of(("You write.",), frame) == "You write."
+
+
+def test_one_call_of_several_goes_with_its_result_in_every_form_of_content():
+    """Plain, Anthropic's blocks, the responses API's items: the other call and the words stay."""
+    calls = [{"id": "a", "name": "file_edit", "args": {}}, {"id": "b", "name": "grep", "args": {}}]
+    text = {"type": "text", "text": "I call."}
+    contents = [
+        "I call.",
+        [text, *({"type": "tool_use", "id": call["id"], "name": call["name"], "input": {}} for call in calls)],
+        [{"type": "reasoning", "id": "r"}, text, *({"type": "function_call", "call_id": call["id"]} for call in calls)],
+    ]
+    results = [ToolMessage("done", tool_call_id="a"), ToolMessage("found", tool_call_id="b")]
+    for content in contents:
+        message = AIMessage(content, tool_calls=calls, additional_kwargs={"tool_calls": [{"id": "a"}, {"id": "b"}]})
+        done = carried_out([message, *results], [DropCall(0, "a"), DropResult(1, 0)], 3)
+        changed, left = done.messages
+        assert [call["id"] for call in changed.tool_calls] == ["b"]
+        assert changed.additional_kwargs == {"tool_calls": [{"id": "b"}]}
+        assert "'a'" not in str(changed.content)
+        assert changed.text == "I call."
+        assert (left, done.border, done.lossless) == (results[1], 2, False)
+        assert len(message.tool_calls) == 2
+    silent = AIMessage([{"type": "thinking", "thinking": "hm"}], tool_calls=calls[:1])
+    assert carried_out([silent, results[0]], [DropCall(0, "a"), DropResult(1, 0)], 0).messages == []
+
+
+def test_thinking_goes_and_reasoning_items_stay():
+    """The responses API takes a reasoning item and what follows it only together; a summary stands where it belongs."""
+    thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    item = {"type": "reasoning", "id": "r"}
+    message = AIMessage([thought, item, {"type": "text", "text": "So."}])
+    decisions = [DropThinking(0, 0), DropThinking(0, 1), Insert(1, "user", "Before this: much.")]
+    done = carried_out([message, HumanMessage("Go on.")], decisions, 1)
+    assert done.messages[0].content == [item, {"type": "text", "text": "So."}]
+    assert [one.text for one in done.messages[1:]] == ["Before this: much.", "Go on."]
+    assert done.border == 2
