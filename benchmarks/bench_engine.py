@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -184,6 +185,7 @@ def error(
     provider = "llama.cpp" if target.ours else "vllm"
     expected = reported = total = 0
     misses = equal = calls = 0
+    kept: Counter[str] = Counter()
     short = [run for run in runs if max(map(_characters, run.asks)) <= longest]
     for number, run in enumerate(short):
         _table.progress(f"{name}, sessions", number + 1, len(short))
@@ -211,10 +213,18 @@ def error(
             expected += verdict.expected_tokens
             reported += answer.cached
             equal += abs(verdict.expected_tokens - answer.cached) <= max(3, 0.001 * answer.total)
+            if verdict.ancestor_index in (None, verdict.index - 1):
+                kept.update(calls=1, total=answer.total, off=verdict.expected_tokens - answer.cached)
     if total:
         points = 100 * (expected - reported) / total
         more = {"calls": calls, "refused": misses, "sessions": len(short), "left_out": len(runs) - len(short)}
         yield _table.topic(f"{name}, error of the expected hit rate", points, "points", digits=3, **more)
+        if kept["total"]:
+            points, more = 100 * kept["off"] / kept["total"], {**more, "calls": kept["calls"]}
+            yield _table.topic(
+                f"{name}, error where the last request was the one to continue", points, "points", **more
+            )
+            more = {**more, "calls": calls}
         yield _table.topic(f"{name}, calls expected to the token or envelope", equal / calls, "share of calls", **more)
         yield _table.topic(f"{name}, hit rate of the engine", reported / total, "share of input", **more)
 
