@@ -1,0 +1,207 @@
+"""The matrix of faults that every adapter is held to: whatever fails, the application's result is its own.
+
+An adapter brings one small application: two roles, of which the first calls a tool; its outcome is the list of what
+the roles said, or the name of the error it ended with. The model's answers do not depend on what is asked.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import pytest
+
+from cacheprefix import Session, SharedPrefix, ToolResultBudget
+from cacheprefix.errors import StoreError
+from cacheprefix.server import Fault, Queue, Reply, ToolCall
+from cacheprefix.stores import MemoryStore, ResultStore
+from cacheprefix.toolcache import ToolResultCache
+
+HANDBOOK = "Everyone keeps to these rules of the house and cites them by number. " * 120
+FOUND = "A passage that was found and goes on for a while. " * 40
+HOOKS = (
+    "freeze",
+    "fork",
+    "replace_tool_result",
+    "compact",
+    "count_tokens",
+    "place_breakpoints",
+    "tool_cacheable",
+    "before_call",
+    "after_call",
+    "cache_break",
+    "profiles",
+)
+RUBBISH: tuple[Any, ...] = ("rubbish", -7, [object()], {"a": 1}, b"\xff")
+STEPS = (
+    "cacheprefix._requests.plan_breakpoints",
+    "cacheprefix._requests.mark",
+    "cacheprefix._requests.chain",
+    "cacheprefix._requests._marked",
+    "cacheprefix._requests._foresee",
+    "cacheprefix._requests._estimate",
+    "cacheprefix._condense.replay",
+    "cacheprefix._condense._replayed",
+    "cacheprefix.session.decode",
+    "cacheprefix.session.gate_key",
+    "cacheprefix.cache.CacheModel.begin",
+    "cacheprefix.cache.CacheModel.first_token",
+    "cacheprefix.cache.CacheModel.finish",
+    "cacheprefix.cache.CacheModel.fail",
+    "cacheprefix.cache.CacheModel.expect",
+    "cacheprefix.context.Ledger.record",
+)
+PROVIDER = {
+    "400": Fault(status=400),
+    "429": Fault(status=429),
+    "500": Fault(status=500),
+    "cut": Fault(cut_after=1),
+    "garbage": Fault(body=b'{"not": "an answer"'),
+    "usage omitted": Fault(usage="omit"),
+    "usage nonsense": Fault(usage="nonsense"),
+    "usage of other types": Fault(usage={"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": None}),
+}
+
+
+class Application(Protocol):
+    """What an adapter brings."""
+
+    def __call__(self, session: Session | None, replies: Queue) -> list[str]:
+        """Run it once, unmodified without a session; what the roles said, or the error's name."""
+        ...
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cell: how the session is made, what is broken, and what the provider answers."""
+
+    name: str
+    plugins: Callable[[], tuple[object, ...]] = tuple
+    break_: str = ""
+    provider: Fault | None = None
+    at: int = 1
+    """The call at which the provider fails."""
+    store: Callable[[], Any] | None = None
+    slow: bool = False
+
+
+class Down(MemoryStore):
+    """A store that cannot be reached."""
+
+    def __init__(self, problem: str = "the server is gone") -> None:
+        super().__init__()
+        self.problem = problem
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        raise StoreError(self.problem)
+
+    read = set = delete = generations = bump = sizes = acquire = renew = release = get
+
+
+class Full(Down):
+    """A disk on which nothing more can be written."""
+
+    def __init__(self) -> None:
+        super().__init__("database or disk is full")
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        return None
+
+
+def _plugin(hook: str, act: Callable[[], Any]) -> object:
+    def run(self: object) -> Any:
+        return act()
+
+    return type("Faulty", (), {f"cacheprefix_{hook}": run})()
+
+
+def _raise() -> Any:
+    raise RuntimeError("on purpose")
+
+
+def cases() -> list[Case]:
+    """Every row of the matrix."""
+    found = []
+    for hook in HOOKS:
+        found.append(Case(f"hook {hook} raises", plugins=lambda hook=hook: (_plugin(hook, _raise),)))
+        found.append(
+            Case(f"hook {hook} is slow", plugins=lambda hook=hook: (_plugin(hook, lambda: time.sleep(0.002)),))
+        )
+        found += [
+            Case(
+                f"hook {hook} gives {type(value).__name__}",
+                plugins=lambda hook=hook, value=value: (_plugin(hook, lambda: value),),
+            )
+            for value in RUBBISH
+        ]
+    found += [Case(f"step {step.rsplit('.', 2)[-1]} raises", break_=step) for step in STEPS]
+    found += [
+        Case(f"provider: {name}, call {at + 1}", provider=fault, at=at)
+        for name, fault in PROVIDER.items()
+        for at in (0, 1)
+    ]
+    found += [Case("store is down", store=Down), Case("disk is full", store=Full)]
+    return found
+
+
+def replies(case: Case) -> Queue:
+    """A tool call, what the first role makes of it, and what the second says; one of them failing."""
+    answers = [
+        Reply(tool_calls=(ToolCall("look", {"at": "here"}),)),
+        Reply("What the first role found."),
+        Reply("What the second role makes of it."),
+    ]
+    fault = case.provider
+    if fault is not None:
+        answers[case.at] = replace(answers[case.at], fault=fault)
+        if fault.usage is None:
+            # Asked again, it fails again.
+            answers.insert(case.at, answers[case.at])
+    return Queue([*answers, Reply("Nothing more is asked.")])
+
+
+def session_for(case: Case) -> Session:
+    """A session with a budget, a compaction and a tool cache, so that all of our steps are taken."""
+    store = case.store() if case.store is not None else MemoryStore()
+    return Session(
+        SharedPrefix(system=HANDBOOK),
+        budget=ToolResultBudget(max_tokens=60),
+        compaction=50_000,
+        results=ResultStore(store),
+        tool_cache=ToolResultCache(store=store, allow=["look"]),
+        gate_store=store if case.store is not None else None,
+        plugins=case.plugins(),
+    )
+
+
+def check(case: Case, run: Application, monkeypatch: pytest.MonkeyPatch, known: dict[str, list[str]]) -> None:
+    """The outcome is that of the unmodified application, and what failed of ours is counted."""
+    key = case.name if case.provider is not None else ""
+    if key not in known:
+        known[key] = run(None, replies(case))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = session_for(case)
+        if case.break_:
+            taken: list[str] = []
+
+            def broken(*_: Any, **__: Any) -> Any:
+                taken.append(case.break_)
+                raise RuntimeError("on purpose")
+
+            monkeypatch.setattr(case.break_, broken)
+        outcome = run(session, replies(case))
+    assert outcome == known[key]
+    failed = sum(session.failures.values())
+    if case.break_ and taken:
+        assert failed >= 1
+    elif not case.break_ and "raises" not in case.name and "gives" not in case.name and case.store is None:
+        assert failed == 0, dict(session.failures)
+
+
+def names(found: Sequence[Case]) -> list[str]:
+    """The cells' names."""
+    return [case.name for case in found]

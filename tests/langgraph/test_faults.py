@@ -1,0 +1,79 @@
+"""The matrix of faults on a LangGraph application: its result is that of the unmodified one."""
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from cacheprefix.server import SimulatedProvider
+from cacheprefix_langgraph import PrefixMiddleware, PrefixState, forked, wrap_model
+from tests.fault_matrix import FOUND, HANDBOOK, cases, check, names
+
+CASES = cases()
+KNOWN = {}
+
+
+@tool
+def look(at: str) -> str:
+    """Look at a place."""
+    return f"{at}: {FOUND}"
+
+
+class State(MessagesState, PrefixState):
+    """A thread's messages, and what cacheprefix keeps of it."""
+
+
+@pytest.fixture(scope="module")
+def provider():
+    """One provider for the whole matrix."""
+    with SimulatedProvider("openai") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def application(provider):
+    """An agent with a tool, then a node that streams."""
+
+    def run(session, replies):
+        provider.reset()
+        provider.simulator.script = replies
+        plain = ChatOpenAI(
+            model="gpt-5.2", base_url=provider.openai_base_url, api_key="k", max_retries=0, stream_usage=True
+        )
+        model = plain if session is None else wrap_model(plain, session)
+        finder = create_agent(
+            plain if session is None else model,
+            [look],
+            system_prompt=f"{HANDBOOK}\n\nYou are the finder.",
+            middleware=[] if session is None else [PrefixMiddleware(session, role="finder")],
+        )
+
+        def find(state):
+            return {"messages": finder.invoke({"messages": state["messages"]})["messages"][-1:]}
+
+        def write(state):
+            asked = [SystemMessage(f"{HANDBOOK}\n\nYou are the writer."), *state["messages"]]
+            whole = None
+            for chunk in model.stream(asked):
+                whole = chunk if whole is None else whole + chunk
+            return {"messages": [whole]}
+
+        graph = StateGraph(State)
+        graph.add_node("find", find)
+        graph.add_node("write", write if session is None else forked(session, role="writer")(write))
+        graph.add_edge(START, "find").add_edge("find", "write").add_edge("write", END)
+        try:
+            out = graph.compile().invoke({"messages": [HumanMessage("Find it and write it down.")]})
+        except Exception as error:
+            return [type(error).__name__]
+        return [message.text for message in out["messages"]]
+
+    return run
+
+
+@pytest.mark.parametrize("case", CASES, ids=names(CASES))
+def test_the_result_is_that_of_the_unmodified_application(case, application, monkeypatch):
+    """Whatever raises, is slow, answers rubbish or cannot be reached."""
+    check(case, application, monkeypatch, KNOWN)
