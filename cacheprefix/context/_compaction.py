@@ -326,6 +326,7 @@ class _Work:
             draft.results_at,
             draft.thinking_at,
             draft.groups,
+            draft.units,
             free,
             draft.tokens,
             goal,

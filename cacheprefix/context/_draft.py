@@ -39,7 +39,7 @@ class Draft:
     _owner: dict[int, list[Group]] | None = None
     _reasons: dict[int, list[int]] = field(default_factory=dict)
     """Reasoning items, and what each stands or goes with."""
-    _units: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    units: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Everything that goes with an item, in order; itself alone where it is missing here."""
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class Draft:
         self.thinking_at = [index for index, view in enumerate(whole) if view.thinking]
         self.groups = groups_of(whole)
         self.tokens = self.static_tokens + sum(view.tokens for view in whole)
-        units = self._units
+        units = self.units
         for group in self.groups:
             unit = (group.index, *dict.fromkeys([at for at, _ in group.results]))
             for index in unit:
@@ -115,7 +115,7 @@ class Draft:
         """The first item that is gone or lost a result; where it answers a call, the call's message."""
         for index in sorted(self.decided):
             if self._loses(index):
-                return min(self._units.get(index, (index,)))
+                return min(self.units.get(index, (index,)))
         return None
 
     def remove(self, index: int) -> None:
@@ -130,7 +130,7 @@ class Draft:
     def _drop(self, index: int, free: Sequence[bool]) -> None:
         if self.views[index] is None:
             return
-        unit = self._units.get(index)
+        unit = self.units.get(index)
         if unit is None:
             if free[index]:
                 self.remove(index)

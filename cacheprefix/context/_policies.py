@@ -124,12 +124,8 @@ def sliding_window(*, batch: float = 0.25, whole_turns: bool = False) -> Policy:
 def _oldest(situation: Situation, goal: int, *, whole_turns: bool) -> list[int]:
     """Indexes of the oldest units that may go, up to ``goal`` tokens; unreferenced ones first."""
     free = situation.free
-    owner: dict[int, tuple[int, ...]] = {}
-    for group in situation.groups:
-        unit = tuple(sorted({*_members(group)}))
-        for index in unit:
-            owner.setdefault(index, unit)
-    units: list[tuple[int, ...]] = []
+    owner = situation.units
+    units: list[Sequence[int]] = []
     seen: set[int] = set()
     for index in [index for index in situation.alive if free[index]]:
         members = (_turn(situation, index) if index not in seen else ()) if whole_turns else owner.get(index)

@@ -32,22 +32,20 @@ def record(
     if not draft.decided and not draft.inserted:
         return out
     messages, results = addresses(views)
-    run: list[str] = []
-    for position, item in enumerate([*draft.items, None]):
-        decisions = draft.decided.get(position, ()) if item is not None else ()
-        gone = item is not None and draft.views[position] is None
-        if item is not None and item.inserted:
-            if gone:
+    first = last = -1
+    for position, (view, item) in enumerate(zip(draft.views, draft.items, strict=True)):
+        if view is None:
+            if item.inserted:
                 out.entries.append(("actions", f"{item.address}/i", "d"))
-                continue
-        elif gone and item is not None:
-            run.append(messages[item.index])
+            else:
+                first, last = (item.index if first < 0 else first), item.index
             continue
-        if run:
-            out.entries.append(("actions", run[0], f"r:{run[-1]}"))
-            run = []
-        if item is None:
-            break
+        if first >= 0:
+            out.entries.append(("actions", messages[first], f"r:{messages[last]}"))
+            first = -1
+        decisions = draft.decided.get(position)
+        if decisions is None:
+            continue
         thinking = False
         for decision in decisions:
             if isinstance(decision, ReplaceResult):
@@ -60,6 +58,8 @@ def record(
                 out.entries.extend(("actions", f"{messages[item.index]}/c{n}", "c") for n in numbers)
         if thinking:
             out.entries.append(("actions", f"{messages[item.index]}/t", "t"))
+    if first >= 0:
+        out.entries.append(("actions", messages[first], f"r:{messages[last]}"))
     for position, new in draft.inserted.items():
         # The text stands before its item; a new place in front of an old text is that text's own place.
         at = next(messages[item.index] for item in draft.items[position:] if not item.inserted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cacheprefix.context._decisions import Decision
@@ -26,6 +26,8 @@ class Situation:
     thinking_at: Sequence[int]
     groups: Sequence[Group]
     """Tool calls with their results, by index into ``views``."""
+    units: Mapping[int, Sequence[int]]
+    """What goes only together, by the index of each member: calls, results, the reasoning behind them."""
     free: Sequence[bool]
     """Whether a message may be touched now; system text, durable context and pins never are."""
     tokens: int
