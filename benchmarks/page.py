@@ -74,11 +74,13 @@ ABOUT: dict[str, tuple[str, str]] = {
     "engine": (
         "A real engine",
         (
-            "llama.cpp's server with a small model of random weights: its tokens, its cache and its times "
-            "are real, its answers have no sense. Errors are in points of hit rate, expected less "
-            "reported. llama.cpp keeps one line of prompts a slot where expectations assume a tree, so "
-            "agents that alternate leave an error. vLLM is measured with `--url` where a server runs; "
-            "none ran for this page unless the table names one."
+            "llama.cpp's server with a small model of random weights: its tokens, its cache and its "
+            "times are real, its answers have no sense. Errors are in points of hit rate, expected "
+            "less reported, with the engine's tokenizer. llama.cpp keeps one line of prompts a slot "
+            "where expectations assume a tree, so agents that alternate leave an error; where the "
+            "request to continue was its last one, what remains is the last token, which it always "
+            "computes again, and a message's first markers. vLLM, whose cache is a tree, is measured "
+            "with `--url` where a server runs; it was not for this page unless the engine named is its."
         ),
     ),
     "detection": (
@@ -88,8 +90,18 @@ ABOUT: dict[str, tuple[str, str]] = {
     "audit": ("Auditing logs", "Memory while long logs are audited, and false breaks in undisturbed ones."),
     "toolcache": ("Tool-result cache", "Beside diskcache with the same work, in turns in one process."),
     "context": ("Context state", "How the work grows with the turns of a conversation; 1 is linear."),
-    "scaling": ("Scaling and memory", "A session's own work and memory; an exponent of 1 is linear."),
-    "import": ("Importing the core", "Beside the time that bare Python takes to start, in the same run."),
+    "scaling": (
+        "Scaling and memory",
+        (
+            "A session's own work and memory over a conversation whose whole history is sent at every "
+            "turn; an exponent of 1 is linear. Every message of a request is looked at, or a change in "
+            "an old one would go unnoticed, so a request's time grows with its messages."
+        ),
+    ),
+    "import": (
+        "Importing the core",
+        "Beside the time that bare Python takes to start, in the same run; each in a process of its own.",
+    ),
     "langgraph_overhead": (
         "Time a call, LangGraph",
         ("The whole call on loopback, with cacheprefix against without."),
