@@ -277,3 +277,31 @@ def test_verdicts_arrive_in_the_graphs_own_stream(bench):
     assert [(entry["agent"], entry["cause"], entry["alarm"]) for entry in seen] == [("reader", "cold_start", False)]
     wrap_model(bench.model(), session).invoke([HumanMessage("hi")])
     assert session.failures == {}
+
+
+@ONE
+def test_zones_stand_before_the_history_and_change_only_with_a_compaction(bench):
+    """Shown at once on a new thread; a new text waits for the next rewriting, and a resumed thread repeats it."""
+    saver = InMemorySaver()
+    config = {"configurable": {"thread_id": "one"}}
+    session = bench.session(HANDBOOK, compaction=6_000)
+    graph = build(bench, session, saver=saver)
+    memories = session.conversation("one")
+    memories.set_zone("memories", "She likes tea.")
+    graph.invoke({"messages": [HumanMessage("Please begin.")]}, config)
+    memories.set_zone("memories", "She likes coffee now.")
+    graph.invoke({"messages": [*turn(1), HumanMessage("Go on.")]}, config)
+    first, second = bench.prompts()
+    assert "<memories>\nShe likes tea.\n</memories>" in texts(first)
+    assert second.sections[: len(first.sections) - 1] == first.sections[:-1]
+    for number in range(2, 9):
+        graph.invoke({"messages": [*turn(number), HumanMessage("Go on.")]}, config)
+    told = [("tea" in texts(prompt), "coffee" in texts(prompt)) for prompt in bench.prompts()]
+    assert all(tea is not coffee for tea, coffee in told)
+    assert (told[0], told[-1]) == ((True, False), (False, True))
+    changes = [prompt for (prompt, was, now) in zip(session.calls[1:], told, told[1:], strict=False) if was != now]
+    assert [str(call.verdict.cause) for call in changes] == ["compacted"]
+    later = bench.session(HANDBOOK)
+    build(bench, later, saver=saver).invoke({"messages": [HumanMessage("Go on.")]}, config)
+    *_, before, after = bench.prompts()
+    assert after.sections[: len(before.sections) - 1] == before.sections[:-1]

@@ -12,6 +12,7 @@ from cacheprefix.prompt import Prompt
 from cacheprefix_langgraph._decided import Decided, carried_out
 from cacheprefix_langgraph._frame import Frame, Rewritten
 from cacheprefix_langgraph._views import Views
+from cacheprefix_langgraph._zones import has_zones, show_zones
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +73,7 @@ def settled(
     border = shared_count(messages, frame.shared)
     plain = Decided(messages, border, (), lossless=True)
     idle = session.budget is None and session.compaction is None and session.request_budget is None
-    if state is None or (idle and not len(state.ledger)):
+    if state is None or (idle and not len(state.ledger) and not has_zones(state)):
         return plain
     count = session.counter(model)
     seen = session.attempt("views", lambda: views.of(messages, count), None)
@@ -85,9 +86,16 @@ def settled(
         return summarise([*head, *carried_out(messages, now.decisions, border).messages], request)
 
     beside = [message.text for message in head] + [tool.schema.decode() for tool in session.prefix.tools] + [tail]
-    decisions = session.condense(
-        state, seen, model, static_tokens=sum(map(count, beside)), ask=None if summarise is None else ask
-    )
+    asks = None if summarise is None else ask
+    static = sum(map(count, beside))
+    epoch = state.ledger.epoch
+    decisions = session.condense(state, seen, model, static_tokens=static, ask=asks)
+
+    def shown() -> bool:
+        return has_zones(state) and show_zones(state, seen, rewritten=state.ledger.epoch > epoch)
+
+    if session.attempt("zones", shown, False):  # noqa: FBT003 - what is answered when it fails
+        decisions = session.condense(state, seen, model, static_tokens=static)
     return session.attempt("decisions", lambda: carried_out(messages, decisions, border), plain)
 
 
