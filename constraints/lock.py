@@ -3,37 +3,54 @@
 python constraints/lock.py write     after `make pins`
 python constraints/lock.py verify    exit code 1 when a file of the same name has another hash
 
-pip resolves the pins without installing anything and reports the hash of each file it would take. The files are those
-of CPython 3.11 on Linux (x86-64); elsewhere files of other names are counted as not compared. Mirrors serve the same
+uv looks the pins up without downloading anything. Locked are the files for CPython 3.11 on Linux (x86-64), and the
+source where there is no wheel; elsewhere files of other names are counted as not compared. Mirrors serve the same
 files, so no address is kept.
 """
 
 from __future__ import annotations
 
-import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 FOLDER = Path(__file__).parent
 LOCK = FOLDER / "hashes.txt"
 HEAD = "# sha256 of the pinned files for CPython 3.11 on Linux (x86-64). Written by constraints/lock.py.\n"
+OPTIONS = ("--no-deps", "--no-header", "--quiet", "--format", "pylock.toml", "--python-version", "3.11.9")
 
 
 def served() -> dict[str, str]:
     """File name to sha256 of everything that the constraint files pin, as the index in use serves it."""
+    beside = Path(sys.executable).with_name("uv")
+    uv = str(beside) if beside.exists() else shutil.which("uv")
+    if uv is None:
+        raise SystemExit("uv is missing: pip install uv")
     found: dict[str, str] = {}
     for pins in sorted(FOLDER.glob("*.txt")):
         if pins == LOCK:
             continue
-        command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet"]
-        report = subprocess.run([*command, "--report", "-", "-r", str(pins)], check=True, stdout=subprocess.PIPE).stdout
-        for item in json.loads(report)["install"]:
-            info = item["download_info"]
-            name = unquote(Path(urlsplit(info["url"]).path).name)
-            found[name] = info["archive_info"]["hashes"]["sha256"]
+        shown = subprocess.run([uv, "pip", "compile", *OPTIONS, str(pins)], check=True, stdout=subprocess.PIPE).stdout
+        for package in tomllib.loads(shown.decode())["packages"]:
+            files = [file for file in package.get("wheels", ()) if _ours(_name(file))] or [package["sdist"]]
+            found |= {_name(file): file["hashes"]["sha256"] for file in files}
     return found
+
+
+def _name(file: dict[str, str]) -> str:
+    return unquote(Path(urlsplit(file["url"]).path).name)
+
+
+def _ours(name: str) -> bool:
+    platform = name.removesuffix(".whl").rpartition("-")[2]
+    return platform == "any" or ("manylinux" in platform and platform.endswith("x86_64"))
 
 
 def locked() -> dict[str, str]:
