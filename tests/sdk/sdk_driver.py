@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Any
 
 import anthropic
@@ -12,17 +13,21 @@ from cacheprefix.testing import Team, play
 from cacheprefix_sdk import role as in_role
 from cacheprefix_sdk import wrap
 
+# Reading them takes longer than all the calls that a client of these tests makes.
+_CERTIFICATES = ssl.create_default_context()
 RULES = {"openai-chat": "openai-5.6", "openai-responses": "openai-5.6", "anthropic": "anthropic"}
 MODELS = {"openai-chat": "gpt-5.6", "openai-responses": "gpt-5.6", "anthropic": "claude-sonnet-4-6"}
 
 
 def make_client(api, provider, *, later=False) -> Any:
     """A client of the SDK that speaks ``api``."""
+    sdk = anthropic if api == "anthropic" else openai
+    http = (sdk.DefaultAsyncHttpxClient if later else sdk.DefaultHttpxClient)(verify=_CERTIFICATES)
     if api == "anthropic":
         kind = anthropic.AsyncAnthropic if later else anthropic.Anthropic
-        return kind(base_url=provider.anthropic_base_url, api_key="k", max_retries=0)
+        return kind(base_url=provider.anthropic_base_url, api_key="k", max_retries=0, http_client=http)
     kind = openai.AsyncOpenAI if later else openai.OpenAI
-    return kind(base_url=provider.openai_base_url, api_key="k", max_retries=0)
+    return kind(base_url=provider.openai_base_url, api_key="k", max_retries=0, http_client=http)
 
 
 def streamer(client, api):
