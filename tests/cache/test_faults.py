@@ -12,6 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import forms
 from faults import RULES, all_cases, causes_for, from_traces, injected, play, skewed_count, undisturbed
 
 CASES = [(rules, cause) for rules in RULES for cause in causes_for(rules)]
@@ -50,3 +51,16 @@ def test_another_tokenizer_at_the_provider_changes_nothing() -> None:
     loud = [seed for seed in range(60) if play(undisturbed(seed, RULES[seed % 5]), count=skewed_count).alarms]
     assert len(wrong) <= 1, [(case.rules, case.cause) for case in wrong]
     assert len(loud) <= 1
+
+
+def test_breaks_in_every_wire_form_are_named() -> None:
+    """Responses, Gemini and Bedrock too, in texts of other scripts, code and JSON, with very short turns between."""
+    played = [(name, play(case)) for name, case in forms.cases(84, seed=40)]
+    wrong = [(name, one.case.path, one.verdict) for name, one in played if not one.right]
+    assert len(wrong) <= 1, wrong
+    assert not [name for name, one in played if one.false_alarms]
+
+
+def test_undisturbed_conversations_in_every_wire_form_raise_no_alarm() -> None:
+    """Whoever asks, with a name or without."""
+    assert not [one.alarms for one in map(play, forms.undisturbed(36, seed=90)) if one.alarms]
