@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, ToolException, tool
 from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode
 from langgraph.types import Command, interrupt
@@ -155,8 +156,6 @@ def test_without_a_thread_and_a_message_nobody_is_counted(world):
 
 def test_a_call_that_the_node_makes_again_is_no_repeat(world):
     """A node resumed after interrupts runs the same call anew, which is not the model's doing."""
-    from langgraph.checkpoint.memory import InMemorySaver
-
     @tool
     def read(path: str) -> str:
         """Read a file after three questions."""
@@ -376,6 +375,26 @@ def test_an_agent_answers_its_second_loop_from_the_cache(world):
         sent = [json.loads(record.body)["messages"] for record in provider.requests]
     results = [m["content"] for body in sent for m in body if m["role"] == "tool"]
     assert results == ["a: old", "a: old"]
+    assert world.reads == ["a"]
+
+
+def test_an_agent_in_a_loop_is_told_so_and_heard_in_its_next_turn(world):
+    """create_agent hands its tools to nodes of their own; the count is still one agent's, from message to message."""
+    loop = [Reply(tool_calls=(ToolCall("read", {"path": "a"}),))] * 3
+    with SimulatedProvider("openai", Queue([*loop, "I give up.", *loop[:1], "Now I know."])) as provider:
+        session = Session(tool_cache=True)
+        model = ChatOpenAI(model="gpt-5.6", base_url=provider.openai_base_url, api_key="k", max_retries=0)
+        agent = create_agent(
+            wrap_model(model, session),
+            world.tools,
+            middleware=[PrefixMiddleware(session, role="coder")],
+            checkpointer=InMemorySaver(),
+        )
+        config = {"configurable": {"thread_id": "t"}}
+        for text in ("Read a.", "Again."):
+            done = agent.invoke({"messages": [HumanMessage(text)]}, config)
+    found = [message.status for message in done["messages"] if isinstance(message, ToolMessage)]
+    assert found == ["success", "success", "error", "success"]
     assert world.reads == ["a"]
 
 
