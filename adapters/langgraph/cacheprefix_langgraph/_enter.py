@@ -38,13 +38,13 @@ def enter(
     if ROLE in model.__dict__:
         frame = session.attempt("role", lambda: _bound(model, session, settled), frame)
     conversation, scope = (frame.conversation, frame.scope) if frame else (thread_of(settled), scope_of(settled))
-    sending = Sending(frame, None, kwargs.get("tools"), conversation, scope)
+    sending = Sending(session, frame, None, kwargs.get("tools"), conversation, scope)
     token = SENDING.set(sending)
     if frame is None:
         if session.mode == "fork":
             session.attempt("no fork", lambda: outside(session, settled), None)
         return given, config, kwargs, token
-    config = session.attempt("tracing", lambda: traced_config(config, settled, frame), config)
+    config = session.attempt("tracing", lambda: traced_config(config, settled, frame, sending), config)
     if session.mode == "observe":
         return given, config, kwargs, token
     over: list[BudgetError] = []

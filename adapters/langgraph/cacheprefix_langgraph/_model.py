@@ -36,7 +36,7 @@ from cacheprefix_langgraph._sending import (
     finish,
     prepared,
 )
-from cacheprefix_langgraph._stream import awatch, awithin, watch, within
+from cacheprefix_langgraph._stream import again, awatch, awithin, watch, within
 from cacheprefix_langgraph._tools import render
 from cacheprefix_langgraph._views import Views
 
@@ -168,12 +168,15 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             return base.configurable_alternatives(self, which, **kwargs)
 
         def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
-            sending, token = current()
-            sending.traced = getattr(run_manager, "metadata", None)
+            sending, token = current(self)
             try:
                 if prepared(self, base, sending, messages, stop, kwargs) and streams:
                     # Others wait for this one's first token, so it is streamed and put together again.
-                    return generate_from_stream(self._stream(messages, stop, run_manager, **kwargs))
+                    try:
+                        return generate_from_stream(self._stream(messages, stop, run_manager, **kwargs))
+                    except Exception as error:
+                        if not again(sending, error):
+                            raise
                 result = base._generate(self, messages, stop, run_manager, **kwargs)
             except BaseException:
                 fail(sending)
@@ -186,11 +189,14 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         async def _agenerate(
             self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
         ) -> ChatResult:
-            sending, token = current()
-            sending.traced = getattr(run_manager, "metadata", None)
+            sending, token = current(self)
             try:
                 if await aprepared(self, base, sending, messages, stop, kwargs) and (streams or later_streams):
-                    return await agenerate_from_stream(self._astream(messages, stop, run_manager, **kwargs))
+                    try:
+                        return await agenerate_from_stream(self._astream(messages, stop, run_manager, **kwargs))
+                    except Exception as error:
+                        if not again(sending, error):
+                            raise
                 result = await base._agenerate(self, messages, stop, run_manager, **kwargs)
             except BaseException:
                 fail(sending)
@@ -203,8 +209,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         def _stream(
             self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
         ) -> Iterator[ChatGenerationChunk]:
-            sending, token = current()
-            sending.traced = getattr(run_manager, "metadata", None)
+            sending, token = current(self)
             try:
                 prepared(self, base, sending, messages, stop, kwargs)
             finally:
@@ -214,8 +219,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         async def _astream(
             self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
         ) -> AsyncIterator[ChatGenerationChunk]:
-            sending, token = current()
-            sending.traced = getattr(run_manager, "metadata", None)
+            sending, token = current(self)
             SENDING.reset(token)
             await aprepared(self, base, sending, messages, stop, kwargs)
             async for chunk in awatch(sending, base._astream(self, messages, stop, run_manager, **kwargs)):

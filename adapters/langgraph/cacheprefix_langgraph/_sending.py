@@ -23,7 +23,6 @@ from cacheprefix_langgraph._rewrite import boundary
 if TYPE_CHECKING:
     from langchain_core.outputs import ChatResult
 
-    from cacheprefix.cache import Verdict
     from cacheprefix.session import Turn
 
 SESSION = "__cacheprefix_session__"
@@ -36,6 +35,7 @@ ROLE = "__cacheprefix_role__"
 class Sending:
     """One request between the rewrite and its answer."""
 
+    session: Session
     frame: Frame | None
     rewritten: Rewritten | None
     tools: Sequence[Any] | None
@@ -64,8 +64,9 @@ def prepared(
         return False
     session, leave = _session(model, sending), FOLLOW
     if sending.rewritten is not None:
-        limit = _boundary(model, base, body, sending)
-        leave = session.queue(_seen(body, model), body.api, boundary=limit, scope=sending.scope)
+        asked = session.attempt("gate", lambda: _asked(model, base, body, sending), None)
+        if asked is not None:
+            leave = session.queue(asked[0], body.api, boundary=asked[1], scope=sending.scope)
         if leave.leader and warms(model, body):
             session.attempt("prewarm", lambda: warm(model, base, body, sending, session, stop, kwargs, leave), None)
     return _begun(model, base, body, sending, leave)
@@ -80,8 +81,9 @@ async def aprepared(
         return False
     session, leave = _session(model, sending), FOLLOW
     if sending.rewritten is not None:
-        limit = _boundary(model, base, body, sending)
-        leave = await session.aqueue(_seen(body, model), body.api, boundary=limit, scope=sending.scope)
+        asked = session.attempt("gate", lambda: _asked(model, base, body, sending), None)
+        if asked is not None:
+            leave = await session.aqueue(asked[0], body.api, boundary=asked[1], scope=sending.scope)
         if leave.leader and warms(model, body):
             await awarm(model, base, body, sending, session, stop, kwargs, leave)
     return _begun(model, base, body, sending, leave)
@@ -124,6 +126,10 @@ def _session(model: Any, sending: Sending) -> Session:
     return session_in(model) if sending.frame is None else sending.frame.session
 
 
+def _asked(model: Any, base: type[BaseChatModel], body: Body, sending: Sending) -> tuple[dict[str, Any], Boundary]:
+    return _seen(body, model), _boundary(model, base, body, sending)
+
+
 def _seen(body: Body, model: Any) -> dict[str, Any]:
     return readable(body.payload, model)
 
@@ -148,6 +154,14 @@ def _boundary(model: Any, base: type[BaseChatModel], body: Body, sending: Sendin
 
 def begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, leave: Pass) -> dict[str, Any]:
     """The body as it is to be sent. Never raises."""
+    made = _session(model, sending).attempt("begin", lambda: _begin(model, base, body, sending, leave), None)
+    if made is None:
+        leave.release(ok=False)
+        return body.payload
+    return made
+
+
+def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, leave: Pass) -> dict[str, Any]:
     session = _session(model, sending)
     frame, done = sending.frame, sending.rewritten
     # A routing key of its own would part a lone agent from the helpers that share its tools.
@@ -184,12 +198,13 @@ def begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, l
     return as_sent(sending.turn.body, body.payload)
 
 
-def current() -> tuple[Sending, Token[Sending | None]]:
+def current(model: Any) -> tuple[Sending, Token[Sending | None]]:
     """The request under way; a fresh one where the class was called without ``invoke`` (its own batch, an agent)."""
     sending = SENDING.get()
     if sending is None or (sending.turn is not None and sending.payload is None):
         frame = FRAME.get()
-        sending = Sending(frame, None, None, frame.conversation if frame else "", frame.scope if frame else None)
+        conversation, scope = (frame.conversation, frame.scope) if frame else ("", None)
+        sending = Sending(session_in(model), frame, None, None, conversation, scope)
     return sending, SENDING.set(sending)
 
 
@@ -199,15 +214,15 @@ def fail(sending: Sending) -> None:
 
 
 def finish(sending: Sending, result: ChatResult) -> None:
-    turn = sending.turn
-    if turn is None:
-        return
     message = result.generations[0].message if result.generations else None
-    traced(sending, turn.finish(usage_of(message)))
+    close(sending, sending.session.attempt("usage", lambda: usage_of(message), None))
 
 
-def traced(sending: Sending, verdict: Verdict | None) -> None:
-    """Tell the callbacks' metadata, which tracers keep until the run ends, what the cache did."""
+def close(sending: Sending, usage: Any) -> None:
+    """End the request, and tell tracers what the cache did: they keep the metadata until the run ends."""
+    if sending.turn is None:
+        return
+    verdict = sending.turn.finish(usage)
     if verdict is not None and sending.traced is not None:
         sending.traced["cacheprefix_cause"] = str(verdict.cause)
 

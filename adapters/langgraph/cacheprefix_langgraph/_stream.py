@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages.ai import UsageMetadata, add_usage
 
-from cacheprefix_langgraph._sending import SENDING, Sending, fail, traced
+from cacheprefix_langgraph._sending import SENDING, Sending, close, fail
 
 if TYPE_CHECKING:
     from langchain_core.outputs import ChatGenerationChunk
+
+
+_OWN_ERRORS = ("openai", "anthropic", "google", "langchain_openai", "langchain_anthropic", "langchain_google_genai")
 
 
 def within(sending: Sending | None, chunks: Iterator[Any]) -> Iterator[Any]:
@@ -45,15 +48,15 @@ def watch(sending: Sending, chunks: Iterator[ChatGenerationChunk]) -> Iterator[C
         for chunk in within(sending, chunks):
             if sending.turn is not None:
                 sending.turn.first_token()
-            usage = _added(usage, chunk)
+            usage = _added(sending, usage, chunk)
             yield chunk
     except GeneratorExit:
-        _close(sending, usage)
+        close(sending, usage)
         raise
     except BaseException:
         fail(sending)
         raise
-    _close(sending, usage)
+    close(sending, usage)
 
 
 async def awatch(sending: Sending, chunks: AsyncIterator[ChatGenerationChunk]) -> AsyncIterator[ChatGenerationChunk]:
@@ -62,24 +65,35 @@ async def awatch(sending: Sending, chunks: AsyncIterator[ChatGenerationChunk]) -
         async for chunk in awithin(sending, chunks):
             if sending.turn is not None:
                 sending.turn.first_token()
-            usage = _added(usage, chunk)
+            usage = _added(sending, usage, chunk)
             yield chunk
     except GeneratorExit:
-        _close(sending, usage)
+        close(sending, usage)
         raise
     except BaseException:
         fail(sending)
         raise
-    _close(sending, usage)
+    close(sending, usage)
 
 
-def _added(usage: UsageMetadata | None, chunk: ChatGenerationChunk) -> UsageMetadata | None:
+def again(sending: Sending, error: Exception) -> bool:
+    """Whether an answer that was streamed only for waiting siblings is to be asked for again, as a whole.
+
+    What a stream breaks with is not what a whole answer breaks with, and an application's retries go by the type.
+    The SDKs' own errors, refusals above all, are the same either way.
+    """
+    if type(error).__module__.partition(".")[0] in _OWN_ERRORS:
+        return False
+    sending.turn = sending.payload = None
+    return True
+
+
+def _added(sending: Sending, usage: UsageMetadata | None, chunk: ChatGenerationChunk) -> UsageMetadata | None:
+    return sending.session.attempt("usage", lambda: _sum(usage, chunk), usage)
+
+
+def _sum(usage: UsageMetadata | None, chunk: ChatGenerationChunk) -> UsageMetadata | None:
     found = getattr(chunk.message, "usage_metadata", None)
     if not found:
         return usage
     return found if usage is None else add_usage(usage, found)
-
-
-def _close(sending: Sending, usage: UsageMetadata | None) -> None:
-    if sending.turn is not None:
-        traced(sending, sending.turn.finish(usage))

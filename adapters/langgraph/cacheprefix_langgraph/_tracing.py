@@ -4,18 +4,38 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.runnables.config import var_child_runnable_config
+from typing_extensions import override
 
 from cacheprefix import Session
 from cacheprefix_langgraph._frame import Frame, running
+
+if TYPE_CHECKING:
+    from cacheprefix_langgraph._sending import Sending
 
 _POOLS = ("ThreadPoolExecutor-", "asyncio_")
 _HOOKS = (".before_model", ".after_model", ".before_agent", ".after_agent")
 
 
-def traced_config(config: Any, settled: Mapping[str, Any], frame: Frame) -> dict[str, Any]:
+class _Listener(BaseCallbackHandler):
+    """Keeps the metadata that all callbacks of a call are given: tracers send it when the run ends."""
+
+    run_inline = True
+
+    def __init__(self, sending: Sending) -> None:
+        self._sending = sending
+
+    @override
+    def on_chat_model_start(
+        self, serialized: Any, messages: Any, *, metadata: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        self._sending.traced = metadata
+
+
+def traced_config(config: Any, settled: Mapping[str, Any], frame: Frame, sending: Sending) -> dict[str, Any]:
     """The call's configuration with our metadata and tag; everything else as it would be without them."""
     metadata = {
         **(settled.get("metadata") or {}),
@@ -23,7 +43,14 @@ def traced_config(config: Any, settled: Mapping[str, Any], frame: Frame) -> dict
         "cacheprefix_prefix": frame.session.prefix.key,
     }
     tags = [*(settled.get("tags") or []), f"cacheprefix:{frame.role}"]
-    return {**(config or {}), "metadata": metadata, "tags": tags}
+    listener: BaseCallbackHandler = _Listener(sending)
+    callbacks = settled.get("callbacks")
+    if isinstance(callbacks, BaseCallbackManager):
+        callbacks = callbacks.copy()
+        callbacks.add_handler(listener, inherit=False)
+    else:
+        callbacks = [*(callbacks or ()), listener]
+    return {**(config or {}), "metadata": metadata, "tags": tags, "callbacks": callbacks}
 
 
 def outside(session: Session, config: Mapping[str, Any]) -> None:
