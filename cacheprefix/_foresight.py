@@ -32,6 +32,7 @@ class Foresight:
         self._seen: set[bytes] = set()
         self._lines: OrderedDict[str, deque[Prompt]] = OrderedDict()
         self._starts: deque[float] = deque(maxlen=_BUSY)
+        self._crowded: set[str] = set()
         self._lock = threading.Lock()
 
     def look(self, session: Session, prompt: Prompt, profile: Profile, *, agent: str, talk: str, now: float) -> None:
@@ -47,8 +48,17 @@ class Foresight:
                 self._starts.append(now)
                 busy, span = len(self._starts), now - self._starts[0]
             rate = profile.rate_per_key
-            if rate is not None and busy > rate and span <= _MINUTE:
-                session.note(routing_advice(profile, session.prefix.key, busy * _MINUTE / max(span, 1.0)).reason)
+            if rate is not None and busy > rate and span <= _MINUTE and self._crowds(session.prefix.key):
+                pace = round(busy * _MINUTE / max(span, 1.0))
+                session.note(routing_advice(profile, session.prefix.key, pace).reason)
+
+    def _crowds(self, key: str) -> bool:
+        """Whether nothing was said of this key yet; the pace differs each time, the advice does not."""
+        with self._lock:
+            new = key not in self._crowded and len(self._crowded) < _LINES
+            if new:
+                self._crowded.add(key)
+        return new
 
     def _new(self, prompt: Prompt, names: list[str]) -> list[Prompt] | None:
         """Heads to hold this prompt's against; None where it was looked at before."""

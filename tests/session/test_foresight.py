@@ -39,6 +39,15 @@ def test_more_requests_a_minute_than_one_key_takes_bring_advice_on_sharding():
     assert "key" in note
 
 
+def test_the_advice_is_given_once_however_the_pace_changes():
+    """Every further request would otherwise add a note with a number of its own."""
+    session = Session(SharedPrefix(system=LONG), clock=iter(n * n / 1_000 for n in range(10_000)).__next__)
+    for number in range(40):
+        session.begin(body(LONG, str(number)), "openai-chat", boundary=1).finish(None)
+    (note,) = session.report().notes
+    assert "." not in note.partition(" calls")[0]
+
+
 def noted(session, *systems, agents=("a",), tools=()):
     """The lint notes after one request for each system text."""
     for number, system in enumerate(systems):
