@@ -13,7 +13,7 @@ from langchain.agents import create_agent
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import StructuredTool, ToolException, tool
+from langchain_core.tools import BaseTool, StructuredTool, Tool, ToolException, tool
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -290,6 +290,36 @@ def test_a_tool_that_is_handed_more_than_its_arguments_is_kept_only_when_declare
     graph = node([read], declared)
     assert answers(graph, READ)[0].content == answers(graph, READ)[0].content == "a after 2"
     assert declared.report().tool_cache.total.hits == 1
+
+
+def test_every_kind_of_tool_is_kept_that_takes_its_arguments_alone():
+    """Schemas given as JSON, as servers send them, tools of one input, tools of none, and classes."""
+    runs = []
+
+    class Class(BaseTool):
+        name: str = "search_code"
+        description: str = "Search."
+
+        def _run(self, query: str) -> str:
+            runs.append(query)
+            return f"found {query} \U0001f600"
+
+    def plain(**given):
+        runs.append(given)
+        return [{"type": "text", "text": "read"}], {"structured_content": {"a": 1}}
+
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+    form = "content_and_artifact"
+    made = StructuredTool(name="read", description="d", args_schema=schema, func=plain, response_format=form)
+    single = Tool.from_function(lambda text: runs.append(text) or "one", name="diagnostics", description="d")
+    none = StructuredTool.from_function(lambda: runs.append(0) or "none", name="load_skill", description="d")
+    given = ((made, {"path": "\u00fc\n"}), (single, {"__arg1": "z"}), (none, {}), (Class(), {"query": "q"}))
+    for each, arguments in given:
+        graph = node([each], session := Session(tool_cache=True))
+        first, second = (answers(graph, (each.name, arguments))[0] for _ in range(2))
+        assert (second.content, second.artifact, second.status) == (first.content, first.artifact, "success")
+        assert session.report().tool_cache.total.hits == 1, each.name
+    assert len(runs) == 4
 
 
 def test_mcp_tools_are_known_by_origin_and_denied_until_allowed(world):

@@ -152,10 +152,15 @@ def _kept(message: Any) -> Any:
 
 
 class _StandIn(BaseTool):
-    """Gives an answer that is known already, so that LangChain itself validates, tells and formats as ever."""
+    """Gives an answer that is known already, so that LangChain itself tells of it and formats it as ever."""
 
     known: Any = None
     response_format: Any = "content_and_artifact"
+
+    @override
+    def _to_args_and_kwargs(self, *_: Any, **__: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        # The same arguments were valid when the answer was made; how the tool takes them is its own affair.
+        return (), {}
 
     @override
     def _run(self, *_: Any, **__: Any) -> Any:
@@ -172,7 +177,7 @@ def _stand_in(tool: BaseTool | None, value: Any) -> BaseTool:
     return _StandIn(
         name=tool.name,
         description=tool.description,
-        args_schema=tool.args_schema or tool.get_input_schema(),
+        args_schema=tool.args_schema,
         tags=tool.tags,
         metadata=tool.metadata,
         callbacks=tool.callbacks,
@@ -203,9 +208,12 @@ def _author(messages: Sequence[BaseMessage]) -> str:
 
 def _takes_more(tool: BaseTool) -> bool:
     """Whether the framework hands a tool more than the arguments that the model wrote."""
-    given = set(getattr(tool.get_input_schema(), "model_fields", ()))
-    if given - set(tool.args):
-        return True
+    # A schema given as plain JSON is the whole of what the tool takes.
+    if not isinstance(tool.args_schema, Mapping):
+        shown: Any = tool.tool_call_schema
+        given = set(getattr(tool.get_input_schema(), "model_fields", ()))
+        if given - set(getattr(shown, "model_fields", given)):
+            return True
     bodies = [body for name in ("func", "coroutine") if (body := getattr(tool, name, None)) is not None]
     for body in bodies or [tool._run]:
         for parameter in inspect.signature(body).parameters.values():
