@@ -1,0 +1,59 @@
+"""The matrix of faults on a CrewAI crew: its result is that of the unmodified one."""
+
+from __future__ import annotations
+
+import pytest
+from crewai import Agent, Crew, Task
+from crewai.tools import tool
+
+from benchmarks.crewai_workloads import new_llm
+from cacheprefix.server import SimulatedProvider
+from cacheprefix_crewai import install
+from tests.fault_matrix import FOUND, HANDBOOK, cases, check, names
+
+CASES = cases()
+KNOWN: dict[str, list[str]] = {}
+
+
+@tool("look")
+def look(at: str) -> str:
+    """Look at a place."""
+    return f"{at}: {FOUND}"
+
+
+@pytest.fixture(scope="module")
+def application():
+    """A finder with a tool and a writer, one task each."""
+    with SimulatedProvider("openai") as provider:
+        llm = new_llm("gpt-5-2025-08-07", provider.openai_base_url, max_retries=0)
+
+        def run(session, replies):
+            provider.reset()
+            provider.simulator.script = replies
+            people = [
+                Agent(role=role, goal="Do it well", backstory="Careful.", llm=llm, tools=tools, max_retry_limit=0)
+                for role, tools in (("Finder", [look]), ("Writer", []))
+            ]
+            tasks = [
+                Task(description=f"{HANDBOOK} Now {verb}.", expected_output="A text.", agent=agent)
+                for verb, agent in zip(("find", "write"), people, strict=True)
+            ]
+            crew = Crew(agents=people, tasks=tasks)
+            try:
+                if session is None:
+                    result = crew.kickoff()
+                else:
+                    with install(crew, session):
+                        result = crew.kickoff()
+            except Exception as error:
+                return [type(error).__name__]
+            return [each.raw for each in result.tasks_output]
+
+        yield run
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", CASES, ids=names(CASES))
+def test_the_result_is_that_of_the_unmodified_crew(case, application, monkeypatch):
+    """Whatever raises, is slow, answers rubbish or cannot be reached."""
+    check(case, application, monkeypatch, KNOWN)
