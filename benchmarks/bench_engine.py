@@ -276,8 +276,9 @@ def main() -> None:
                         client, target, f"LMCache {title}", lmcache(folder, options.sessions or None), options.longest
                     )
     which = options.url or f"llama.cpp (xllamacpp), {BENCH.layers} layers of {BENCH.width}, random weights"
+    times = "one run" if options.repeats == 1 else f"medians of {options.repeats} runs"
     for row in rows:
-        row["engine"] = which
+        row["engine"] = f"{which}; times are {times}"
     whole = not options.url and options.tokens == [2_000, 8_000]
     _table.finish("engine", rows, options, packages=("xllamacpp", "gguf", "httpx"), whole=whole)
 
