@@ -34,11 +34,10 @@ def register(app: "typer.Typer") -> None:
         cacheprefix.events.EventLog(FILE).bind(session). Ends with the session, or with Ctrl-C. In a pipe every call is
         a line. Exit code 0: watched; 1: some lines could not be read; 2: wrong use.
         """
-        from cacheprefix.cli._files import read_run
         from cacheprefix.events import Run
 
         if once:
-            read_run(file)  # says what is wrong with a file that is none
+            _checked(file)
         run = Run()
         lines = _lines(file, run, once=once, keep=keep)
         try:
@@ -58,6 +57,20 @@ def register(app: "typer.Typer") -> None:
         if svg is not None:
             _save(run, file, svg)
         raise typer.Exit(1 if run.skipped else 0)
+
+
+def _checked(file: Path) -> None:
+    """Raise ``SetupError`` for what is no event file, without reading it."""
+    from cacheprefix.errors import SetupError
+    from cacheprefix.events import is_event
+
+    try:
+        with file.open("rb") as stream:
+            first = stream.readline()
+    except OSError as error:
+        raise SetupError(f"cannot read {str(file)!r}: {error.strerror or error}") from None
+    if not is_event(first):
+        raise SetupError(f"{file} is no event file of a session: write one with cacheprefix.events.EventLog")
 
 
 def _lines(file: Path, run: "Run", *, once: bool, keep: bool) -> Iterator[bytes]:
