@@ -220,6 +220,9 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
     ):
         if hasattr(base, function.__name__):
             own[function.__name__] = function
+    counting = getattr(base, "is_tool_result_overflowing_threshold", None)
+    if "tuple" not in str(getattr(counting, "__annotations__", {}).get("return")):
+        own.pop("is_tool_result_overflowing_threshold", None)  # another version answers in another shape
     for name in _USAGE:
         if hasattr(base, name):
             own[name] = _watched(base, name)

@@ -11,7 +11,7 @@ from cacheprefix_crewai._events import announce
 from cacheprefix_crewai._frame import Frame, unmarked
 from cacheprefix_crewai._history import Execution, condensed, limits
 from cacheprefix_crewai._tools import Offer, foreign_call, name_of, offer, rules_for, with_choice
-from cacheprefix_crewai._volatile import volatile_text, with_volatile
+from cacheprefix_crewai._volatile import VolatileRole, volatile_text, with_volatile
 
 if TYPE_CHECKING:
     from cacheprefix import Conversation
@@ -165,8 +165,11 @@ class Sending:
         sent = self.turn.body
         if sent is params and not self.volatile:
             return params
-        done = for_litellm(dict(sent)) if api == "openai-chat" and is_claude(self.llm) else dict(sent)
-        return with_volatile(done, api, self.volatile, self.binding.options.volatile_role)
+        claude = api == "openai-chat" and is_claude(self.llm)
+        done = for_litellm(dict(sent)) if claude else dict(sent)
+        # LiteLLM would move a system message to the front of Anthropic's request, before all that is cached.
+        role: VolatileRole = "user" if claude else self.binding.options.volatile_role
+        return with_volatile(done, api, self.volatile, role)
 
     def _unmodified(self, api: Api, original: Callable[[Any, Any], Any]) -> Callable[[Prompt], Prompt | None]:
         def rebuilt(_: Prompt) -> Prompt | None:
