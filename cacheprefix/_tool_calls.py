@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from cacheprefix.errors import SetupError
@@ -30,6 +30,7 @@ class ToolUse:
     - ``call``: the framework's name for this very call. Made again under the same name (a retry, a node that is
       resumed) it is no repeat of the model's.
     - ``scope``: tenant or user whose results these are; the session's by default.
+    - ``form``: in what form this front door keeps results, so that no other takes them for its own.
     - ``stateful``: the framework hands the tool more than its arguments (a graph's state, a store), so that
       equal arguments do not mean equal answers. Such a tool is cached only when it is declared cacheable.
     """
@@ -43,6 +44,7 @@ class ToolUse:
     call: str = ""
     scope: str | None = None
     stateful: bool = False
+    form: str = ""
 
 
 class _Options(TypedDict):
@@ -139,6 +141,8 @@ class ToolCalls:
 
     def _asked(self, cache: ToolResultCache, use: ToolUse) -> tuple[ToolSpec, _Options]:
         spec = cache.spec(use.name, use.origin)
+        if use.form:
+            spec = replace(spec, environment={**spec.environment, "cacheprefix_form": use.form})
         scope = self._scope(cache, use.scope)
         if len(self._scopes) < 2:
             self._scopes.add(scope)

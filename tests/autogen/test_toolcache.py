@@ -197,6 +197,22 @@ async def test_a_tool_agent_of_the_core_runs_a_known_call_once(world, caplog):
     assert [(each["tool_name"], each["arguments"], each["result"]) for each in told] == [("read", READ, "a: old")] * 2
 
 
+async def test_a_tool_and_its_workbench_keep_results_of_their_own(world):
+    """One keeps what the function returned and the other texts: neither takes the other's for its own."""
+
+    def diagnostics(path: str) -> dict[str, int]:
+        world.reads.append(path)
+        return {"errors": 3}
+
+    session = Session(tool_cache=True)
+    original = FunctionTool(diagnostics, "Look.")
+    tool, bench = cached(original, session), cached(cached(StaticWorkbench([original]), session), session)
+    for _ in range(2):
+        assert await tool.run_json(READ, CancellationToken()) == {"errors": 3}
+        assert await call(bench, "diagnostics", READ) == ("{'errors': 3}", False)
+    assert world.reads == ["a", "a"]
+
+
 async def test_a_wrapped_team_shares_results_and_emits_its_events(world, provide, new_client):
     """Two agents read the same file: one runs, both see request and execution events, and unwrap gives all back."""
     steps = {name: (ToolCall("read", READ), f"{name} is done") for name in ("planner", "critic")}

@@ -41,12 +41,13 @@ class Caller:
     used: Callable[[], None] = lambda: None
     """Told of every call that goes through the cache."""
 
-    def use(self, name: str, arguments: Mapping[str, Any], origin: Origin, *, stateful: bool) -> ToolUse:
-        """The call as the cache sees it."""
+    def use(
+        self, name: str, arguments: Mapping[str, Any], origin: Origin, *, stateful: bool, form: str
+    ) -> ToolUse:
+        """The call as the cache sees it. A workbench keeps texts, a tool what its function returned."""
         self.used()
-        return ToolUse(
-            name, arguments, origin, self.conversation(), self.agent, scope=self.scope, stateful=stateful
-        )
+        said = self.conversation()
+        return ToolUse(name, arguments, origin, said, self.agent, scope=self.scope, stateful=stateful, form=form)
 
 
 def cached(
@@ -141,7 +142,8 @@ def _tool(base: Any) -> Any:
             refused = True
             return message
 
-        use = caller.use(self.name, args, _origin(self), stateful=self.state_type() is not None)
+        stateful = self.state_type() is not None
+        use = caller.use(self.name, args, _origin(self), stateful=stateful, form="autogen-tool")
         value = await caller.session.tool_calls.arun(use, run, repeated=repeated)
         if not own:
             _tell(self, args, value if refused else self.return_value_as_string(value), call_id)
@@ -180,7 +182,7 @@ class _Call:
         origin = _origin(self._bench if self._tool is None else self._tool)
         stateful = self._tool is not None and self._tool.state_type() is not None
         refused: list[str] = []
-        use = caller.use(self._name, self._arguments, origin, stateful=stateful)
+        use = caller.use(self._name, self._arguments, origin, stateful=stateful, form="autogen")
         try:
             value = await caller.session.tool_calls.arun(use, run, repeated=refused.append)
         except _NotKeptError:

@@ -169,6 +169,7 @@ def _begun(held: _Held, given: str) -> Any:
         str(getattr(held.agent, "role", "")),
         # A task that failed its guardrail begins again with an empty context.
         str(getattr(held.task, "retry_count", "")),
+        form="crewai",
     )
     attempt = held.binding.session.tool_calls.begin(use)
     if attempt is None or attempt.answered:

@@ -100,6 +100,7 @@ class CachedTools:
             f"{request.tool_call['id']}@{len(messages)}",
             scope,
             self._is_stateful(tool),
+            "langgraph",
         )
 
     def _is_stateful(self, tool: BaseTool) -> bool:
