@@ -178,10 +178,13 @@ def main(
         example = Example(options.layout, options.api, session, url, offline)
         answer = asyncio.run(_run(body, example))
     report = session.report()
+    workers = {"workers": example.foreign} if example.foreign else {}
     units = report.total.cost_units + sum(one["total"]["cost_units"] for one in example.foreign)
     if options.json:
         told = {"layout": options.layout, "api": options.api, "simulated": offline, "answer": answer}
-        print(json.dumps({**told, "cost_units": units, "report": report.as_dict(), **example.extra}, indent=1))
+        print(
+            json.dumps({**told, "cost_units": units, "report": report.as_dict(), **workers, **example.extra}, indent=1)
+        )
         return
     print(answer, "", report, sep="\n")
     for line in (f"{name}: {value}" for name, value in example.extra.items()):

@@ -8,7 +8,6 @@ import gzip
 import io
 import json
 import runpy
-import subprocess
 import sys
 from contextlib import redirect_stdout
 
@@ -18,7 +17,6 @@ NAMES = (
     "agent_team",
     "compaction",
     "deep_research",
-    "multi_process",
     "side_question",
     "task_dag",
     "text_injection",
@@ -112,6 +110,15 @@ def test_helpers_that_are_forks_read_nearly_all_of_their_input(example):
     assert _data(example("text_injection", "--layout", "shared", "--json"))["helpers_read_share"] > 0.95
 
 
+def test_workers_in_other_processes_read_what_the_parent_has_written(example):
+    """Each continues the saved conversation with the very same bytes; both layouts are the same to the parent."""
+    told = _data(example("multi_process", "--layout", "shared", "--json"))
+    for report in told["workers"]:
+        assert report["failures"] == {}
+        assert report["total"]["cached_share"] > 0.9
+    assert len(told["workers"]) == 2
+
+
 @pytest.mark.parametrize("model", ["gpt-4.1-2025-04-14", "claude-haiku-4-5-20251001"])
 def test_the_smoke_test_pads_past_the_models_minimum(example, model):
     """4,096 tokens for the one, 1,024 for the other; both requests after the first are read."""
@@ -159,19 +166,22 @@ def test_the_notebook_runs_inside_a_running_event_loop(repository, monkeypatch):
     assert all(not cell.get("outputs") for cell in book["cells"])
 
 
-def _skill(repository, script, *arguments, **variables):
-    path = repository / "skills" / "shared-prefix" / "scripts" / script
-    done = subprocess.run(
-        [sys.executable, str(path), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        cwd=repository,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(repository), **variables},
-    )
-    assert "Traceback" not in done.stderr
-    return done
+@pytest.fixture
+def skill(repository, monkeypatch, capsys):
+    """``skill(script, *arguments)`` runs a script of the skill and gives its exit code and what it printed."""
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.chdir(repository)
+
+    def run(script, *arguments):
+        path = repository / "skills" / "shared-prefix" / "scripts" / script
+        monkeypatch.setattr(sys, "argv", [script, *arguments])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(path), run_name="__main__")
+        shown = capsys.readouterr()
+        return end.value.code, shown.out, shown.err
+
+    return run
 
 
 def test_the_skill_is_described_for_agents(repository):
@@ -185,14 +195,15 @@ def test_the_skill_is_described_for_agents(repository):
     assert scripts == {name for name in ("research.py", "audit.py") if f"scripts/{name}" in text}
 
 
-def test_the_skill_researches_a_folder_offline(repository):
+def test_the_skill_researches_a_folder_offline(skill):
     """Exit code 0 and a report; without key and without --offline a line that says what to set."""
-    done = _skill(repository, "research.py", "What may never break?", "--sources", "docs", "--offline", "--json")
-    told = json.loads(done.stdout)
+    code, out, _ = skill("research.py", "What may never break?", "--sources", "docs", "--offline", "--json")
+    told = json.loads(out)
+    assert code == 0
     assert told["answer"].startswith("The documents answer")
     assert told["report"]["total"]["calls"] == 11
-    refused = _skill(repository, "research.py", "What?", "--sources", "docs")
-    assert (refused.returncode, refused.stderr) == (2, "set OPENAI_API_KEY, or try --offline\n")
+    code, _, complaint = skill("research.py", "What?", "--sources", "docs")
+    assert (code, complaint) == (2, "set OPENAI_API_KEY, or try --offline\n")
 
 
 def test_the_skill_reads_no_document_outside_its_folder(repository, monkeypatch, tmp_path):
@@ -215,7 +226,7 @@ def test_the_skill_reads_no_document_outside_its_folder(repository, monkeypatch,
     monkeypatch.delitem(sys.modules, "research")
 
 
-def test_the_skill_finds_and_audits_a_projects_logs(repository, tmp_path):
+def test_the_skill_finds_and_audits_a_projects_logs(skill, tmp_path):
     """Logs are told from other JSON by content, gzip too; without one the exit code is 2."""
     body = {"model": "gpt-4.1", "messages": [{"role": "system", "content": "rule " * 3000}]}
     body["messages"].append({"role": "user", "content": "hi"})
@@ -224,8 +235,9 @@ def test_the_skill_finds_and_audits_a_projects_logs(repository, tmp_path):
     (tmp_path / "logs").mkdir()
     with gzip.open(tmp_path / "logs" / "calls.jsonl.gz", "wt") as file:
         file.write("\n".join(json.dumps(line) for line in lines))
-    done = _skill(repository, "audit.py", str(tmp_path), "--json", "-", "--quiet")
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["totals"]["calls"] == 2
+    code, _, named = skill("audit.py", str(tmp_path), "--json", str(tmp_path / "audit.out"), "--quiet")
+    assert code == 0
+    assert named.endswith("calls.jsonl.gz\n")
+    assert json.loads((tmp_path / "audit.out").read_text("utf-8"))["totals"]["calls"] == 2
     (tmp_path / "empty").mkdir()
-    assert _skill(repository, "audit.py", str(tmp_path / "empty")).returncode == 2
+    assert skill("audit.py", str(tmp_path / "empty"))[0] == 2
