@@ -270,6 +270,7 @@ def test_outside_of_a_graph_a_node_returns_what_it_returns(chat, session, model)
     assert list(update({"messages": history()})) == ["messages"]
     nothing = forked(session, role="planner")(lambda state: print(model.invoke([PLAN, *state["messages"]]).text[:0]))
     assert nothing({"messages": history()}) is None
+    assert not any("channel" in note for note in session.report().notes)
 
 
 MODES = ["values", "updates", "messages", "custom", "checkpoints", "tasks", "debug"]
