@@ -1,7 +1,7 @@
 """Sections of message bodies already seen, so that an append-only history costs only what is new.
 
-A message's JSON bytes are the key: writing them is cheaper than hashing and splitting, and a
-message that was changed in place has other bytes, so a change is never missed.
+A message's fields are the key where all are texts, and its JSON bytes elsewhere: both are cheaper than hashing
+and splitting, and a message that was changed in place has other fields or bytes, so a change is never missed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cacheprefix.prompt._sections import Section
 
-Key = tuple[str, str, str, bytes]
+Content = bytes | tuple[tuple[str, str], ...]
+Key = tuple[str, str, str, Content]
 
 _OVERHEAD = 400
 
@@ -40,10 +41,15 @@ class Memo:
         """Store the sections of one message."""
         with self._lock:
             self._young[key] = sections
-            self._bytes += len(key[3]) + sum(len(section.data) for section in sections) + _OVERHEAD
+            self._bytes += _size(key[3]) + sum(len(section.data) for section in sections) + _OVERHEAD
             if self._bytes > self._half:
                 self._old, self._young, self._bytes = self._young, {}, 0
 
     def __len__(self) -> int:
         """Entries held."""
         return len(self._young) + len(self._old)
+
+
+def _size(content: Content) -> int:
+    """Bytes of a key, or characters where it shares its texts with the application's message."""
+    return len(content) if isinstance(content, bytes) else sum(len(text) for _, text in content)

@@ -7,7 +7,7 @@ from typing import Any
 
 from cacheprefix.errors import BodyError
 from cacheprefix.prompt._json import dumps, dumps_sorted, loads
-from cacheprefix.prompt._memo import Memo
+from cacheprefix.prompt._memo import Content, Memo
 from cacheprefix.prompt._sections import Kind, Marker, Section, Tier, section
 
 MARKER_FIELDS = ("cache_control", "prompt_cache_breakpoint")
@@ -38,7 +38,7 @@ class Reader:
         """The sections of one unit, from memory when the same bytes stood at the same place before."""
         if self._memo is None:
             return split(self, tier, path, value)
-        key = (self.api + tier, self.model, path, dumps(value, path))
+        key = (self.api + tier, self.model, path, _content(value, path))
         known = self._memo.get(key)
         if known is None:
             known = tuple(split(self, tier, path, value))
@@ -60,6 +60,13 @@ class Reader:
     ) -> Section:
         """A section whose data is the value as JSON, key order kept."""
         return self.make(tier, path, kind, head, dumps(value, path), marker)
+
+
+def _content(value: Any, path: str) -> Content:
+    """What tells whether a unit is the same: its fields where all are texts (Python keeps their hashes), else JSON."""
+    if type(value) is dict and all(type(field) is str for field in value.values()):
+        return tuple(value.items())
+    return dumps(value, path)
 
 
 def envelope(role: str, **fields: Any) -> str:

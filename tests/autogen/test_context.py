@@ -11,8 +11,9 @@ from autogen_core.models import UserMessage
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, tail_index
 
 from cacheprefix import Session, SharedPrefix
-from cacheprefix.context import RequestBudget
+from cacheprefix.context import Compaction, RequestBudget
 from cacheprefix.errors import BudgetError
+from cacheprefix.server import Reply
 from cacheprefix_autogen import PrefixClient, session_of, wrap
 
 
@@ -84,3 +85,33 @@ async def test_verdicts_are_live(provide, new_client):
     assert len(causes) == 4
     assert causes[0] == "cold_start"
     assert set(causes[1:]) == {"hit"}
+
+
+async def test_a_fork_writes_the_summary_of_what_a_compaction_removes(provide, new_client):
+    """It extends a request that was sent, its text stands in everyone's next request, and the report names it."""
+    provider = provide("openai", SummaryOr(Says()))
+    team = RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=18)
+    session = Session(compaction=Compaction(4000, summarise="fork"))
+    wrap(team, session)
+    await team.run(task=TASK)
+    sent = prompts(provider.requests)
+    asked = [i for i, prompt in enumerate(sent) if "summar" in prompt.sections[-1].text.lower()]
+    assert asked
+    first = asked[0]
+    assert max(common(sent[first], earlier) for earlier in sent[:first]) >= len(sent[first].sections) - 1
+    later = "".join(section.text for section in sent[first + 1].sections)
+    assert "The summary of a model." in later
+    assert session.failures == {}
+    assert any(call.agent.endswith("summary") for call in session.calls)
+
+
+class SummaryOr:
+    """A model that can sum up."""
+
+    def __init__(self, otherwise):
+        self._otherwise = otherwise
+
+    def __call__(self, request):
+        if "summar" in request.tail.lower():
+            return Reply("The summary of a model.")
+        return self._otherwise(request)

@@ -16,7 +16,7 @@ from cacheprefix.errors import SetupError
 from cacheprefix.session import ForkResult
 from cacheprefix_autogen._agent import Binding
 from cacheprefix_autogen._member import Member
-from cacheprefix_autogen._native import api_of, body_of
+from cacheprefix_autogen._native import api_of, body_of, sender
 from cacheprefix_autogen._patch import BINDING
 
 
@@ -54,12 +54,6 @@ async def ask(
         body.setdefault("max_tokens", native._create_args.get("max_tokens", 4096))
         if body.get("tools"):
             body["tool_choice"] = {"type": "auto"}
-    sdk = native._client
-
-    async def send(wanted: dict[str, Any]) -> Any:
-        create = sdk.messages.create if api == "anthropic" else sdk.chat.completions.create
-        return await create(**_arguments(wanted, create))
-
     async def run_tool(_: str, name: str, arguments: Mapping[str, Any]) -> str:
         return await _call_tool(agent, name, arguments)
 
@@ -67,7 +61,7 @@ async def ask(
         text,
         body=body,
         api=api,
-        send=send,
+        send=sender(native, api),
         role=role,
         policy=policy or ForkPolicy.ephemeral(),
         overrides=overrides,
@@ -93,16 +87,6 @@ def _asked(target: BaseChatAgent | BaseGroupChat) -> tuple[Any, Member]:
 
 def _bindings(binding: Binding) -> list[Binding]:
     return [binding, *(each for inner in binding.inner for each in _bindings(inner))]
-
-
-def _arguments(body: Mapping[str, Any], create: Any) -> dict[str, Any]:
-    """A body as the SDK's arguments; fields its version does not name go beside."""
-    import inspect  # noqa: PLC0415 - once a fork, not at import
-
-    known = inspect.signature(create).parameters
-    named = {name: value for name, value in body.items() if name in known}
-    rest = {name: value for name, value in body.items() if name not in known}
-    return {**named, "extra_body": rest} if rest else named
 
 
 async def _call_tool(agent: Any, name: str, arguments: Mapping[str, Any]) -> str:

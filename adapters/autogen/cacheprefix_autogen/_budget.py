@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from autogen_core.models import (
@@ -23,15 +24,21 @@ from cacheprefix.context import (
     Insert,
     MessageView,
     ReplaceResult,
+    SummaryRequest,
     make_call,
     make_message,
     make_result,
 )
+from cacheprefix.errors import BudgetError
 from cacheprefix_autogen._canonical import SENDER, Shorten
 from cacheprefix_autogen._seen import Seen
 
 if TYPE_CHECKING:
     from cacheprefix_autogen._transcript import Transcript
+
+
+Ask = Callable[[SummaryRequest], Awaitable[str]]
+"""Asks a model for a summary."""
 
 
 def shortener(session: Session, transcript: Transcript) -> Shorten:
@@ -63,14 +70,7 @@ def condensed(
     """
     if not session.decides(conversation):
         return list(messages), first_own
-    remembered = Seen() if seen is None else seen
-
-    def count(text: str) -> int:
-        return session.count(text, model)
-
-    tools = session.prefix.tools
-    static = count(session.prefix.text) + sum(count(tool.schema.decode()) for tool in tools)
-    views = [remembered.of(message, lambda message: view_of(message, count)) for message in messages]
+    views, static = _views(session, messages, model, Seen() if seen is None else seen)
     decisions = session.condense(conversation, views, model, static_tokens=static)
     if not decisions:
         return list(messages), first_own
@@ -86,6 +86,33 @@ def condensed(
         if index < len(messages):
             out += _decided(messages[index], [d for d in by_index[index] if not isinstance(d, Insert)])
     return out, own
+
+
+async def summarised(
+    session: Session,
+    conversation: Conversation,
+    messages: Sequence[LLMMessage],
+    model: str,
+    seen: Seen[MessageView],
+    ask: Ask,
+) -> None:
+    """Where a compaction is due, let a fork write its summary; ``condensed`` carries out what is recorded here."""
+    made = session.attempt("views", lambda: _views(session, messages, model, seen), None)
+    if made is not None:
+        with suppress(BudgetError):  # raised again where the request is laid out
+            await session.acondense(conversation, made[0], model, static_tokens=made[1], ask=ask)
+
+
+def _views(
+    session: Session, messages: Sequence[LLMMessage], model: str, seen: Seen[MessageView]
+) -> tuple[list[MessageView], int]:
+    """Views of the messages, and the tokens of what stands before them."""
+
+    def count(text: str) -> int:
+        return session.count(text, model)
+
+    static = count(session.prefix.text) + sum(count(tool.schema.decode()) for tool in session.prefix.tools)
+    return [seen.of(message, lambda message: view_of(message, count)) for message in messages], static
 
 
 def _decided(message: LLMMessage, decisions: Sequence[Decision]) -> list[LLMMessage]:

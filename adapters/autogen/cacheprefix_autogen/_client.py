@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from autogen_core import CancellationToken, Component, ComponentModel
@@ -19,7 +20,7 @@ from cacheprefix.prefix import ForkPolicy
 from cacheprefix.prompt import Api, Prompt
 from cacheprefix_autogen._layout import Layout, Request, after_refusal, refusal
 from cacheprefix_autogen._member import Member
-from cacheprefix_autogen._native import Forms, body_of
+from cacheprefix_autogen._native import Forms, body_of, sender
 from cacheprefix_autogen._settings import PrefixSettings, session_of_settings, settings_of
 from cacheprefix_autogen._tap import SENDING, Sending, tap
 
@@ -74,6 +75,8 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         self.last_usage: CachedUsage | None = None
         self._added = RequestUsage(0, 0)
         self._forms = Forms()
+        self._last: tuple[Api, Mapping[str, Any]] | None = None
+        """The newest request that was answered, unmarked; a fork of it reads what it wrote."""
 
     async def create(
         self,
@@ -87,6 +90,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
     ) -> CreateResult:
         """One answer. See the wrapped client for arguments and errors."""
         given = Request(messages, list(tools), tool_choice, json_output, extra_create_args)
+        await self._summarise(given)
         layout, tries = self._layout(given), 0
         while True:
             result = await self._create(given, layout, cancellation_token)
@@ -122,6 +126,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
     ) -> AsyncGenerator[str | CreateResult, None]:
         """One answer in pieces; the last is the whole result. ``more`` is passed on."""
         given = Request(messages, list(tools), tool_choice, json_output, extra_create_args)
+        await self._summarise(given)
         layout, tries = self._layout(given), 0
         while True:
             sending = self._sending(given, layout)
@@ -141,6 +146,20 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             if layout is None or again is None:
                 return
             layout, tries = after_refusal(layout, again, tries), tries + 1
+
+    async def _summarise(self, given: Request) -> None:
+        """Before the layout, which does not wait: the summary that a compaction wants of a model."""
+        session, last = self.session, self._last
+        rules = session.compaction
+        if rules is None or rules.summarise != "fork" or last is None or session.mode == "observe":
+            return
+        ask = session.asummary_by_fork(
+            body=last[1], api=last[0], send=sender(self._innermost(), last[0]), conversation=self.member.conversation
+        )
+        try:
+            await self.member.summarise(self.client, given, ask)
+        except Exception as error:
+            session.attempt("summary", partial(_raise, error), None)
 
     def _layout(self, given: Request) -> Layout | None:
         session = self.session
@@ -201,6 +220,8 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
     def _accounted(self, result: CreateResult, sending: Sending) -> CreateResult:
         if sending.turn is not None and sending.usage is None:
             sending.turn.finish(None)
+        if sending.sent is not None:
+            self._last = (sending.api, sending.sent)
         usage = sending.usage
         if self.session.mode == "observe" or usage is None or usage.input_tokens is None or result.cached:
             return result
@@ -309,6 +330,10 @@ async def _within(sending: Sending, stream: AsyncGenerator[Any, None]) -> AsyncG
         finally:
             SENDING.reset(token)
         yield piece
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _sum(first: RequestUsage, second: RequestUsage) -> RequestUsage:

@@ -19,7 +19,7 @@ from autogen_core.models import (
 
 from cacheprefix import Conversation, Session
 from cacheprefix.context import MessageView
-from cacheprefix_autogen._budget import condensed
+from cacheprefix_autogen._budget import Ask, condensed, summarised
 from cacheprefix_autogen._canonical import SENDER, from_history, lead, split_history
 from cacheprefix_autogen._context import CURRENT, ForkContext
 from cacheprefix_autogen._layout import (
@@ -121,6 +121,14 @@ class Member:
         if self.view is not None:
             self.view.clear()
 
+    async def summarise(self, client: Any, given: Request, ask: Ask) -> None:
+        """Let a fork of the newest request write the summary of a compaction that is due with this one."""
+        _, rest = lead(given.messages)
+        found = (rest, 0) if self.alone or self.bounded or self.broken else self._history(rest)
+        if found is not None:
+            model = model_of(client)
+            await summarised(self.session, self._decisions(), found[0], model, self._views(model), ask)
+
     def layout(self, client: Any, given: Request) -> Layout | None:
         """The layout of a request; None to send it as it came."""
         if given.tools:
@@ -160,21 +168,27 @@ class Member:
         return layout if enough else None
 
     def _split(self, rest: Sequence[LLMMessage], model: str) -> tuple[list[UserMessage], list[LLMMessage]] | None:
-        session, conversation = self.session, self._decisions()
+        found = self._history(rest)
+        if found is None:
+            return None
+        done, own = condensed(
+            self.session, self._decisions(), found[0], model, first_own=found[1], seen=self._views(model)
+        )
         if self.view is None:
-            start = split_history(rest)
-            done, start = condensed(session, conversation, rest, model, first_own=start, seen=self._views(model))
-            return list(from_history(done[:start])), done[start:]
+            return list(from_history(done[:own])), done[own:]
+        return [message for message in done[:own] if isinstance(message, UserMessage)], done[own:]
+
+    def _history(self, rest: Sequence[LLMMessage]) -> tuple[Sequence[LLMMessage], int] | None:
+        """The conversation and the turn's own messages behind it, and where those begin."""
+        if self.view is None:
+            return rest, split_history(rest)
         if self.start is None or self.start > len(rest):
             return None
         local = list(rest[self.start :])
         if self.tool_memory == "private":
             local = [*_tool_traffic(rest[: self.start]), *local]
         forms = self.view.forms()
-        done, own = condensed(
-            session, conversation, [*forms, *local], model, first_own=len(forms), seen=self._views(model)
-        )
-        return [message for message in done[:own] if isinstance(message, UserMessage)], done[own:]
+        return [*forms, *local], len(forms)
 
     def _views(self, model: str) -> Seen[MessageView]:
         """Views are in tokens, so another model has its own."""

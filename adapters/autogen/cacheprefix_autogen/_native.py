@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from autogen_core.models import (
@@ -198,3 +198,24 @@ def _plain(
     if isinstance(json_output, type):
         body["response_format"] = _schema(json_output)
     return body
+
+
+def sender(native: Any, api: Api) -> Callable[[dict[str, Any]], Awaitable[Any]]:
+    """Sends a body through the SDK under one of AutoGen's own clients."""
+    sdk = native._client
+
+    async def send(wanted: dict[str, Any]) -> Any:
+        create = sdk.messages.create if api == "anthropic" else sdk.chat.completions.create
+        return await create(**_arguments(wanted, create))
+
+    return send
+
+
+def _arguments(body: Mapping[str, Any], create: Any) -> dict[str, Any]:
+    """A body as the SDK's arguments; fields its version does not name go beside."""
+    import inspect  # noqa: PLC0415 - once a fork, not at import
+
+    known = inspect.signature(create).parameters
+    named = {name: value for name, value in body.items() if name in known}
+    rest = {name: value for name, value in body.items() if name not in known}
+    return {**named, "extra_body": rest} if rest else named

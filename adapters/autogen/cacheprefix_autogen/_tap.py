@@ -44,6 +44,8 @@ class Sending:
     turn: Turn | None = None
     api: Api = "openai-chat"
     usage: Usage | None = None
+    sent: Mapping[str, Any] | None = None
+    """The body before it was marked."""
     reports: list[Any] = field(default_factory=list)
 
     async def open(self, api: Api, body: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -56,6 +58,7 @@ class Sending:
         headers = options.get("headers") or {}
         self.api = api
         changed = self._settled(api, full) if self.rewrite else full
+        self.sent = changed
         forked = self.shared_messages is not None
         leave = await self.session.aqueue(changed, api, boundary=self._boundary) if forked else None
         self.turn = self.session.begin(
