@@ -25,7 +25,7 @@ class ToolUse:
     """One tool call, as a framework sees it.
 
     - ``conversation``, ``agent`` and ``turn``: whose identical calls are counted together. A new ``turn`` begins
-      with every message of the user; it may be empty where :meth:`ToolCalls.new_turn` is called instead. Without
+      with every message of the user; it may be empty where ``ToolCalls.new_turn`` is called instead. Without
       a ``conversation`` nothing is counted.
     - ``call``: the framework's name for this very call. Made again under the same name (a retry, a node that is
       resumed) it is no repeat of the model's.

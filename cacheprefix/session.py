@@ -129,7 +129,7 @@ class Session:
     ) -> Session:
         """A session with the options of ``cacheprefix.toml``, ``[tool.cacheprefix]`` and ``CACHEPREFIX_*`` variables.
 
-        ``options`` win over them. ``path`` names the file, else the nearest one counts (see :mod:`cacheprefix.config`).
+        ``options`` win over them. ``path`` names the file, else the nearest one counts (see ``cacheprefix.config``).
         Raises ``ConfigError`` with file and line.
         """
         from cacheprefix.config import load  # noqa: PLC0415 - a session made without it needs no TOML

@@ -31,7 +31,7 @@ Cause = Literal[
     "provider_miss",
     "unreported",
 ]
-"""One of these explains every call; :data:`FIXES` says what to do about it."""
+"""One of these explains every call; ``FIXES`` says what to do about it."""
 
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 

@@ -69,7 +69,7 @@ def cost_units(usage: Usage, profile: Profile) -> float:
 
 
 def money(usage: Usage, model: str, profile: Profile) -> float | None:
-    """The input's price in USD; ``None`` if nobody knows the model's. See :func:`priced`."""
+    """The input's price in USD; ``None`` if nobody knows the model's. See ``priced``."""
     found = priced(usage, model, profile)
     return None if found is None else found.usd
 
@@ -79,7 +79,7 @@ def priced(usage: Usage, model: str, profile: Profile) -> Money | None:
 
     From genai-prices where the extra ``prices`` is installed and knows the model at this provider with a
     price for cached tokens, its long-context tiers included; else the shipped input price times
-    :func:`cost_units`. Prices are floats: providers bill in fractions far above a float's error. For a sum
+    ``cost_units``. Prices are floats: providers bill in fractions far above a float's error. For a sum
     of calls the average call picks the tier, so add up calls one by one where tiers matter.
     """
     if usage.input_tokens is None:

@@ -65,7 +65,7 @@ def load_rows(path: Path, known: Mapping[str, Row]) -> tuple[Row, ...]:
 
 
 def parse_rows(data: Mapping[str, Any], file: str, known: Mapping[str, Row]) -> tuple[Row, ...]:
-    """The rows of an already parsed file; see :func:`load_rows`."""
+    """The rows of an already parsed file; see ``load_rows``."""
     top = Where(file, "top level")
     for key in data:
         if key not in {"version", "source", "profile"}:

@@ -64,7 +64,7 @@ class Ttl:
 class Profile:
     """The cache rules in force for one provider and model family.
 
-    Every field's value has an :class:`Evidence`: ask :meth:`evidence_for`. Prices are multiples of one
+    Every field's value has an ``Evidence``: ask ``evidence_for``. Prices are multiples of one
     uncached input token.
     """
 
@@ -74,7 +74,7 @@ class Profile:
     """Glob patterns over bare, lower-case model names (provider prefix and date removed)."""
 
     apis: tuple[str, ...] = ()
-    """Wire forms this row speaks, as in :data:`cacheprefix.prompt.Api`."""
+    """Wire forms this row speaks, as in ``cacheprefix.prompt.Api``."""
 
     found_by: Literal["model", "provider", "name"] = "model"
     """What leads here: the model's name alone; only with its provider (Azure, vLLM); only this row's own name

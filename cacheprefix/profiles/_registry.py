@@ -49,7 +49,7 @@ class Registry:
         return Registry(self._rows)
 
     def with_profiles(self, profiles: Iterable[Profile]) -> Registry:
-        """A copy with these rows registered. Raises ProfileError as :meth:`register` does."""
+        """A copy with these rows registered. Raises ProfileError as ``register`` does."""
         changed = self.copy()
         for profile in profiles:
             changed.register(profile)
@@ -185,7 +185,7 @@ def default_registry() -> Registry:
 def profile_for(
     model: str, provider: str | None = None, api: str | None = None, base_url: str | None = None
 ) -> Profile:
-    """:meth:`Registry.profile_for` of the rows that ship with cacheprefix."""
+    """``Registry.profile_for`` of the rows that ship with cacheprefix."""
     return default_registry().profile_for(model, provider, api, base_url)
 
 

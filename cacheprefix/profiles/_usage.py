@@ -102,7 +102,7 @@ class Usage:
         return self if other == 0 else NotImplemented
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; :func:`usage_from_dict` reads them back."""
+        """Plain values for JSON; ``usage_from_dict`` reads them back."""
         plain = {spec.name: getattr(self, spec.name) for spec in fields(self)}
         plain["cache_write"] = None if self.cache_write is None else dict(self.cache_write)
         plain["partial"], plain["problems"] = sorted(self.partial), list(self.problems)
@@ -110,7 +110,7 @@ class Usage:
 
 
 def usage_from_dict(plain: Mapping[str, Any]) -> Usage:
-    """The usage that :meth:`Usage.as_dict` wrote. Raises TypeError for anything else."""
+    """The usage that ``Usage.as_dict`` wrote. Raises TypeError for anything else."""
     values = dict(plain)
     values["partial"] = frozenset(values.get("partial", ()))
     values["problems"] = tuple(values.get("problems", ()))

@@ -35,7 +35,7 @@ class SimulatedProvider:
     ...     client = anthropic.Anthropic(base_url=provider.anthropic_base_url, api_key="any")
 
     ``rules`` is the name of a profile row (``exact``, ``openai``, ``openai-5.6``, ``anthropic`` …), a
-    :class:`Profile`, or ``auto`` for the rules of each request's model. Other parameters:
+    ``Profile``, or ``auto`` for the rules of each request's model. Other parameters:
 
     - ``script`` decides the answers (default: ``Echo``), ``latency`` their pace (default: none is slept).
     - ``clock`` gives seconds; a test of lifetimes passes its own.

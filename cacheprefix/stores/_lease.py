@@ -43,11 +43,11 @@ class Lease:
         return self.store.release(self.key, self.owner)
 
     async def arenew(self) -> bool:
-        """Async form of :meth:`renew`."""
+        """Async form of ``renew``."""
         return bool(await Do(self.store, self.renew).later())
 
     async def arelease(self) -> bool:
-        """Async form of :meth:`release`."""
+        """Async form of ``release``."""
         return bool(await Do(self.store, self.release).later())
 
 
@@ -95,7 +95,7 @@ async def aelect(
     patience: float | None = None,
     clock: Callable[[], float] = steady,
 ) -> Turn[T]:
-    """Async form of :func:`elect`; ``look`` stays a plain function and may block as the store does."""
+    """Async form of ``elect``; ``look`` stays a plain function and may block as the store does."""
     return await adrive(contend(store, key, look, lease=lease, patience=patience, clock=clock))
 
 
@@ -109,7 +109,7 @@ def contend(
     owner: str | None = None,
     clock: Callable[[], float] = steady,
 ) -> Generator[Effect, Any, Turn[T]]:
-    """Return the flow behind :func:`elect`, to be part of a longer one.
+    """Return the flow behind ``elect``, to be part of a longer one.
 
     ``owner`` names who leads, for callers of whom at most one at a time contends for a key.
     """

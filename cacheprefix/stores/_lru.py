@@ -48,7 +48,7 @@ class Lru(Generic[V]):
 
     @property
     def bytes(self) -> int:
-        """The bytes of all entries, as given to :meth:`put`."""
+        """The bytes of all entries, as given to ``put``."""
         return self._bytes
 
     def get(self, key: str) -> V | None:

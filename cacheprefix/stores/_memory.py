@@ -46,51 +46,51 @@ class MemoryStore:
         return f"MemoryStore({len(self._entries)} entries, {self._entries.bytes} bytes)"
 
     def get(self, key: str) -> bytes | None:
-        """See :meth:`Store.get`."""
+        """See ``Store.get``."""
         with self._lock:
             return self._entries.get(key)
 
     def read(self, key: str, names: Sequence[str]) -> tuple[bytes | None, bytes]:
-        """See :meth:`Store.read`."""
+        """See ``Store.read``."""
         with self._lock:
             return self._entries.get(key), self._joined(names)
 
     def set(self, key: str, value: bytes, ttl: float | None = None) -> None:
-        """See :meth:`Store.set`."""
+        """See ``Store.set``."""
         with self._lock:
             self._entries.put(key, value, len(value), ttl)
 
     def delete(self, key: str) -> bool:
-        """See :meth:`Store.delete`."""
+        """See ``Store.delete``."""
         with self._lock:
             return self._entries.pop(key) is not None
 
     def generations(self, names: Sequence[str]) -> bytes:
-        """See :meth:`Store.generations`."""
+        """See ``Store.generations``."""
         with self._lock:
             return self._joined(names)
 
     def bump(self, names: Sequence[str]) -> None:
-        """See :meth:`Store.bump`."""
+        """See ``Store.bump``."""
         with self._lock:
             for name in names:
                 self._fresh(name)
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """See :meth:`Store.sizes`."""
+        """See ``Store.sizes``."""
         with self._lock:
             self._entries.sweep()
             return dict(self._entries.sizes(prefix))
 
     def clear(self, prefix: str = "") -> int:
-        """See :meth:`Store.clear`."""
+        """See ``Store.clear``."""
         with self._lock:
             for name in [name for name in self._generations if name.startswith(prefix)]:
                 del self._generations[name]
             return self._entries.clear(prefix)
 
     def acquire(self, key: str, owner: str, ttl: float) -> bool:
-        """See :meth:`Store.acquire`."""
+        """See ``Store.acquire``."""
         with self._lock:
             now = self._clock()
             held = self._leases.get(key)
@@ -102,7 +102,7 @@ class MemoryStore:
             return True
 
     def renew(self, key: str, owner: str, ttl: float) -> bool:
-        """See :meth:`Store.renew`."""
+        """See ``Store.renew``."""
         with self._lock:
             now = self._clock()
             held = self._leases.get(key)
@@ -112,7 +112,7 @@ class MemoryStore:
             return True
 
     def release(self, key: str, owner: str) -> bool:
-        """See :meth:`Store.release`."""
+        """See ``Store.release``."""
         with self._lock:
             held = self._leases.get(key)
             if held is None or held[0] != owner:
@@ -121,7 +121,7 @@ class MemoryStore:
             return True
 
     def listen(self, listener: Listener) -> None:
-        """See :meth:`Store.listen`."""
+        """See ``Store.listen``."""
         self._listeners.append(listener)
 
     def close(self) -> None:

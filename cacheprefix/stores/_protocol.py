@@ -20,7 +20,7 @@ Listener: TypeAlias = Callable[[str, Departure], None]
 class Store(Protocol):
     """Bytes by key. Safe for any number of threads, and for several processes when ``shared``.
 
-    Every method may raise :class:`~cacheprefix.errors.StoreError`, quickly: callers fail open
+    Every method may raise ``StoreError``, quickly: callers fail open
     and must not wait for a dead server. Times to live are seconds; ``None`` never expires, and
     zero or less is expired at once.
     """
@@ -100,52 +100,52 @@ class Store(Protocol):
 
 
 class AsyncStore(Protocol):
-    """The same operations as coroutines; :func:`as_async` makes one of any :class:`Store`."""
+    """The same operations as coroutines; ``as_async`` makes one of any ``Store``."""
 
     async def get(self, key: str) -> bytes | None:
-        """See :meth:`Store.get`."""
+        """See ``Store.get``."""
         ...
 
     async def read(self, key: str, names: Sequence[str]) -> tuple[bytes | None, bytes]:
-        """See :meth:`Store.read`."""
+        """See ``Store.read``."""
         ...
 
     async def set(self, key: str, value: bytes, ttl: float | None = None) -> None:
-        """See :meth:`Store.set`."""
+        """See ``Store.set``."""
         ...
 
     async def delete(self, key: str) -> bool:
-        """See :meth:`Store.delete`."""
+        """See ``Store.delete``."""
         ...
 
     async def generations(self, names: Sequence[str]) -> bytes:
-        """See :meth:`Store.generations`."""
+        """See ``Store.generations``."""
         ...
 
     async def bump(self, names: Sequence[str]) -> None:
-        """See :meth:`Store.bump`."""
+        """See ``Store.bump``."""
         ...
 
     async def sizes(self, prefix: str = "") -> dict[str, int]:
-        """See :meth:`Store.sizes`."""
+        """See ``Store.sizes``."""
         ...
 
     async def clear(self, prefix: str = "") -> int:
-        """See :meth:`Store.clear`."""
+        """See ``Store.clear``."""
         ...
 
     async def acquire(self, key: str, owner: str, ttl: float) -> bool:
-        """See :meth:`Store.acquire`."""
+        """See ``Store.acquire``."""
         ...
 
     async def renew(self, key: str, owner: str, ttl: float) -> bool:
-        """See :meth:`Store.renew`."""
+        """See ``Store.renew``."""
         ...
 
     async def release(self, key: str, owner: str) -> bool:
-        """See :meth:`Store.release`."""
+        """See ``Store.release``."""
         ...
 
     async def close(self) -> None:
-        """See :meth:`Store.close`."""
+        """See ``Store.close``."""
         ...

@@ -98,17 +98,17 @@ class RedisStore:
         return f"RedisStore({self._where!r})"
 
     def get(self, key: str) -> bytes | None:
-        """See :meth:`Store.get`."""
+        """See ``Store.get``."""
         # MGET and not GET: a key of another type reads as absent rather than as an error.
         return _bytes(self._ask(lambda: self._client.mget([f"{key}:v"]))[0])
 
     def read(self, key: str, names: Sequence[str]) -> tuple[bytes | None, bytes]:
-        """See :meth:`Store.read`."""
+        """See ``Store.read``."""
         value, *found = self._ask(lambda: self._client.mget([f"{key}:v", *(f"{n}:g" for n in names)]))
         return _bytes(value), self._tokens(names, found)
 
     def set(self, key: str, value: bytes, ttl: float | None = None) -> None:
-        """See :meth:`Store.set`."""
+        """See ``Store.set``."""
         if ttl is not None and ttl <= 0:
             self.delete(key)
             return
@@ -116,17 +116,17 @@ class RedisStore:
         self._ask(lambda: self._client.set(f"{key}:v", value, px=px))
 
     def delete(self, key: str) -> bool:
-        """See :meth:`Store.delete`."""
+        """See ``Store.delete``."""
         return bool(self._ask(lambda: self._client.unlink(f"{key}:v")))
 
     def generations(self, names: Sequence[str]) -> bytes:
-        """See :meth:`Store.generations`."""
+        """See ``Store.generations``."""
         if not names:
             return self._suffix()
         return self._tokens(names, self._ask(lambda: self._client.mget([f"{n}:g" for n in names])))
 
     def bump(self, names: Sequence[str]) -> None:
-        """See :meth:`Store.bump`."""
+        """See ``Store.bump``."""
 
         def work() -> Any:
             with self._client.pipeline(transaction=True) as pipe:
@@ -137,7 +137,7 @@ class RedisStore:
         self._ask(work)
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """See :meth:`Store.sizes`. Walks the server's whole key space in small steps."""
+        """See ``Store.sizes``. Walks the server's whole key space in small steps."""
         sizes: dict[str, int] = {}
         for keys in self._scan(prefix):
             values = [key for key in keys if key.endswith(b":v")]
@@ -151,7 +151,7 @@ class RedisStore:
         return sizes
 
     def clear(self, prefix: str = "") -> int:
-        """See :meth:`Store.clear`. Walks the server's whole key space in small steps.
+        """See ``Store.clear``. Walks the server's whole key space in small steps.
 
         Keys of other applications end differently and stay.
         """
@@ -167,15 +167,15 @@ class RedisStore:
         return gone
 
     def acquire(self, key: str, owner: str, ttl: float) -> bool:
-        """See :meth:`Store.acquire`."""
+        """See ``Store.acquire``."""
         return bool(self._ask(lambda: self._acquire(keys=[f"{key}:l"], args=[owner, _ms(ttl)])))
 
     def renew(self, key: str, owner: str, ttl: float) -> bool:
-        """See :meth:`Store.renew`."""
+        """See ``Store.renew``."""
         return bool(self._ask(lambda: self._renew(keys=[f"{key}:l"], args=[owner, _ms(ttl)])))
 
     def release(self, key: str, owner: str) -> bool:
-        """See :meth:`Store.release`."""
+        """See ``Store.release``."""
         return bool(self._ask(lambda: self._release(keys=[f"{key}:l"], args=[owner])))
 
     def listen(self, listener: Listener) -> None:

@@ -31,10 +31,10 @@ class Slice:
 
 
 class ResultStore:
-    """Texts by content, in any :class:`~cacheprefix.stores.Store`.
+    """Texts by content, in any ``Store``.
 
     ``ttl`` is in seconds; None keeps a text until the store needs the room. Methods raise
-    :class:`~cacheprefix.errors.StoreError` when the store fails, and then nothing was kept: a
+    ``StoreError`` when the store fails, and then nothing was kept: a
     caller must not replace a result by a reference that cannot be read back.
     """
 
@@ -67,13 +67,13 @@ class ResultStore:
         return self._store.clear(prefix)
 
     async def aput(self, text: str, *, scope: str = "") -> str:
-        """Async form of :meth:`put`."""
+        """Async form of ``put``."""
         ref, data = _encode(text)
         await self._async.set(self._key(ref, scope), data, self._ttl)
         return ref
 
     async def aget(self, ref: str, offset: int = 0, limit: int | None = None, *, scope: str = "") -> Slice | None:
-        """Async form of :meth:`get`."""
+        """Async form of ``get``."""
         return _cut(ref, await self._async.get(self._key(ref, scope)), offset, limit)
 
     def _key(self, ref: str, scope: str) -> str:

@@ -109,16 +109,16 @@ class SqliteStore:
             self.close()
 
     def get(self, key: str) -> bytes | None:
-        """See :meth:`Store.get`."""
+        """See ``Store.get``."""
         return self._live(key, self._query(_read_sql(0), (key,))[0])
 
     def read(self, key: str, names: Sequence[str]) -> tuple[bytes | None, bytes]:
-        """See :meth:`Store.read`."""
+        """See ``Store.read``."""
         row = self._query(_read_sql(len(names)), (*names, key))[0]
         return self._live(key, row), self._tokens(names, row)
 
     def set(self, key: str, value: bytes, ttl: float | None = None) -> None:
-        """See :meth:`Store.set`."""
+        """See ``Store.set``."""
         if (ttl is not None and ttl <= 0) or (self.max_bytes is not None and len(value) > self.max_bytes):
             self.delete(key)
             return
@@ -148,25 +148,25 @@ class SqliteStore:
         self._report(gone)
 
     def delete(self, key: str) -> bool:
-        """See :meth:`Store.delete`."""
+        """See ``Store.delete``."""
         return self._write(lambda c: c.execute("DELETE FROM entries WHERE key = ?", (key,)).rowcount > 0)
 
     def generations(self, names: Sequence[str]) -> bytes:
-        """See :meth:`Store.generations`."""
+        """See ``Store.generations``."""
         return self._tokens(names, self._query(_read_sql(len(names)), (*names, ""))[0])
 
     def bump(self, names: Sequence[str]) -> None:
-        """See :meth:`Store.bump`."""
+        """See ``Store.bump``."""
         rows = [(name, os.urandom(8)) for name in names]
         self._write(lambda c: c.executemany("INSERT OR REPLACE INTO generations VALUES (?, ?)", rows))
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """See :meth:`Store.sizes`."""
+        """See ``Store.sizes``."""
         sql = f"SELECT key, size FROM entries WHERE key >= :low AND key < :high AND ({_DEAD}) IS NOT TRUE"  # noqa: S608 - constants only
         return dict(self._query(sql, self._times() | _range(prefix)))
 
     def clear(self, prefix: str = "") -> int:
-        """See :meth:`Store.clear`."""
+        """See ``Store.clear``."""
 
         def work(connection: sqlite3.Connection) -> int:
             span = _range(prefix)
@@ -176,7 +176,7 @@ class SqliteStore:
         return self._write(work)
 
     def acquire(self, key: str, owner: str, ttl: float) -> bool:
-        """See :meth:`Store.acquire`."""
+        """See ``Store.acquire``."""
         taken = f"SELECT 1 FROM leases WHERE key = :key AND owner <> :owner AND ({_DEAD}) IS NOT TRUE"  # noqa: S608 - constants only
         asked = self._times() | {"key": key, "owner": owner}
         # Waiters ask often: a look that needs no write lock first.
@@ -193,7 +193,7 @@ class SqliteStore:
         return self._write(work)
 
     def renew(self, key: str, owner: str, ttl: float) -> bool:
-        """See :meth:`Store.renew`."""
+        """See ``Store.renew``."""
         sql = f"""UPDATE leases SET boot = :b, until = :u, wall_since = :ws, wall_until = :wu
             WHERE key = :key AND owner = :owner AND ({_DEAD}) IS NOT TRUE"""  # noqa: S608 - constants only
         values = self._times() | {"key": key, "owner": owner}
@@ -201,12 +201,12 @@ class SqliteStore:
         return self._write(lambda c: c.execute(sql, values).rowcount > 0)
 
     def release(self, key: str, owner: str) -> bool:
-        """See :meth:`Store.release`."""
+        """See ``Store.release``."""
         sql = "DELETE FROM leases WHERE key = ? AND owner = ?"
         return self._write(lambda c: c.execute(sql, (key, owner)).rowcount > 0)
 
     def listen(self, listener: Listener) -> None:
-        """See :meth:`Store.listen`."""
+        """See ``Store.listen``."""
         self._listeners.append(listener)
 
     def close(self) -> None:

@@ -79,7 +79,7 @@ def assert_prefix_stable(calls: Any, *, volatile: bool = True, provider: str | N
     """Assert that all calls of a model begin with the same tools, system text and cache-relevant settings.
 
     With ``volatile`` it also fails for what will change by itself between two runs: times, identifiers, counters,
-    addresses and random values in tools or system text. ``calls`` as in :func:`assert_shared_prefix`.
+    addresses and random values in tools or system text. ``calls`` as in ``assert_shared_prefix``.
     """
     first: dict[tuple[str, str], tuple[int, Prompt]] = {}
     lines: list[str] = []

@@ -115,7 +115,7 @@ class PrefixRecorder:
     def serve(self, rules: str | Profile = "auto", script: Script | None = None, **options: Any) -> SimulatedProvider:
         """Start a simulated provider, record there, and let the SDKs find it by their environment variables.
 
-        ``rules``, ``script`` and ``options`` are those of :class:`~cacheprefix.testing.SimulatedProvider`. Needs
+        ``rules``, ``script`` and ``options`` are those of ``SimulatedProvider``. Needs
         the extra ``server``. Raises ``SetupError`` when the recorder serves already.
         """
         if self._provider is not None:

@@ -66,7 +66,7 @@ class PrefixSnapshot:
         return self.folder / (re.sub(r"[^\w.-]+", "-", "--".join(parts)).strip("-") + ".json")
 
     def __call__(self, what: Any, *, name: str = "", model: str = "", provider: str | None = None) -> None:
-        """Compare the prefix of ``what`` (see :func:`frozen_prefix`) with the snapshot.
+        """Compare the prefix of ``what`` (see ``frozen_prefix``) with the snapshot.
 
         ``model`` and ``provider`` say whose prices count. Raises ``AssertionError`` with the path of the first
         difference, the diff, and the money per thousand calls.

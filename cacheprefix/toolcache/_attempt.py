@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Attempt:
-    """One call in two halves; see :meth:`ToolResultCache.begin`.
+    """One call in two halves; see ``ToolResultCache.begin``.
 
     An attempt that is dropped without an end counts as failed, and those who wait for it go on.
     """

@@ -30,7 +30,7 @@ _MAX_CONVERSATIONS = 4_096
 class ToolResultCache:
     """Runs a tool once for identical calls, and again after anything it may depend on was written.
 
-    Only tools declared pure (:class:`ToolSpec`) or allowed by pattern are cached. Errors are
+    Only tools declared pure (``ToolSpec``) or allowed by pattern are cached. Errors are
     never kept. Results come back as copies. Whatever fails in the cache or its store, the tool
     runs and its own result or exception reaches the caller; no call waits for another one, or
     for another process, longer than ``lease`` seconds.
@@ -52,12 +52,12 @@ class ToolResultCache:
       anything. False trades safety for hits.
     - ``cacheable``: asked per call, answers True, False or None (no opinion); deny patterns and
       declared writes win over it.
-    - ``environment``: as in :class:`ToolSpec`, for all tools; ``resolve`` makes a path
+    - ``environment``: as in ``ToolSpec``, for all tools; ``resolve`` makes a path
       canonical (``os.path.realpath`` where symbolic links matter).
-    - ``tools``: declarations that :meth:`spec` finds by name and origin; front doors of frameworks,
+    - ``tools``: declarations that ``spec`` finds by name and origin; front doors of frameworks,
       which know a tool's name only, ask it.
     - ``repeats``: threshold of the repeat detection, 0 for none.
-    - ``observe``: called with a :class:`ToolCall` after every call; see also :meth:`subscribe`.
+    - ``observe``: called with a ``ToolCall`` after every call; see also ``subscribe``.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class ToolResultCache:
         """Return what ``run()`` returns, from the cache where that is allowed and known.
 
         ``conversation`` switches repeat detection on and names whose calls are counted (one
-        agent in one thread; see :meth:`new_turn`). ``repeated`` turns the message for a refused
+        agent in one thread; see ``new_turn``). ``repeated`` turns the message for a refused
         call into a result; without it the message itself is returned. ``cacheable`` is the caller's
         opinion on this very call, in place of the one that the cache's own hook would give.
         """
@@ -203,7 +203,7 @@ class ToolResultCache:
         repeated: Callable[[str], T] | None = None,
         cacheable: bool | None = None,
     ) -> T:
-        """Async form of :meth:`call`; identical calls of threads and tasks join each other."""
+        """Async form of ``call``; identical calls of threads and tasks join each other."""
         if not self.enabled:
             return await run()
         began = self._clock()
@@ -229,7 +229,7 @@ class ToolResultCache:
         """Start a call whose tool somebody else runs, for frameworks with a hook before and one after it.
 
         Look at ``answered``: the result is there, or the caller runs the tool and then calls
-        :meth:`Attempt.finish` or :meth:`Attempt.fail`. Identical calls wait for that, at most one lease.
+        ``Attempt.finish`` or ``Attempt.fail``. Identical calls wait for that, at most one lease.
         """
         return Attempt(self, tool, arguments, scope, conversation, cacheable)
 

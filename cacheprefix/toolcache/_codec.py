@@ -31,7 +31,7 @@ class Codec(Protocol):
     """How results become bytes; for results that are neither text nor plain JSON."""
 
     def encode(self, result: Any) -> bytes | None:
-        """Return bytes from which :meth:`decode` makes an equal result, or None when it cannot."""
+        """Return bytes from which ``decode`` makes an equal result, or None when it cannot."""
         ...
 
     def decode(self, data: bytes) -> Any:
@@ -46,7 +46,7 @@ class JsonCodec:
     """
 
     def encode(self, result: Any) -> bytes | None:
-        """See :meth:`Codec.encode`."""
+        """See ``Codec.encode``."""
         if type(result) is str:
             try:
                 return b"s" + result.encode()
@@ -62,7 +62,7 @@ class JsonCodec:
         return b"j" + data if is_plain(result) else None
 
     def decode(self, data: bytes) -> Any:
-        """See :meth:`Codec.decode`."""
+        """See ``Codec.decode``."""
         kind = data[:1]
         if kind == b"s":
             return data[1:].decode()

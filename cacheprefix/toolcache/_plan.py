@@ -120,7 +120,7 @@ class Planner:
         return Plan(tool.name, None, (), self._changes(scope, None), None, b"")
 
     def tool_of(self, key: str) -> str | None:
-        """Return the tool part of one of our keys, as :func:`short` writes it."""
+        """Return the tool part of one of our keys, as ``short`` writes it."""
         if not key.startswith(self.prefix):
             return None
         return key.rpartition(":")[0].rpartition(":")[2]

@@ -28,7 +28,7 @@ class RepeatDetector:
     def start(self, call: bytes, *, writes: bool = False) -> bool:
         """Note a call; False when it is one repeat too many and must not be made.
 
-        Each True needs a :meth:`finish`.
+        Each True needs a ``finish``.
         """
         if self._threshold <= 0:
             return True

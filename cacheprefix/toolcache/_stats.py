@@ -97,7 +97,7 @@ class CacheStats:
 
     @classmethod
     def from_dict(cls, data: Any) -> CacheStats:
-        """Read what :meth:`as_dict` gave.
+        """Read what ``as_dict`` gave.
 
         Raises:
             StateError: it has another shape.

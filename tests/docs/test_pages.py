@@ -117,3 +117,11 @@ def test_every_row_of_the_rules_has_a_source(monkeypatch):
         section = made.partition(f"### {row.name} ")[2].partition("\n### ")[0]
         assert row.source in section, row.name
         assert row.checked_on.isoformat() in section
+
+
+def test_no_docstring_speaks_sphinx():
+    """The reference is Markdown and would show ``:class:`` and its like as they are."""
+    sources = [*ROOT.glob("cacheprefix/**/*.py"), *ROOT.glob("adapters/*/cacheprefix_*/**/*.py")]
+    assert len(sources) > 100
+    for path in sources:
+        assert not re.search(r":(?:mod|class|func|meth|attr|data|exc|obj):`", path.read_text("utf-8")), path
