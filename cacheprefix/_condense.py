@@ -191,12 +191,13 @@ def summary_by_fork(
     api: Api,
     send: Callable[[dict[str, Any]], Any],
     conversation: str = "",
+    scope: str | None = None,
 ) -> Ask:
     """An ``ask`` for compaction: a fork of ``body``, the request as last sent, so that its prefix is read."""
 
     def ask(request: SummaryRequest) -> str:
-        options = _summary_options(session, request, body, api)
-        return _summary(session.fork(request.instruction, send=send, conversation=conversation, **options))
+        options = {**_summary_options(session, request, body, api), "conversation": conversation, "scope": scope}
+        return _summary(session.fork(request.instruction, send=send, **options))
 
     return ask
 
@@ -208,12 +209,13 @@ def asummary_by_fork(
     api: Api,
     send: Callable[[dict[str, Any]], Awaitable[Any]],
     conversation: str = "",
+    scope: str | None = None,
 ) -> AsyncAsk:
     """``summary_by_fork`` with an asynchronous ``send``; for ``acondense`` and ``Conversation.abuild``."""
 
     async def ask(request: SummaryRequest) -> str:
-        options = _summary_options(session, request, body, api)
-        return _summary(await session.afork(request.instruction, send=send, conversation=conversation, **options))
+        options = {**_summary_options(session, request, body, api), "conversation": conversation, "scope": scope}
+        return _summary(await session.afork(request.instruction, send=send, **options))
 
     return ask
 

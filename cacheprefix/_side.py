@@ -64,6 +64,7 @@ class Plan:
     compatibility: Compatibility
     conversation: Conversation
     conversation_id: str
+    scope: str | None
     abort: AbortHandle
     state: Any
     executor: ToolExecutor | None
@@ -87,6 +88,7 @@ def fork(
     overrides: Mapping[str, Any] | None = None,
     tool_executor: ToolExecutor | None = None,
     conversation: str = "",
+    scope: str | None = None,
     abort: AbortHandle | None = None,
     state: Any = None,
     commit: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
@@ -97,9 +99,12 @@ def fork(
     call and gives the response as a dict or an SDK's object. ``tool_executor(id, name, arguments)`` (or with
     ``state`` as fourth argument) runs tools; without one, and when it raises, the model gets an error result.
     ``overrides`` replaces body fields; what then no longer shares raises ``UnsafeForkError`` before any call.
-    ``commit`` takes the fork's messages afterwards unless the policy skips the transcript.
+    ``commit`` takes the fork's messages afterwards unless the policy skips the transcript. ``scope`` is the tenant
+    whose cache it is, the session's by default.
     """
-    plan = plan_fork(session, text, body, api, role, policy, overrides, tool_executor, conversation, abort, state)
+    plan = plan_fork(
+        session, text, body, api, role, policy, overrides, tool_executor, conversation, abort, state, scope
+    )
     return plan.committed(run(plan, send), commit)
 
 
@@ -115,12 +120,15 @@ async def afork(
     overrides: Mapping[str, Any] | None = None,
     tool_executor: ToolExecutor | None = None,
     conversation: str = "",
+    scope: str | None = None,
     abort: AbortHandle | None = None,
     state: Any = None,
     commit: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
 ) -> ForkResult:
     """``fork`` with an asynchronous ``send``; the tool executor may be sync or async."""
-    plan = plan_fork(session, text, body, api, role, policy, overrides, tool_executor, conversation, abort, state)
+    plan = plan_fork(
+        session, text, body, api, role, policy, overrides, tool_executor, conversation, abort, state, scope
+    )
     return plan.committed(await arun(plan, send), commit)
 
 
@@ -136,6 +144,7 @@ def plan_fork(
     conversation: str,
     abort: AbortHandle | None,
     state: Any,
+    scope: str | None = None,
 ) -> Plan:
     """Settle a fork. Raises ``UnsafeForkError`` when it cannot read the parent's prefix and that is not meant."""
     policy = policy or ForkPolicy()
@@ -157,7 +166,7 @@ def plan_fork(
         raise UnsafeForkError(found.reasons)
     for reason in found.reasons:
         session.note(f"fork {role!r}: {reason}")
-    owned = session.conversation(conversation)
+    owned = session.conversation(conversation, scope=scope)
     return Plan(
         session=session,
         body=forked,
@@ -169,6 +178,7 @@ def plan_fork(
         compatibility=found,
         conversation=owned.fork() if policy.isolated else owned,
         conversation_id=conversation,
+        scope=scope,
         abort=abort.child() if abort is not None and policy.share_abort else AbortHandle(),
         state=state if policy.share_state else copy.deepcopy(state),
         executor=tool_executor,
@@ -223,6 +233,7 @@ def _steps(plan: Plan) -> Generator[dict[str, Any] | ToolRequest, Any, ForkResul
             conversation=plan.conversation_id,
             boundary=plan.boundary,
             policy=plan.policy,
+            scope=plan.scope,
         )
         response, error = yield dict(turn.body)
         if error is not None:

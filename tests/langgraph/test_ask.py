@@ -154,3 +154,28 @@ def test_what_cannot_be_asked_is_refused_by_name(bench):
     with pytest.raises(AbortedError):
         ask(model, "?", [HumanMessage("a")], policy=WORKER, abort=abort)
     assert bench.bodies == []
+
+
+@ONE
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_side_question_belongs_to_the_tenant_of_its_thread(bench, later):
+    """Two tenants ask on threads of one id: neither is expected to read what another wrote."""
+    session = bench.session(HANDBOOK)
+    _, model = thread(bench, session)
+    question = [HumanMessage("Please begin.")]
+
+    async def asked(configs):
+        """Both questions in one event loop."""
+        for config in configs:
+            await aask(model, "What was said?", question, config=config)
+
+    configs = [{"configurable": {"thread_id": "same", "cacheprefix_scope": name}} for name in ("acme", "beta")]
+    if later:
+        asyncio.run(asked(configs))
+    else:
+        for config in configs:
+            ask(model, "What was said?", question, config=config)
+    one, two = session.calls[-2:]
+    assert one.verdict.expected_tokens == two.verdict.expected_tokens == 0
+    assert session.known("same", "acme") is not session.known("same", "beta")
+    assert session.known("same") is None

@@ -17,7 +17,7 @@ from cacheprefix.prompt import Api
 from cacheprefix.session import ForkResult
 from cacheprefix_langgraph._bodies import model_name
 from cacheprefix_langgraph._enter import with_union
-from cacheprefix_langgraph._frame import Frame, thread_of
+from cacheprefix_langgraph._frame import Frame, scope_of, thread_of
 from cacheprefix_langgraph._model import session_of
 from cacheprefix_langgraph._native import body_of, sender
 from cacheprefix_langgraph._node import messages_in
@@ -51,7 +51,8 @@ def ask(
     ``tools``, or whatever ``tool_executor(id, name, arguments)`` does; an exception goes to the model as an error
     result. ``system`` is the text of an agent that shares with its own forks only. ``state`` reaches an executor that
     takes a fourth argument. Raises ``SetupError`` for a model that is not wrapped or has no SDK underneath,
-    ``UnsafeForkError`` when the fork could not read the parent's cache, ``AbortedError`` when it is stopped.
+    ``UnsafeForkError`` when the fork could not read the parent's cache, ``AbortedError`` when it is stopped. The tenant
+    is that of ``config``, as in the thread's own runs: ``config["configurable"]["cacheprefix_scope"]``.
     """
     values = messages if graph is None else graph.get_state(config).values
     asked = _asked(model, values, config, role, system, messages_key)
@@ -65,6 +66,7 @@ def ask(
         overrides=overrides,
         tool_executor=tool_executor or _executor(asked.session, graph, tools),
         conversation=asked.thread,
+        scope=asked.scope,
         abort=abort,
         state=state,
     )
@@ -100,6 +102,7 @@ async def aask(
         overrides=overrides,
         tool_executor=tool_executor or _aexecutor(asked.session, graph, tools),
         conversation=asked.thread,
+        scope=asked.scope,
         abort=abort,
         state=state,
     )
@@ -112,6 +115,7 @@ class _Asked:
     model: Any
     session: Session
     thread: str
+    scope: str | None
     body: dict[str, Any]
     api: Api
 
@@ -129,11 +133,10 @@ def _asked(model: Any, values: Any, config: Any, role: str, system: str | None, 
         message = f"ask needs messages, or graph and config of a thread whose state has {key!r}"
         raise SetupError(message)
     settings = config or var_child_runnable_config.get()
-    thread = thread_of(settings)
+    thread, scope = thread_of(settings), scope_of(settings)
     ledger = values.get(CHANNEL) if isinstance(values, Mapping) else ledger_in(None, session)
-    frame = Frame(
-        session=session, role=role, conversation=thread, state=conversation_of(session, thread, ledger), base=system
-    )
+    found = conversation_of(session, thread, ledger, scope)
+    frame = Frame(session=session, role=role, conversation=thread, state=found, base=system, scope=scope)
     responses = bool(getattr(model, "use_responses_api", False))
     kwargs.pop("tool_choice", None)
     kwargs, _ = with_union(model, kwargs, frame, responses=responses)
@@ -144,7 +147,7 @@ def _asked(model: Any, values: Any, config: Any, role: str, system: str | None, 
     head: list[BaseMessage] = [SystemMessage(prefix)] if prefix else []
     done = settled(list(history), frame, model.__dict__[VIEWS], model_name(model), head, "")
     body, api = body_of(model, [*head, *done.messages], kwargs)
-    return _Asked(model, session, thread, body, api)
+    return _Asked(model, session, thread, scope, body, api)
 
 
 def _known(session: Session, graph: Any, tools: Sequence[BaseTool]) -> dict[str, BaseTool]:
