@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError
 from cacheprefix.session import Session
 
@@ -11,10 +12,11 @@ from cacheprefix.session import Session
 def wrap(target: Any, session: Session | None = None) -> Any:
     """Bind a session to a framework's object: a chat model, an agent, a team, a crew.
 
-    The installed adapters are asked who knows the object. Without a session one is made with defaults; the
-    result carries it where its adapter says. Raises ``SetupError`` when nobody knows the object.
+    The installed adapters are asked who knows the object. Without a session one is made as
+    ``Session.from_config()`` does; the result carries it where its adapter says. Raises ``SetupError`` when nobody
+    knows the object, and ``ConfigError``.
     """
-    session = session or Session()
+    session = given_or_configured(session)
     found = session.plugins.call_first("wrap", target=target, session=session)
     if found is not None:
         return found

@@ -32,13 +32,15 @@ else:
 if TYPE_CHECKING:
     from cacheprefix.session import Session
 
-__all__ = ["FILE", "PREFIX", "Config", "Setting", "load", "variables"]
+__all__ = ["FILE", "PREFIX", "Config", "Setting", "given_or_configured", "load", "variables"]
 
 FILE = "CACHEPREFIX_CONFIG"
 """The variable that names the file; empty for none."""
 PREFIX = "CACHEPREFIX_"
 _OTHERS = frozenset({FILE, PLUGINS})
 _TABLES = frozenset(SHORT)
+_OURS = re.compile(r"""tool["']?\s*\.\s*["']?cacheprefix\b""")
+"""Where a pyproject.toml that cannot be parsed shows that it was meant to configure us."""
 _BY_NAME = frozenset({"budget.by_tool", "tool_cache.ttls"})
 
 
@@ -133,7 +135,7 @@ def load(
         file = Path(chosen) if str(chosen) else None
         found = None if file is None else (file, _table_of(file, _text(file), required=True))
     else:
-        found = _nearest(Path(start) if start is not None else Path.cwd())
+        found = _nearest(Path(start) if start is not None else _here())
     settings: dict[str, Setting] = {}
     if found is not None and found[1] is not None:
         settings = {one.key: one for one in _from_file(found[0], found[1])}
@@ -148,6 +150,19 @@ def load(
         value = _from_variable(name, key, variable[name])
         _override(settings, Setting(key if value is False and key in SHORT else SHORT.get(key, key), value, name))
     return Config(tuple(settings.values()), found[0] if found else None, tuple(unknown))
+
+
+def given_or_configured(session: Session | None) -> Session:
+    """The session that a front door was given; without one, ``Session.from_config()``.
+
+    Every front door that may be called without a session asks here, so that the file and the variables reach it too.
+    Raises ``ConfigError``, before anything is wrapped.
+    """
+    if session is not None:
+        return session
+    from cacheprefix.session import Session as Made  # noqa: PLC0415 - which reads this module in turn
+
+    return Made.from_config()
 
 
 def variables() -> Mapping[str, str]:
@@ -178,19 +193,49 @@ def _from_variable(name: str, key: str, said: str) -> Any:
         raise ConfigError(name, None, key, f"{said!r} is not {error}") from None
 
 
-def _nearest(start: Path) -> tuple[Path, Mapping[str, Any] | None] | None:
+def _here() -> Path | None:
+    """The working directory; None where it was removed under the program."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
+
+
+def _nearest(start: Path | None) -> tuple[Path, Mapping[str, Any] | None] | None:
+    if start is None:
+        return None
     for folder in (start.absolute(), *start.absolute().parents):
-        for name in ("cacheprefix.toml", "pyproject.toml"):
-            file = folder / name
-            if not file.is_file():
-                continue
-            text = _text(file)
-            if name == "pyproject.toml" and "cacheprefix" not in text:
-                continue
-            table = _table_of(file, text, required=name != "pyproject.toml")
-            if table is not None:
-                return file, table
+        file = folder / "cacheprefix.toml"
+        if _is_file(file):
+            return file, _table_of(file, _text(file), required=True)
+        file = folder / "pyproject.toml"
+        table = _table_of_pyproject(file) if _is_file(file) else None
+        if table is not None:
+            return file, table
     return None
+
+
+def _is_file(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except OSError:  # a folder above that this process may not look into
+        return False
+
+
+def _table_of_pyproject(file: Path) -> Mapping[str, Any] | None:
+    """Our table; None also where the file is somebody else's, in whatever state that one is."""
+    try:
+        text = file.read_text("utf-8", "replace")
+    except OSError:
+        return None
+    if "cacheprefix" not in text:
+        return None
+    try:
+        return _table_of(file, text, required=False)
+    except ConfigError as error:
+        if error.key or _OURS.search(text):
+            raise
+        return None
 
 
 def _text(file: Path) -> str:
@@ -204,7 +249,7 @@ def _text(file: Path) -> str:
 def _table_of(file: Path, text: str, *, required: bool) -> Mapping[str, Any] | None:
     """Our table of a file: ``[tool.cacheprefix]`` of a pyproject.toml, the whole of any other."""
     try:
-        data = tomllib.loads(text)
+        data: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"line (\d+)", str(error))
         raise ConfigError(str(file), int(at.group(1)) if at else None, "", f"is not TOML: {error}") from None

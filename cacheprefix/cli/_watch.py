@@ -30,7 +30,7 @@ def register(app: "typer.Typer") -> None:
     ) -> None:
         """Watch a running session: calls and their bars, breaks as they happen, the tool cache.
 
-        The session writes the file by CACHEPREFIX_EVENTS=FILE (where it is made by Session.from_config), or by
+        The session writes the file by CACHEPREFIX_EVENTS=FILE (where Session.from_config or a wrapper makes it), or by
         cacheprefix.events.EventLog(FILE).bind(session). Ends with the session, or with Ctrl-C. In a pipe every call is
         a line. Exit code 0: watched; 1: some lines could not be read; 2: wrong use.
         """

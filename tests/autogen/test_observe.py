@@ -7,8 +7,9 @@ from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_teams import ROLES, TASK, Says, role, search
 
 from cacheprefix import CacheprefixWarning, Session
+from cacheprefix.errors import ConfigError
 from cacheprefix.server import ToolCall
-from cacheprefix_autogen import unwrap, wrap
+from cacheprefix_autogen import ForkAgent, PrefixClient, unwrap, wrap
 from cacheprefix_autogen._member import Member
 
 STEPS = {name: (ToolCall("search", {"query": name}), f"{name} is done") for name in ROLES}
@@ -104,3 +105,26 @@ async def test_a_copy_leaves_the_original_as_it_was(provide, new_client):
     assert [await agent.model_context.get_messages() for agent in team._participants] == [[], [], []]
     await team.run(task=TASK)
     assert "You are the" in provider.requests[-1].json["messages"][0]["content"]
+
+
+async def test_without_a_session_the_configuration_counts(provide, new_client, monkeypatch):
+    """For each front door as for ``Session.from_config()``; a mistake is told before the team is touched."""
+    monkeypatch.setenv("CACHEPREFIX_MODE", "observe")
+    bodies = []
+    for front_door in (None, wrap):
+        provider = provide("openai", Says(STEPS))
+        team = _team(lambda p=provider: new_client(p))
+        if front_door is not None:
+            front_door(team)
+        await team.run(task=TASK)
+        bodies.append([record.body for record in provider.requests])
+    assert bodies[0] == bodies[1]
+    client = new_client(provider)
+    assert PrefixClient(client).session.mode == ForkAgent(role("planner", client)).session.mode == "observe"
+    monkeypatch.setenv("CACHEPREFIX_MODE", "sideways")
+    team = _team(lambda: client)
+    for front_door, target in ((wrap, team), (PrefixClient, client), (ForkAgent, role("planner", client))):
+        with pytest.raises(ConfigError, match="CACHEPREFIX_MODE"):
+            front_door(target)
+    monkeypatch.delenv("CACHEPREFIX_MODE")
+    assert wrap(team, Session()) is team

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from cacheprefix import Session
 from cacheprefix._config_fields import FIELDS, SHORT
 from cacheprefix._config_lines import line_of
-from cacheprefix.config import load, variables
+from cacheprefix.config import given_or_configured, load, variables
 from cacheprefix.context import Compaction, RequestBudget, ToolResultBudget
 from cacheprefix.errors import ConfigError, SetupError
 
@@ -273,3 +275,49 @@ def test_lines_are_found_in_any_spelling():
     assert line_of(text, ("t", "u", "c", "d")) == 6
     assert line_of(text, ("t", "e", "f")) == 8
     assert line_of(text, ("b",)) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'[project]\ndependencies = ["cacheprefix"\n',
+        b"# cacheprefix\n\xff\xfe = 1\n",
+        b'[tool.other]\ncacheprefix = "yes"\n',
+    ],
+)
+def test_a_foreign_pyproject_is_passed_over_in_whatever_state_it_is(tmp_path, content):
+    """A front door must not fail for a file that only mentions the package; the one above counts."""
+    (tmp_path / "cacheprefix.toml").write_text('mode = "observe"\n', "utf-8")
+    inner = tmp_path / "theirs"
+    inner.mkdir()
+    (inner / "pyproject.toml").write_bytes(content)
+    assert load(start=inner, environ={}).path == tmp_path / "cacheprefix.toml"
+
+
+def test_a_working_directory_that_is_gone_holds_no_file(tmp_path, monkeypatch):
+    """A session can still be made there, and variables count."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert load(environ={"CACHEPREFIX_MODE": "observe"}).options() == {"mode": "observe"}
+
+
+def test_a_session_that_is_given_stays_as_it_is(monkeypatch):
+    """Only where a front door is called without one does the configuration count, and its mistakes."""
+    given_one = Session()
+    monkeypatch.setenv("CACHEPREFIX_MODE", "observe")
+    assert given_or_configured(given_one) is given_one
+    assert given_one.mode == "fork"
+    assert given_or_configured(None).mode == "observe"
+    monkeypatch.setenv("CACHEPREFIX_MODE", "sideways")
+    assert given_or_configured(given_one) is given_one
+    with pytest.raises(ConfigError, match="CACHEPREFIX_MODE"):
+        given_or_configured(None)
+
+
+def test_no_front_door_makes_a_session_past_the_configuration(repository):
+    """``Session()`` without options reads neither files nor variables, so no package may make one."""
+    sources = [*repository.glob("cacheprefix/*.py"), *repository.glob("adapters/*/cacheprefix_*/*.py")]
+    assert len(sources) > 50
+    assert not [path.name for path in sources if re.search(r"\bSession\(\)", path.read_text("utf-8"))]

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.crewai_workloads import BRIEF, agents, crew, tasks
 from cacheprefix import Session, wrap
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import ConfigError, SetupError
 from cacheprefix_crewai import callback, install, session_of, uninstall
 
 INPUTS = {"brief": BRIEF}
@@ -190,3 +190,19 @@ def test_agents_of_a_flow_share_a_context_they_are_told(provide, new_llm) -> Non
     assert len(heads) == 1
     assert all(record.body.count(BRIEF[:200].encode()) == 1 for record in provider.requests)
     assert len(installed.session.calls) == 8
+
+
+def test_without_a_session_the_configuration_counts(team, monkeypatch) -> None:
+    """As for ``Session.from_config()``; a mistake is told before the crew is touched."""
+    provider, plain = team()
+    before = run(provider, plain)
+    monkeypatch.setenv("CACHEPREFIX_MODE", "observe")
+    with install(plain) as installed:
+        assert installed.session.mode == "observe"
+        assert run(provider, plain) == before
+    monkeypatch.setenv("CACHEPREFIX_MODE", "sideways")
+    with pytest.raises(ConfigError, match="CACHEPREFIX_MODE"):
+        install(plain)
+    with pytest.raises(ConfigError, match="CACHEPREFIX_MODE"):
+        callback()
+    assert session_of(plain) is None

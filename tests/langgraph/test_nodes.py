@@ -20,7 +20,10 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from cacheprefix import ToolResultBudget
-from cacheprefix_langgraph import PrefixChannel, PrefixState, forked, subgraph, wrap_model
+from cacheprefix.errors import ConfigError
+from cacheprefix_langgraph import PrefixChannel, PrefixMiddleware, PrefixState, forked, subgraph, wrap_model
+from cacheprefix_langgraph._model import session_of
+from cacheprefix_langgraph._worker import session_for
 from tests.langgraph.test_ledger import history
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
@@ -437,3 +440,25 @@ def test_a_node_that_fails_leaves_no_fork_behind(chat, session, model):
         planner({"messages": [BEGIN]})
     model.invoke([BEGIN])
     assert [section.text for section in chat.prompts()[0].sections] == ["Please begin."]
+
+
+def test_without_a_session_the_configuration_counts(chat, monkeypatch):
+    """For each front door as for ``Session.from_config()``; a mistake is told when it is called."""
+    doors = {
+        "wrap_model": lambda: session_of(wrap_model(chat.model())),
+        "forked": lambda: forked(lambda state: state).cacheprefix_session,
+        "worker": lambda: session_for(chat.model(), None),
+        "middleware": lambda: PrefixMiddleware().session,
+    }
+    monkeypatch.setenv("CACHEPREFIX_MODE", "observe")
+    assert {name: door().mode for name, door in doors.items()} == dict.fromkeys(doors, "observe")
+    wrapped = wrap_model(chat.model())
+    assert session_for(wrapped, None) is session_of(wrapped)
+    chat.model().invoke([WORK, BEGIN])
+    forked(lambda state: wrapped.invoke([WORK, BEGIN]), role="worker")({"messages": []})
+    plain, observed = chat.provider.requests
+    assert observed.body == plain.body
+    monkeypatch.setenv("CACHEPREFIX_MODE", "sideways")
+    for door in doors.values():
+        with pytest.raises(ConfigError, match="CACHEPREFIX_MODE"):
+            door()

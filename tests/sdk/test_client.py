@@ -11,7 +11,7 @@ from sdk_driver import MODELS, RULES, creator, make_client
 
 import cacheprefix
 from cacheprefix import Session, SharedPrefix
-from cacheprefix.errors import BudgetError, SetupError
+from cacheprefix.errors import BudgetError, ConfigError, SetupError
 from cacheprefix.prompt import ESTIMATE, decode
 from cacheprefix.server import Fault, Queue, Reply, SimulatedProvider
 from cacheprefix_sdk import role, wrap
@@ -242,3 +242,20 @@ def test_the_entry_point_wraps_a_client(servers):
         assert isinstance(cacheprefix.wrap(client, Session("x")), openai.OpenAI)
     with pytest.raises(SetupError, match="wrap takes a client of OpenAI or Anthropic, found dict"):
         wrap({}, Session("x"))
+
+
+def test_without_a_session_the_configuration_counts(servers, monkeypatch):
+    """As for ``Session.from_config()``: a variable observes only, and a mistake is told before anything is wrapped."""
+    servers["openai-chat"].reset()
+    asked = body("openai-chat")
+    monkeypatch.setenv("CACHEPREFIX_MODE", "observe")
+    with make_client("openai-chat", servers["openai-chat"]) as client:
+        creator(client, "openai-chat")(**asked)
+        with role("critic"):
+            creator(wrap(client), "openai-chat")(**asked)
+        plain, observed = servers["openai-chat"].requests
+        assert observed.body == plain.body
+        monkeypatch.setenv("CACHEPREFIX_MODE", "sideways")
+        for front_door in (wrap, cacheprefix.wrap):
+            with pytest.raises(ConfigError, match="CACHEPREFIX_MODE"):
+                front_door(client)

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from typing_extensions import Self
 
 from cacheprefix import Session
+from cacheprefix.config import given_or_configured
 from cacheprefix.errors import BudgetError
 from cacheprefix.prefix import ForkPolicy
 from cacheprefix.prompt import Api, Prompt
@@ -69,7 +70,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         member: Member | None = None,
     ) -> None:
         self.client = client
-        self.session = session or Session()
+        self.session = given_or_configured(session)
         self.role = role
         self.member = member or Member(self.session, role)
         self.last_usage: CachedUsage | None = None

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from typing_extensions import Self
 
 from cacheprefix import Session
+from cacheprefix.config import given_or_configured
 from cacheprefix_autogen._settings import PrefixSettings, session_of_settings, settings_of
 
 
@@ -38,7 +39,7 @@ class ForkAgent(BaseChatAgent, Component[ForkAgentConfig]):
         from cacheprefix_autogen._wrap import wrap  # noqa: PLC0415 - which knows this class in turn
 
         super().__init__(agent.name, agent.description)
-        self.session = session or Session()
+        self.session = given_or_configured(session)
         self._given = agent
         self.inner = wrap(agent, self.session, copy=True)
 

@@ -14,6 +14,7 @@ from autogen_core import SingleThreadedAgentRuntime
 from autogen_core.models import ChatCompletionClient
 
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError
 from cacheprefix_autogen._agent import Binding, adopt_tools, bind_agent, runners_of, tools_of
 from cacheprefix_autogen._client import PrefixClient
@@ -46,7 +47,8 @@ def wrap(
     of a team share its transcript; what their system messages have in common becomes the shared system text
     unless the session's prefix has one. ``tool_memory="private"`` shows an agent its own tool traffic of
     earlier turns again (dearer; by default only its public message stays). ``volatile`` gives texts for one
-    request (time, retrieval), which stand at its end. Without a session one is made; ``session_of`` finds it.
+    request (time, retrieval), which stand at its end. Without a session one is made from the
+    configuration; ``session_of`` finds it.
 
     Raises ``SetupError`` for anything else, for what is wrapped already, and for an AutoGen whose private
     names are not those this version knows.
@@ -63,7 +65,7 @@ def wrap(
         target = copied(target)
     options = {"tool_memory": tool_memory, "volatile": volatile}
     agents = _agents(target)
-    session = _settled(session or Session(), agents)
+    session = _settled(given_or_configured(session), agents)
     if isinstance(target, BaseGroupChat):
         _bind_team(target, session, options)
     else:

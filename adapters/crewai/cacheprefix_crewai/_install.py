@@ -10,6 +10,7 @@ from typing import Any
 from typing_extensions import Self
 
 from cacheprefix import Call, Session
+from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError
 from cacheprefix_crewai._binding import KEY, Binding, Options, Owners, binding_of
 from cacheprefix_crewai._budget import unwatch_tools, watch_tools
@@ -99,7 +100,7 @@ def install(
         if session is None or known.session is session:
             return Installation(target, known)
         Installation(target, known).undo()
-    session = session or Session()
+    session = given_or_configured(session)
     declared = bool(session.prefix.text) and session.prefix.system != SYSTEM
     inputs = None if shared_inputs is None else tuple(shared_inputs)
     options = Options(inputs, shared_context, declared, gate, volatile, volatile_role)
@@ -135,7 +136,7 @@ def callback(session: Session | None = None, **options: Any) -> Callable[[Any], 
 
     Takes the options of ``install``; the crew is the one that calls. The crew stays installed.
     """
-    shared = session or Session()
+    shared = given_or_configured(session)
 
     def before_kickoff(inputs: Any) -> Any:
         crew = shared.attempt("callback", lambda: _caller(before_kickoff), None)

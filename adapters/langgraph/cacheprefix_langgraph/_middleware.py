@@ -19,6 +19,7 @@ from langgraph.types import Command
 from typing_extensions import NotRequired
 
 from cacheprefix import Session
+from cacheprefix.config import given_or_configured
 from cacheprefix.context import Ledger, merge_json
 from cacheprefix.prefix import ForkPolicy
 from cacheprefix_langgraph._advice import advise
@@ -63,7 +64,7 @@ class PrefixMiddleware(AgentMiddleware):
         scope: Scope = None,
     ) -> None:
         super().__init__()
-        self.session = session or Session()
+        self.session = given_or_configured(session)
         self._cached = CachedTools(self.session, role, scope)
         self.session.adopt_tools((), render)
         self.session.join(role)

@@ -17,6 +17,7 @@ from langchain_core.language_models.chat_models import agenerate_from_stream, ge
 from langchain_core.runnables import Runnable
 
 from cacheprefix import Session
+from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError
 from cacheprefix.prefix import FOLLOW
 from cacheprefix_langgraph._bodies import BASE, TRANSPORT, Body, api_of, base_of
@@ -65,7 +66,7 @@ def wrap_model(
     Raises ``SetupError`` for anything that is not a LangChain chat model.
     """
     given: object = model
-    session = session or Session()
+    session = given_or_configured(session)
     session.adopt_tools((), render)
     entries = {SESSION: session, **({PREWARM: True} if prewarm else {})}
     if role is not None:

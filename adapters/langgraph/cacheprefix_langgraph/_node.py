@@ -11,6 +11,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables.config import var_child_runnable_config
 
 from cacheprefix import Session
+from cacheprefix.config import given_or_configured
 from cacheprefix.context import Ledger
 from cacheprefix.errors import SetupError
 from cacheprefix.prefix import ForkPolicy
@@ -52,15 +53,15 @@ def forked(
     less than what it binds. ``pinned=True`` puts the role's text before the messages that the node adds
     itself: cheaper for a node with a tool loop of its own that is not committed to the conversation.
     ``volatile`` gives text for this call only (time, retrieval) from the state; it stands behind everything.
-    Works on sync and async functions and callables; ``forked`` without a session makes one with defaults
-    and attaches it as ``cacheprefix_session``.
+    Works on sync and async functions and callables; ``forked`` without a session makes one by
+    ``Session.from_config()`` and attaches it as ``cacheprefix_session``.
     """
     if callable(session) and not isinstance(session, Session):
         return forked()(session)
     if session is not None and not isinstance(session, Session):
         message = f"forked(session) takes a cacheprefix Session, found {type(session).__name__}"
         raise SetupError(message)
-    bound = session if session is not None else Session()
+    bound = given_or_configured(session)
 
     def decorate(function: F) -> F:
         name = role or str(getattr(function, "__name__", type(function).__name__))

@@ -13,6 +13,7 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 
 from cacheprefix import Session
+from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph._model import session_of, wrap_model
 
@@ -56,8 +57,8 @@ def worker_for(
 
 
 def session_for(model: Any, session: Session | None) -> Session:
-    """The session given, that of a wrapped model, or one with defaults."""
-    return session or session_of(model) or Session()
+    """The session given, that of a wrapped model, or ``Session.from_config()``."""
+    return given_or_configured(session or session_of(model))
 
 
 class Step(Runnable[Any, Any]):

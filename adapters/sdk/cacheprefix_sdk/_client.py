@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from typing import Any, TypeVar
 
 from cacheprefix import Session, Turn
+from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError
 from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import Api
@@ -45,7 +46,7 @@ def wrap(
     given: Any = client
     if not known(given):
         raise SetupError(f"wrap takes a client of OpenAI or Anthropic, found {type(client).__name__}")
-    session = session or Session()
+    session = given_or_configured(session)
     bound = Role(role, instruction, conversation) if role else None
     if bound is not None:
         session.join(bound.name)
