@@ -84,6 +84,7 @@ class Plugins:
         self._lock = threading.RLock()
         self._failures: Counter[str] = Counter()
         self._infos: list[PluginInfo] = []
+        self._given: list[object] = []
         self._discovered = not discover
         self._discovering = False
         for item in builtins:
@@ -113,6 +114,11 @@ class Plugins:
             unique = next(label for label in (wanted, *numbered) if label not in taken)
             self._add(plugin, unique, "registered")
         return unique
+
+    def holds(self, plugin: object) -> bool:
+        """Whether this very object is registered; a second time it would be told everything twice."""
+        with self._lock:
+            return any(one is plugin for one in self._given)
 
     def call_first(self, name: HookName, /, **arguments: object) -> Any:
         """The first answer that is not None, by the order of the plugins; None when there is none.
@@ -167,6 +173,7 @@ class Plugins:
             message = f"plugin {name!r} cannot be registered: {error}"
             raise SetupError(message) from error
         self._infos.append(PluginInfo(name, origin, hooks, distribution))
+        self._given.append(plugin)
 
     def _guarded(self, plugin: object, name: str) -> tuple[object, tuple[HookName, ...]]:
         """A copy of the plugin's hooks in which an exception is reported instead of passed on."""

@@ -39,9 +39,19 @@ METRICS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "cacheprefix.unmodified.cost": ("{unit}", "Cost units of the requests as the application made them, estimated"),
         "cacheprefix.spend": ("{USD}", "Price of the calls, where a price is known"),
         "cacheprefix.lost.spend": ("{USD}", "Price of the lost tokens, where a price is known"),
+        "cacheprefix.tool_cache.calls": ("{call}", "Tool calls through the cache: hit, joined, miss, refused"),
+        "cacheprefix.tool_cache.dropped": ("{entry}", "Kept results that went: expired, outdated, evicted"),
+        "cacheprefix.tool_cache.saved": ("s", "Run time of the tool calls that did not have to run again"),
+        "cacheprefix.tool_cache.store.errors": ("{error}", "Calls that went on without the store because it failed"),
+        "cacheprefix.tool_cache.entries": ("{entry}", "Tool results kept now"),
+        "cacheprefix.tool_cache.size": ("By", "Bytes of the tool results kept now"),
     }
 )
-"""Every metric: its name, then unit and description. The first three are histograms, ours are counters."""
+"""Every metric: its name, then unit and description.
+
+The first three are histograms, ``cacheprefix.tool_cache.entries`` and ``.size`` are gauges, all others are counters.
+Those of the tool cache are there for sessions that were bound (``Telemetry.bind``).
+"""
 
 
 def provider_of(call: Call) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from cacheprefix._version import __version__
 from cacheprefix.errors import MissingExtraError, SetupError
 from cacheprefix.telemetry._attributes import METRICS, Value, attributes_of, first_chunk, provider_of
+from cacheprefix.telemetry._tool_cache import ToolCaches
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from cacheprefix import Call
     from cacheprefix.cache import Verdict
+    from cacheprefix.session import Session
 
 Spans = Literal["call", "annotate", "off"]
 
@@ -70,7 +73,7 @@ class Telemetry:
         self._counters = {
             name: meter.create_counter(name, unit, text)
             for name, (unit, text) in METRICS.items()
-            if not name.startswith("gen_ai.")
+            if not name.startswith(("gen_ai.", "cacheprefix.tool_cache."))
         }
         self._histograms = {
             name: meter.create_histogram(
@@ -80,6 +83,23 @@ class Telemetry:
             if name.startswith("gen_ai.") and genai_metrics
         }
         self._roles: set[str] = set()
+        self._meter = meter
+        self._tool_caches: ToolCaches | None = None
+        self._lock = threading.Lock()
+
+    def bind(self, session: Session) -> Session:
+        """Tell the calls of ``session``, its children's and its tool cache's statistics; gives the session back.
+
+        As a plugin alone the tool cache is not told: no hook shows it. Binding again changes nothing.
+        """
+        if not session.plugins.holds(self):
+            session.plugins.register(self)
+        if session.tool_cache is not None:
+            with self._lock:
+                if self._tool_caches is None:
+                    self._tool_caches = ToolCaches(self._meter)
+                self._tool_caches.watch(session, session.tool_cache)
+        return session
 
     def cacheprefix_after_call(self, call: Call, verdict: Verdict) -> None:
         """One span and the metrics of a finished call."""

@@ -22,6 +22,7 @@ from cacheprefix import Session
 from cacheprefix.errors import MissingExtraError, SetupError
 from cacheprefix.server import SimulatedProvider
 from cacheprefix.telemetry import METRICS, CallLog, Telemetry, dashboard
+from cacheprefix.toolcache import ToolSpec
 
 HANDBOOK = "Rule 7 of the secret handbook: cite the place. " * 200
 MODEL = "gpt-4.1-2025-04-14"
@@ -230,6 +231,7 @@ def test_the_named_metrics_are_the_ones_emitted(watch):
     run = watch()
     run.call("one")
     run.call("one", "fine", "two", system=HANDBOOK.replace("7", "8", 1))
+    run.plugin.bind(Session(tool_cache=True)).tool_cache.call(ToolSpec("look", cacheable=True), {}, lambda: "x")
     data = run.metrics.get_metrics_data()
     emitted = {m.name: m.unit for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics}
     assert emitted == {name: unit for name, (unit, _) in METRICS.items()}
@@ -243,7 +245,8 @@ def _labels(text, name):
 def test_the_dashboard_asks_for_metrics_and_labels_that_prometheus_gets(provider):
     """Every query of the Grafana dashboard, against what OpenTelemetry's Prometheus exporter really shows."""
     meters = MeterProvider([PrometheusMetricReader()])
-    session = Session(HANDBOOK, plugins=[Telemetry(None, meters, spans="off")])
+    session = Telemetry(None, meters, spans="off").bind(Session(HANDBOOK, tool_cache=True))
+    session.tool_cache.call(ToolSpec("look", cacheable=True), {}, lambda: "x")
     with openai.OpenAI(base_url=provider.openai_base_url, api_key="any") as client:
         for system in (HANDBOOK, HANDBOOK.replace("7", "8", 1)):
             said = [{"role": "system", "content": system}, {"role": "user", "content": "hello"}]
@@ -258,7 +261,7 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_prometheus_gets(provider
     queries += [one["query"] for one in board["templating"]["list"] if one["type"] == "query"]
     assert len(queries) > 12
     for query in queries:
-        names = re.findall(r"\b(?:cacheprefix|gen_ai)_\w+?(?:_total|_bucket)\b", query)
+        names = re.findall(r"\b(?:cacheprefix|gen_ai)_\w+?(?:_total|_bucket|_entries|_bytes)\b", query)
         assert names, query
         for name in names:
             assert re.search(rf"^{name}\{{", shown, re.MULTILINE), f"{name} is not among what is exported"
