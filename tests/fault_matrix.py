@@ -35,7 +35,7 @@ HOOKS = (
     "cache_break",
     "profiles",
 )
-RUBBISH: tuple[Any, ...] = ("rubbish", -7, [object()], {"a": 1}, b"\xff")
+RUBBISH: tuple[Any, ...] = ("rubbish", -7, [object()])
 STEPS = (
     "cacheprefix._requests.plan_breakpoints",
     "cacheprefix._requests.mark",
