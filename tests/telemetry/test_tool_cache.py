@@ -108,7 +108,8 @@ def test_no_argument_and_no_result_is_told(read):
 def test_one_collection_asks_the_cache_once(read):
     """However many instruments there are: a large store is slow to walk."""
     store = Counting()
-    call(read.session(store=store), "a")
+    session = read.session(store=store)
+    call(session, "a")
     for asked in (1, 2, 3):
         read.collect()
         assert store.walks == asked
@@ -149,6 +150,13 @@ def test_counters_go_on_when_the_cache_is_cleared(read):
     call(session, "a", "a")
     told = read.collect()
     assert (told["calls", "look", "hit"], told["calls", "look", "miss"], told["entries", "look"]) == (3, 2, 1)
+    session.tool_cache.clear()
+    call(session, "b", "c")
+    told = read.collect()
+    assert (told["calls", "look", "hit"], told["calls", "look", "miss"], told["entries", "look"]) == (3, 4, 2)
+    session.tool_cache.clear()
+    call(session, "b")
+    assert read.collect()["calls", "look", "miss"] == 5
 
 
 def test_sessions_add_up_and_a_common_cache_counts_once(read):
@@ -159,7 +167,8 @@ def test_sessions_add_up_and_a_common_cache_counts_once(read):
     read.plugin.bind(first.child("team"))
     call(first, "a")
     call(second, "a")
-    call(read.session(), "a")
+    third = read.session()
+    call(third, "a")
     told = read.collect()
     assert (told["calls", "look", "miss"], told["calls", "look", "hit"], told["entries", "look"]) == (2, 1, 2)
 
