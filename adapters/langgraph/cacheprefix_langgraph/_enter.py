@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import dropwhile
-from typing import Any
+from typing import Any, NamedTuple
 
-from langchain_core.messages import SystemMessage
+from langchain_core.messages import BaseMessage, SystemMessage
 from langchain_core.runnables.config import RunnableConfig, ensure_config
 
 from cacheprefix import Session
@@ -15,8 +16,8 @@ from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph._bodies import base_of, model_name, shows_body
 from cacheprefix_langgraph._choice import ONE_CALL, allowed_choice, one_call, union_of, without_limit
 from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten, scope_of, thread_of
-from cacheprefix_langgraph._native import summariser
-from cacheprefix_langgraph._rewrite import rewrite
+from cacheprefix_langgraph._native import asummariser, summariser
+from cacheprefix_langgraph._rewrite import rewrite, summarise_first
 from cacheprefix_langgraph._sending import ROLE, SENDING, VIEWS, Sending, session_in
 from cacheprefix_langgraph._state import conversation_of, ledger_in
 from cacheprefix_langgraph._tools import name_of
@@ -24,19 +25,22 @@ from cacheprefix_langgraph._tracing import outside, traced_config
 
 
 def enter(
-    model: Any, given: Any, config: Any, kwargs: dict[str, Any], *, whole: bool = False
+    model: Any,
+    given: Any,
+    config: Any,
+    kwargs: dict[str, Any],
+    *,
+    whole: bool = False,
+    waited: Frame | None = None,
 ) -> tuple[Any, Any, dict[str, Any], Any]:
     """Rewrite what the application passes in; on any failure of ours, pass it on as it came.
 
-    ``whole`` says that the answer comes in one piece, so that something may still be taken from it.
+    ``whole`` says that the answer comes in one piece, so that something may still be taken from it. ``waited`` is the
+    fork for which ``ahead`` has waited: nothing is waited for here any more.
     """
     session = session_in(model)
-    frame = FRAME.get()
-    if frame is not None and not session.related(frame.session):
-        frame = None
     settled = ensure_config(config)
-    if ROLE in model.__dict__:
-        frame = session.attempt("role", lambda: _bound(model, session, settled), frame)
+    frame = _frame(model, session, settled) if waited is None else waited
     conversation, scope = (frame.conversation, frame.scope) if frame else (thread_of(settled), scope_of(settled))
     sending = Sending(session, frame, None, kwargs.get("tools"), conversation, scope)
     token = SENDING.set(sending)
@@ -51,7 +55,7 @@ def enter(
 
     def changed() -> tuple[Any, dict[str, Any]] | None:
         try:
-            return _rewritten(model, given, kwargs, frame, sending, whole=whole)
+            return _rewritten(model, given, kwargs, frame, sending, whole=whole, asks=waited is None)
         except BudgetError as error:
             over.append(error)
             return None
@@ -61,6 +65,46 @@ def enter(
         SENDING.reset(token)
         raise over[0]
     return (given, config, kwargs, token) if made is None else (made[0], config, made[1], token)
+
+
+def waiting(model: Any, config: Any) -> Frame | None:
+    """The fork that a call of the model is now, where ``ahead`` may have to wait for something before it."""
+    session = session_in(model)
+    if session.mode == "observe":
+        return None
+    frame = _frame(model, session, ensure_config(config))
+    return frame if frame is not None and _summarises(frame.session) else None
+
+
+async def ahead(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame | None, *, whole: bool = False) -> None:
+    """Before ``enter``, which does not wait: the summary that a compaction wants of the model."""
+    if frame is None:
+        return
+    try:
+        now = _asked(model, given, kwargs, frame, whole=whole)
+        await summarise_first(
+            now.messages,
+            now.frame,
+            model.__dict__[VIEWS],
+            allowed=now.said,
+            model=model_name(model),
+            summarise=asummariser(model, now.frame, now.kwargs),
+        )
+    except Exception as error:
+        frame.session.attempt("summary", partial(_raise, error), None)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _frame(model: Any, session: Session, config: RunnableConfig) -> Frame | None:
+    frame = FRAME.get()
+    if frame is not None and not session.related(frame.session):
+        frame = None
+    if ROLE in model.__dict__:
+        frame = session.attempt("role", lambda: _bound(model, session, config), frame)
+    return frame
 
 
 def _bound(model: Any, session: Session, config: RunnableConfig) -> Frame:
@@ -73,17 +117,32 @@ def _bound(model: Any, session: Session, config: RunnableConfig) -> Frame:
     return Frame(session=session, role=role, instruction=instruction, conversation=thread, state=state, scope=scope)
 
 
-def _rewritten(
-    model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, sending: Sending, *, whole: bool
-) -> tuple[Any, dict[str, Any]] | None:
+class _Asked(NamedTuple):
+    """A call of the model as it is made for a fork."""
+
+    messages: list[BaseMessage]
+    kwargs: dict[str, Any]
+    frame: Frame
+    said: Sequence[str] | None
+    """Tools of the role that its text has to name."""
+    single: bool
+
+
+def _asked(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, *, whole: bool) -> _Asked:
     responses = bool(getattr(model, "use_responses_api", False))
     united, said = with_union(model, kwargs, frame, responses=responses)
     single = whole and one_call(model, united, frame)
     if single:
         united = without_limit(united)
         frame = replace(frame, instruction="\n\n".join(filter(None, (frame.instruction, ONE_CALL))))
-    messages = model._convert_input(given).to_messages()
-    summarise = summariser(model, frame, united) if _summarises(frame.session) else None
+    return _Asked(model._convert_input(given).to_messages(), united, frame, said, single)
+
+
+def _rewritten(
+    model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, sending: Sending, *, whole: bool, asks: bool
+) -> tuple[Any, dict[str, Any]] | None:
+    messages, united, frame, said, single = _asked(model, given, kwargs, frame, whole=whole)
+    summarise = summariser(model, frame, united) if asks and _summarises(frame.session) else None
     name = model_name(model)
     done = rewrite(messages, frame, model.__dict__[VIEWS], allowed=said, model=name, summarise=summarise)
     if _worth(model, done, frame):

@@ -23,7 +23,7 @@ from cacheprefix.prefix import FOLLOW
 from cacheprefix_langgraph._bodies import BASE, TRANSPORT, Body, api_of, base_of
 from cacheprefix_langgraph._choice import first_call_only
 from cacheprefix_langgraph._configured import configured
-from cacheprefix_langgraph._enter import enter
+from cacheprefix_langgraph._enter import ahead, enter, waiting
 from cacheprefix_langgraph._prewarm import PREWARM
 from cacheprefix_langgraph._sending import (
     ROLE,
@@ -37,7 +37,7 @@ from cacheprefix_langgraph._sending import (
     finish,
     prepared,
 )
-from cacheprefix_langgraph._stream import again, awatch, awithin, watch, within
+from cacheprefix_langgraph._stream import again, awatch, awithin, behind, watch, within
 from cacheprefix_langgraph._tools import render
 from cacheprefix_langgraph._views import Views
 
@@ -129,7 +129,9 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             return first_call_only(answer) if sending is not None and sending.single else answer
 
         async def ainvoke(self, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any) -> Any:  # noqa: A002
-            given, config, kwargs, token = enter(self, input, config, kwargs, whole=True)
+            waited = waiting(self, config)
+            await ahead(self, input, kwargs, waited, whole=True)
+            given, config, kwargs, token = enter(self, input, config, kwargs, whole=True, waited=waited)
             sending = SENDING.get()
             try:
                 answer = await base.ainvoke(self, given, config, stop=stop, **kwargs)
@@ -145,10 +147,15 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             return within(sending, base.stream(self, given, config, stop=stop, **kwargs))
 
         def astream(self, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any) -> Any:  # noqa: A002
-            given, config, kwargs, token = enter(self, input, config, kwargs)
-            sending = SENDING.get()
-            SENDING.reset(token)
-            return awithin(sending, base.astream(self, given, config, stop=stop, **kwargs))
+            waited = waiting(self, config)
+
+            def begun() -> AsyncIterator[Any]:
+                given, ours, options, token = enter(self, input, config, kwargs, waited=waited)
+                sending = SENDING.get()
+                SENDING.reset(token)
+                return awithin(sending, base.astream(self, given, ours, stop=stop, **options))
+
+            return begun() if waited is None else behind(lambda: ahead(self, input, kwargs, waited), begun)
 
         def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
             session = self.__dict__[SESSION]

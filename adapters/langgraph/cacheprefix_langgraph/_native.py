@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage
@@ -55,8 +55,24 @@ def summariser(
     def summarise(messages: list[BaseMessage], request: SummaryRequest) -> str:
         body, api = body_of(model, messages, kwargs)
         send = sender(model, api)
-        ask = frame.session.summary_by_fork(body=body, api=api, send=send, conversation=frame.conversation)
+        talk, scope = frame.conversation, frame.scope
+        ask = frame.session.summary_by_fork(body=body, api=api, send=send, conversation=talk, scope=scope)
         return ask(request)
+
+    return summarise
+
+
+def asummariser(
+    model: Any, frame: Frame, kwargs: Mapping[str, Any]
+) -> Callable[[list[BaseMessage], SummaryRequest], Awaitable[str]]:
+    """``summariser`` without blocking the event loop."""
+
+    async def summarise(messages: list[BaseMessage], request: SummaryRequest) -> str:
+        body, api = body_of(model, messages, kwargs)
+        send = sender(model, api, later=True)
+        talk, scope = frame.conversation, frame.scope
+        ask = frame.session.asummary_by_fork(body=body, api=api, send=send, conversation=talk, scope=scope)
+        return await ask(request)
 
     return summarise
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from cacheprefix.context import replay
+from cacheprefix.errors import BudgetError
 from cacheprefix.prompt import Prompt
 from cacheprefix_langgraph._decided import Decided, carried_out
 from cacheprefix_langgraph._frame import Frame, Rewritten
@@ -15,11 +18,13 @@ from cacheprefix_langgraph._views import Views
 from cacheprefix_langgraph._zones import has_zones, show_zones
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
-    from cacheprefix.context import SummaryRequest
+    from cacheprefix import Conversation, Session
+    from cacheprefix.context import MessageView, SummaryRequest
 
     Summarise = Callable[[list[BaseMessage], SummaryRequest], str]
+    AsyncSummarise = Callable[[list[BaseMessage], SummaryRequest], Awaitable[str]]
 
 TAIL_KEY = "cacheprefix_tail"
 """Marks our own tail messages in ``additional_kwargs``, which no provider sees."""
@@ -40,14 +45,7 @@ def rewrite(
     for a summary of messages that a compaction removes. Raises ``BudgetError`` where the session's request budget
     cannot be met.
     """
-    lead = 0
-    while lead < len(messages) and isinstance(messages[lead], SystemMessage):
-        lead += 1
-    texts = tuple(message.text for message in messages[:lead])
-    rest = list(messages[lead:])
-    text = frame.session.tail_for(frame.role, instruction_of(texts, frame), tools=allowed, volatile=frame.volatile)
-    system = frame.session.prefix.text if frame.base is None else frame.base
-    head: list[BaseMessage] = [SystemMessage(system)] if system else []
+    texts, rest, head, text = _parts(messages, frame, allowed)
     done = settled(rest, frame, views, model, head, text, summarise)
     sent, shared = done.messages, done.border
     given = None if done.lossless else list(messages)
@@ -57,6 +55,45 @@ def rewrite(
     if frame.pinned:
         return Rewritten([*head, *sent[:shared], tail, *sent[shared:]], text, 0, texts, done.restored, given, sent)
     return Rewritten([*head, *sent, tail], text, len(sent) - shared, texts, done.restored, given, sent)
+
+
+async def summarise_first(
+    messages: Sequence[BaseMessage],
+    frame: Frame,
+    views: Views,
+    *,
+    allowed: Sequence[str] | None,
+    model: str,
+    summarise: AsyncSummarise,
+) -> None:
+    """Where a compaction is due, have its summary written; ``rewrite``, which does not wait, repeats what is recorded.
+
+    A budget that cannot be met is left for ``rewrite`` to raise.
+    """
+    _, rest, head, text = _parts(messages, frame, allowed)
+    work = _settling(rest, frame, views, model, head, text)
+    if work is None:
+        return
+
+    async def ask(request: SummaryRequest) -> str:
+        return await summarise(work.sent(), request)
+
+    with suppress(BudgetError):
+        await work.session.acondense(work.state, work.seen, model, static_tokens=work.static, ask=ask)
+        work.refreshed()
+
+
+def _parts(
+    messages: Sequence[BaseMessage], frame: Frame, allowed: Sequence[str] | None
+) -> tuple[tuple[str, ...], list[BaseMessage], list[BaseMessage], str]:
+    """The application's system texts, the conversation, the shared system message, and the role's text."""
+    lead = 0
+    while lead < len(messages) and isinstance(messages[lead], SystemMessage):
+        lead += 1
+    texts = tuple(message.text for message in messages[:lead])
+    text = frame.session.tail_for(frame.role, instruction_of(texts, frame), tools=allowed, volatile=frame.volatile)
+    system = frame.session.prefix.text if frame.base is None else frame.base
+    return texts, list(messages[lead:]), [SystemMessage(system)] if system else [], text
 
 
 def settled(
@@ -69,34 +106,71 @@ def settled(
     summarise: Summarise | None = None,
 ) -> Decided:
     """The conversation with large tool results cut, and compacted where that is due; both as recorded once."""
+    work = _settling(messages, frame, views, model, head, tail)
+    if work is None:
+        return Decided(messages, shared_count(messages, frame.shared), (), lossless=True)
+    session, state, static = work.session, work.state, work.static
+    asks = None if summarise is None else lambda request: summarise(work.sent(), request)
+    decisions = session.condense(state, work.seen, model, static_tokens=static, ask=asks)
+    if work.refreshed():
+        decisions = session.condense(state, work.seen, model, static_tokens=static)
+    plain = Decided(messages, work.border, (), lossless=True)
+    return session.attempt("decisions", lambda: carried_out(messages, decisions, work.border), plain)
+
+
+@dataclass(frozen=True, slots=True)
+class _Settling:
+    """A conversation about to be decided on."""
+
+    session: Session
+    state: Conversation
+    messages: list[BaseMessage]
+    head: Sequence[BaseMessage]
+    border: int
+    seen: list[MessageView]
+    static: int
+    """Tokens of what is sent beside the conversation."""
+    count: Callable[[str], int]
+    epoch: int
+    """The ledger's, before anything was decided."""
+
+    def sent(self) -> list[BaseMessage]:
+        """The request's messages as decided so far: what a summary is asked behind."""
+        now = replay(
+            self.seen,
+            self.state.ledger,
+            self.session.budget,
+            count=self.count,
+            store=self.session.results,
+            scope=self.state.scope,
+        )
+        return [*self.head, *carried_out(self.messages, now.decisions, self.border).messages]
+
+    def refreshed(self) -> bool:
+        """Record what changes only together with a rewritten prefix; whether that changed the conversation."""
+        rewritten = self.state.ledger.epoch > self.epoch
+
+        def shown() -> bool:
+            return has_zones(self.state) and show_zones(self.state, self.seen, rewritten=rewritten)
+
+        return self.session.attempt("zones", shown, False)  # noqa: FBT003 - what is answered when it fails
+
+
+def _settling(
+    messages: list[BaseMessage], frame: Frame, views: Views, model: str, head: Sequence[BaseMessage], tail: str
+) -> _Settling | None:
+    """None where there is nothing to decide on."""
     session, state = frame.session, frame.state
-    border = shared_count(messages, frame.shared)
-    plain = Decided(messages, border, (), lossless=True)
     idle = session.budget is None and session.compaction is None and session.request_budget is None
     if state is None or (idle and not len(state.ledger) and not has_zones(state)):
-        return plain
+        return None
     count = session.counter(model)
     seen = session.attempt("views", lambda: views.of(messages, count), None)
     if seen is None:
-        return plain
-
-    def ask(request: SummaryRequest) -> str:
-        assert summarise is not None
-        now = replay(seen, state.ledger, session.budget, count=count, store=session.results, scope=state.scope)
-        return summarise([*head, *carried_out(messages, now.decisions, border).messages], request)
-
+        return None
     beside = [message.text for message in head] + [tool.schema.decode() for tool in session.prefix.tools] + [tail]
-    asks = None if summarise is None else ask
-    static = sum(map(count, beside))
-    epoch = state.ledger.epoch
-    decisions = session.condense(state, seen, model, static_tokens=static, ask=asks)
-
-    def shown() -> bool:
-        return has_zones(state) and show_zones(state, seen, rewritten=state.ledger.epoch > epoch)
-
-    if session.attempt("zones", shown, False):  # noqa: FBT003 - what is answered when it fails
-        decisions = session.condense(state, seen, model, static_tokens=static)
-    return session.attempt("decisions", lambda: carried_out(messages, decisions, border), plain)
+    border, static = shared_count(messages, frame.shared), sum(map(count, beside))
+    return _Settling(session, state, messages, head, border, seen, static, count, state.ledger.epoch)
 
 
 def instruction_of(texts: Sequence[str], frame: Frame) -> str:

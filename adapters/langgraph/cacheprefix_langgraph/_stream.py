@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages.ai import UsageMetadata, add_usage
@@ -38,6 +38,13 @@ async def awithin(sending: Sending | None, chunks: AsyncIterator[Any]) -> AsyncI
             return
         finally:
             SENDING.reset(token)
+        yield chunk
+
+
+async def behind(first: Callable[[], Awaitable[None]], begin: Callable[[], AsyncIterator[Any]]) -> AsyncIterator[Any]:
+    """A stream that begins when something else is done."""
+    await first()
+    async for chunk in begin():
         yield chunk
 
 
