@@ -69,6 +69,8 @@ class Asked:
     scope: str
     rewrite: bool
     held: Conversation | None = None
+    continues: bool = False
+    trailing: bool = False
 
 
 def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
@@ -80,7 +82,9 @@ def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
         profile = session.profile(prompt.model, asked.api, asked.provider)
         if asked.rewrite:
             limit = asked.boundary(prompt) if callable(asked.boundary) else asked.boundary
-            sent, prompt = _marked(session, sent, prompt, profile, limit, asked.policy)
+            sent, prompt = _marked(
+                session, sent, prompt, profile, limit, asked.policy, continues=asked.continues, trailing=asked.trailing
+            )
         agent = f"{session.name}/{asked.agent}" if session.name else asked.agent
         _foresee(session, prompt, profile, agent, asked.conversation, now)
         session.plugins.call_all("before_call", prompt=prompt)
@@ -133,6 +137,9 @@ def _marked(
     profile: Profile,
     limit: int | None,
     policy: ForkPolicy | None,
+    *,
+    continues: bool = False,
+    trailing: bool = False,
 ) -> tuple[Mapping[str, Any], Prompt]:
     """The body with breakpoints and routing key; the very same objects when nothing is to be added."""
     chosen: Sequence[Breakpoint] | None = session.plugins.call_first(
@@ -140,7 +147,9 @@ def _marked(
     )
     if chosen is None:
         skip = policy is not None and policy.skip_cache_write
-        chosen = plan_breakpoints(prompt, profile, boundary=limit, skip_tail=skip)
+        chosen = plan_breakpoints(
+            prompt, profile, boundary=limit, skip_tail=skip, continues=continues, trailing=trailing
+        )
     marked: Mapping[str, Any] = mark(body, prompt.api, prompt, chosen) if chosen else body
     key = profile.routing_key or ""
     if key and not key.startswith("header:") and prompt.api.startswith("openai") and key not in body:

@@ -38,6 +38,8 @@ def plan_breakpoints(
     boundary: int | None = None,
     one_shot: bool = False,
     skip_tail: bool = False,
+    continues: bool = False,
+    trailing: bool = False,
     gap: float | None = None,
     calls: int | None = None,
 ) -> tuple[Breakpoint, ...]:
@@ -45,8 +47,10 @@ def plan_breakpoints(
 
     ``boundary`` is how many leading sections siblings share. ``one_shot`` says that nothing is sent that
     begins like this request, before it or after; ``skip_tail`` that nothing will continue it behind the
-    boundary. ``gap`` is the expected time in seconds between requests that share the prefix and ``calls`` how
-    many more of them are expected; with both unknown the provider's default lifetime is used.
+    boundary. ``continues`` says that a request that begins like this one is expected, also where no loop is
+    under way yet; ``trailing`` that a text for this request alone will be put behind it. ``gap`` is the expected
+    time in seconds between requests that share the prefix and ``calls`` how many more of them are expected; with
+    both unknown the provider's default lifetime is used.
 
     The order of importance, as far as the provider's limit less the user's own and its automatic breakpoint
     allows: the end of the shared part; the last message of a loop; anchors of at most 15 positions from there
@@ -66,8 +70,8 @@ def plan_breakpoints(
         return ()
     own = {index for index, section in enumerate(prompt.sections) if section.marker is not None}
     shared = len(prompt.sections) if boundary is None else max(0, min(boundary, len(prompt.sections)))
-    loop = not skip_tail and _goes_on(prompt.sections, shared, boundary)
-    silent = _silences(prompt, profile, own, shared, loop=loop)
+    loop = not skip_tail and (continues or _goes_on(prompt.sections, shared, boundary))
+    silent = _silences(prompt, profile, own, shared, loop=loop, trailing=trailing)
     if implicit(prompt, profile) and not silent:
         own.add(len(prompt.sections) - 1)
     if profile.automatic_breakpoint and prompt.top_marker is not None:
@@ -81,7 +85,7 @@ def plan_breakpoints(
     if silent and not chosen and not own:
         # With a shared part too short to be cached, nothing is read that a mark would have to be there for.
         short = not shared or totals[shared - 1] < profile.min_tokens
-        return _unwritten(prompt, profile) if short and skip_tail else ()
+        return _unwritten(prompt, profile) if trailing or (short and skip_tail) else ()
     return _with_lifetimes(prompt, profile, chosen, lifetime, shared, alone=silent)
 
 
@@ -103,8 +107,12 @@ def _goes_on(sections: Sequence[Section], shared: int, boundary: int | None) -> 
     )
 
 
-def _silences(prompt: Prompt, profile: Profile, own: set[int], shared: int, *, loop: bool) -> bool:
+def _silences(
+    prompt: Prompt, profile: Profile, own: set[int], shared: int, *, loop: bool, trailing: bool
+) -> bool:
     """Whether to switch the implicit breakpoint off: only what it alone would write is ever saved."""
+    if trailing:
+        return implicit(prompt, profile) and "prompt_cache_options" not in prompt.settings
     return (
         implicit(prompt, profile)
         and not loop

@@ -225,6 +225,28 @@ def test_openai_keeps_the_implicit_mark_where_the_conversation_goes_on() -> None
     assert len(places(prompt)) <= 3
 
 
+def test_the_tail_of_a_first_request_is_marked_where_a_loop_is_expected() -> None:
+    """Who knows that a loop will follow has its first request written, to be read in the second."""
+    assert places(planned(claude(), boundary=3)[0])[-1] == "system[0]"
+    assert places(planned(claude(), boundary=3, continues=True)[0])[-1].startswith("messages[0]")
+
+
+def test_openai_marks_the_end_of_what_stays_where_text_for_one_request_follows() -> None:
+    """The implicit mark would stand behind that text, where no later request begins; the explicit one is read."""
+    profile = rules("openai-5.6")
+    messages = [{"role": "system", "content": LONG}, {"role": "user", "content": "role"}]
+    cache = ProviderCache(profile)
+    read = []
+    for at in range(2):
+        body = {"model": "gpt-5.6", "messages": [*messages, {"role": "user", "content": "more"}][: 2 + at]}
+        prompt, marked = planned(body, "openai-chat", "openai-5.6", boundary=1, continues=True, trailing=True)
+        assert marked["prompt_cache_options"] == {"mode": "explicit"}
+        sent = {**marked, "messages": [*marked["messages"], {"role": "user", "content": f"tick {at}"}]}
+        read.append(cache.serve(decode(sent, "openai-chat"), at * 10).read_tokens)
+    assert read[0] == 0
+    assert read[1] == sum(section.tokens for section in prompt.sections[:2])
+
+
 def test_responses_are_marked_in_their_input() -> None:
     """The responses API takes marks on content blocks of input items, not on instructions."""
     body = {

@@ -10,6 +10,7 @@ import pytest
 from crew_wire import BRIEF, INPUTS, bodies, heads, prompts, raw, shared
 
 from benchmarks.crewai_workloads import CrewModel, agents, crew, prose, tasks
+from benchmarks.crewai_workloads import new_llm as new_model
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.context import RequestBudget, views_of
 from cacheprefix.errors import BudgetError
@@ -122,6 +123,19 @@ def test_volatile_text_stands_behind_everything_in_every_step_of_a_loop(servers,
     loops = [call for call in installed.session.calls if not call.first_of_agent]
     assert all(call.usage.cache_read_tokens > 1_500 for call in loops)
     assert not any(call.verdict.alarm for call in installed.session.calls)
+
+
+def test_volatile_text_costs_no_step_of_a_loop_where_openai_marks_the_newest_message(servers) -> None:
+    """From 5.6 on the mark stands before the clock, so that each step reads the whole one before it."""
+    provider = servers("openai-5.6")
+    who = agents(lambda: new_model("gpt-5.6", provider.openai_base_url))
+    team = crew(who, tasks(who))
+    ticks = iter(range(100))
+    with install(team, volatile=lambda: {"now": f"tick {next(ticks)}"}) as installed:
+        team.kickoff(inputs=INPUTS)
+    calls = installed.session.calls
+    for before, after in ((calls[0], calls[1]), (calls[1], calls[2]), (calls[3], calls[4])):
+        assert after.usage.cache_read_tokens == before.usage.cache_read_tokens + before.usage.cache_write_tokens
 
 
 def test_volatile_text_may_speak_as_the_system(servers, new_llm) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,6 +104,24 @@ def of_executor(body: dict[str, Any]) -> bool:
     return all(words in text for words in ("Your personal goal is", "Current Task: ")) and not any(
         helper in text for helper in ("Task Execution Planner", "Guardrail Agent")
     )
+
+
+@pytest.mark.parametrize("key", ["any", ""])
+def test_a_memory_whose_model_is_a_name_is_counted_or_said_not_to_be(monkeypatch, new_llm, tmp_path, key) -> None:
+    """CrewAI would make the model at its first use; it is made at once, and where it cannot be that is said once."""
+    from crewai.memory.unified_memory import Memory
+
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    memory = Memory(llm="gpt-5.4-mini", embedder=embedded, storage=str(tmp_path))
+    who = agents(lambda: new_llm(SimpleNamespace(openai_base_url="http://127.0.0.1:9/v1")))
+    with install(crew(who, tasks(who), memory=memory)) as installed:
+        made = memory._llm_instance
+        said = [note for note in installed.session.report().notes if "gpt-5.4-mini" in note]
+        assert (made is None) == bool(said) == (not key)
+        assert made is None or "__cacheprefix__" in vars(made)
+    assert memory._llm_instance is None
+    assert made is None or "__cacheprefix__" not in vars(made)
+    assert not installed.session.failures
 
 
 @pytest.mark.parametrize("build", [planned, structured, guarded, knowing, remembering], ids=lambda one: one.__name__)

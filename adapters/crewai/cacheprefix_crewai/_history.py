@@ -35,6 +35,8 @@ class Execution:
     agent: str = ""
     answer: str = ""
     """The newest answer in text; empty while tools are being called."""
+    steps: int = 0
+    """Requests so far."""
 
 
 def limits(session: Session) -> bool:

@@ -225,6 +225,8 @@ def _bind_memory(binding: Binding, memory: Any, *, copy: bool) -> None:
     """Watch a memory's model: a copy that the memory made of its own, or of an agent's."""
     memory = getattr(memory, "_memory", None) or memory  # a scope or slice holds the memory it looks into
     llm = getattr(memory, "_llm_instance", None)
+    if llm is None and isinstance(getattr(memory, "llm", None), str):
+        llm = _made_by(binding, memory)
     if llm is not None:
         _bind_llm(binding, memory, "_llm_instance", copy=copy)
         owners = vars(llm).get(KEY)
@@ -259,6 +261,18 @@ def _made(binding: Binding, owner: Any, name: str, model: str) -> Any:
     llm = create_llm(model)
     setattr(owner, name, llm)
     binding.undo.append(lambda: setattr(owner, name, model))
+    return llm
+
+
+def _made_by(binding: Binding, memory: Any) -> Any:
+    """The model that a memory makes from a name, made now instead of at its first use; None where it cannot be."""
+    try:
+        llm = memory._llm
+    except Exception:
+        # CrewAI raises again where the model is needed, and not every memory comes to need it.
+        binding.session.note(f"memory: its model {memory.llm!r} cannot be made yet, so its requests are not counted")
+        return None
+    binding.undo.append(lambda: setattr(memory, "_llm_instance", None))
     return llm
 
 

@@ -145,6 +145,8 @@ class Sending:
         if self.turn is not None:
             self.turn.fail()  # the class sends the request again
             self.usage = None
+        elif self.frame is not None and self.execution is not None:
+            self.binding.asked(self.frame, self.execution)
         session, frame = self.binding.session, self.frame
         forked = self.offer is not None and frame is not None
         body = with_choice(params, self.offer.choice, api) if self.offer is not None else params
@@ -161,6 +163,8 @@ class Sending:
             boundary=frame.boundary if forked and frame is not None else None,
             original=self._unmodified(api, original) if forked else None,
             rewrite=self.executor and self.binding.rewrites,
+            continues=forked and frame is not None and self.binding.continues(frame),
+            trailing=bool(self.volatile),
         )
         sent = self.turn.body
         if sent is params and not self.volatile:
