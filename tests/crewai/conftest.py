@@ -31,6 +31,8 @@ def _one_authority() -> str:
 
 
 os.environ["SSL_CERT_FILE"] = _one_authority()
+# Each worker's own, not inherited: CrewAI keeps the outputs of the last kickoff there, and replays look them up.
+os.environ["CREWAI_STORAGE_DIR"] = tempfile.mkdtemp(prefix="crewai-")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
