@@ -253,7 +253,7 @@ class ProviderCache:
         if read:
             _use(request.path[:whole], request.now)
         written = {}
-        if "write" in profile.usage_fields or request.ttl.write != 1:
+        if total > read and ("write" in profile.usage_fields or request.ttl.write != 1):
             written[request.ttl.name] = total - read
         complete = bisect_right(totals, read, hi=whole)
         ends = dict.fromkeys(range(whole if read else 0, len(sections)), request.ttl)
