@@ -74,7 +74,7 @@ def split_message(reader: Reader, tier: Tier, path: str, message: Any) -> list[S
     if isinstance(content, str):
         if content or not (calls or made):
             where = path if tier == "system" else f"{path}.content"
-            made.append(reader.text(tier, where, next_head(), content, marker))
+            made.append(reader.text(tier, where, next_head(), content))
     elif content is not None:
         for index, block in enumerate(items(content, f"{path}.content")):
             where = f"{path}.content[{index}]"
