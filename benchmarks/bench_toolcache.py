@@ -65,7 +65,7 @@ def in_memory(batches: int) -> list[dict[str, Any]]:
         ("hit, memory, 64 KB text", SEARCH, TEXT * 64),
     ):
         goal = "<= 10 us" if name == "hit, memory, 1 KB text" else ""
-        rows.append(row(name, best({"ours": _hit(spec, result)}, batches=4 * batches, calls=50), goal))
+        rows.append(row(name, best({"ours": _hit(spec, result)}, batches=80 * batches, calls=20), goal))
     cache = ToolResultCache()
     numbers = iter(range(10**9))
     miss = lambda: cache.call(SEARCH, {"query": next(numbers)}, lambda: TEXT)  # noqa: E731 - a side like the others
