@@ -13,7 +13,9 @@ from cacheprefix._terms import Ask, AsyncAsk, Terms, aanswered, answered, guarde
 from cacheprefix.context import (
     Circumstances,
     Compaction,
+    Consolidate,
     Decision,
+    Ledger,
     MessageView,
     Plan,
     Prices,
@@ -21,8 +23,11 @@ from cacheprefix.context import (
     ResultView,
     Situation,
     SummaryRequest,
+    concatenate,
+    join_context,
     plan_compaction,
     replay,
+    to_join,
 )
 from cacheprefix.prefix import ForkPolicy, Tool
 
@@ -42,16 +47,20 @@ def condense(
     api: Api | None = None,
     *,
     static_tokens: int | None = None,
+    front_moves: bool = False,
     ask: Ask | None = None,
 ) -> tuple[Decision, ...]:
     """All decisions on a framework's history: results cut once, and compaction where it is due and pays.
 
     ``views`` are of the history as the framework has it, never of what was sent: what the ledger holds is
     repeated, byte for byte, in forks and resumed threads too. ``static_tokens`` is what is sent beside it (the
-    prefix by default); ``ask`` writes summaries for ``Compaction(summarise="fork")``. Fails open, but raises
-    ``BudgetError`` with ``over_by`` where a ``request_budget`` cannot be met.
+    prefix by default), and ``front_moves`` that it changes with a compaction. ``ask`` writes summaries for
+    ``Compaction(summarise="fork")``. A compaction also joins keyed context to one block a key behind the static text.
+    Fails open, but raises ``BudgetError`` with ``over_by`` where a ``request_budget`` cannot be met.
     """
-    steps = _steps(session, conversation, views, model, api, static_tokens, asks=ask is not None)
+    steps = _steps(
+        session, conversation, views, model, api, static_tokens, front_moves=front_moves, asks=ask is not None
+    )
     return answered(steps, ask, session.attempt)
 
 
@@ -63,10 +72,13 @@ async def acondense(
     api: Api | None = None,
     *,
     static_tokens: int | None = None,
+    front_moves: bool = False,
     ask: AsyncAsk | None = None,
 ) -> tuple[Decision, ...]:
     """``condense`` with an ``ask`` that is awaited, such as ``asummary_by_fork`` makes."""
-    steps = _steps(session, conversation, views, model, api, static_tokens, asks=ask is not None)
+    steps = _steps(
+        session, conversation, views, model, api, static_tokens, front_moves=front_moves, asks=ask is not None
+    )
     return await aanswered(steps, ask, session.attempt)
 
 
@@ -78,6 +90,7 @@ def _steps(
     api: Api | None,
     static_tokens: int | None,
     *,
+    front_moves: bool,
     asks: bool,
 ) -> Generator[SummaryRequest, str, tuple[Decision, ...]]:
     """Condensing without its waiting: yields what a summary is wanted of, takes its text."""
@@ -93,15 +106,20 @@ def _steps(
     with conversation.compacting() as free:
         if not free:
             return first.decisions
-        work = partial(_planned, session, conversation, views, first, model, api, static_tokens)
-        plan = guarded(session.attempt, "compaction", work, None)
-        if plan is None:
+        work = partial(
+            _planned, session, conversation, views, first, model, api, static_tokens, front_moves=front_moves
+        )
+        found = guarded(session.attempt, "compaction", work, None)
+        if found is None:
             return first.decisions
+        plan, joins = found
         if plan.request is not None and asks:
             plan = plan.with_summary((yield plan.request))
         made = session.attempt("compaction", partial(plan.commit, session.results, scope=conversation.scope), None)
         if made is None:
             return first.decisions
+        if joins:
+            made = session.attempt("consolidation", partial(_joined, session, conversation, views, made), made)
         conversation.merge(made)
     second = session.attempt("compaction", again, None)
     return first.decisions if second is None else second.decisions
@@ -151,6 +169,7 @@ def shorten(
 def terms_of(session: Session, model: str, **options: Any) -> Terms:
     """A session's settings for a conversation that keeps its own history; those of ``observe`` change nothing."""
     active = session.mode != "observe"
+    options["consolidate"] = _consolidate(session, options.get("consolidate", concatenate))
     return Terms(
         system=session.prefix.text,
         static_tokens=_tool_tokens(session, model),
@@ -263,8 +282,10 @@ def _planned(
     model: str,
     api: Api | None,
     static_tokens: int | None,
-) -> Plan | None:
-    """A compaction, if one is due."""
+    *,
+    front_moves: bool,
+) -> tuple[Plan, bool] | None:
+    """A compaction, if one is due, and whether durable context is joined with it."""
     static = static_tokens
     if static is None:
         static = session.count(session.prefix.text, model) + _tool_tokens(session, model)
@@ -276,8 +297,21 @@ def _planned(
     if tokens <= (trigger + target) // 2 or (tokens <= trigger and not around.prices.cold):
         return None
     count = session.counter(model)
-    plan: Plan = plan_compaction(views, now.ledger, rules, around, count=count, budget=session.budget, readable=True)
-    return plan if plan.due else None
+    # Joining moves the front of the history; where that alone makes a compaction too dear, it is done without.
+    for joins in (True, False) if to_join(views, now.ledger) else (False,):
+        here = replace(around, front_moves=joins or front_moves)
+        plan = plan_compaction(views, now.ledger, rules, here, count=count, budget=session.budget, readable=True)
+        if plan.due:
+            return plan, joins
+    return None
+
+
+def _joined(session: Session, conversation: Conversation, views: Sequence[MessageView], ledger: Ledger) -> Ledger:
+    return ledger.record(join_context(views, ledger, _consolidate(session, conversation.consolidate)))
+
+
+def _consolidate(session: Session, own: Consolidate) -> Consolidate:
+    return session.compaction.consolidate if own is concatenate and session.compaction is not None else own
 
 
 def _fitted(

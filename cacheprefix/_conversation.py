@@ -49,7 +49,7 @@ from cacheprefix.errors import SetupError, StateError
 from cacheprefix.prompt import decode
 
 if TYPE_CHECKING:
-    from cacheprefix.context import Count, Replace, Results, TransitionHook
+    from cacheprefix.context import Consolidate, Count, Replace, Results, TransitionHook
 
 
 class Conversation:
@@ -132,6 +132,11 @@ class Conversation:
         finally:
             if free:
                 self._compacting.release()
+
+    @property
+    def consolidate(self) -> Consolidate:
+        """Joins durable context under one key when a compaction rewrites the prefix."""
+        return self._terms.consolidate
 
     # ------------------------------------------------------------------ the history
 

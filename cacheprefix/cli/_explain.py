@@ -107,10 +107,17 @@ def _decisions(data: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     from cacheprefix._terms import Terms
 
     ledger = read(data, "", Terms(), rebase=True).ledger
-    said = {"results": "result", "turns": "turn", "actions": "compaction at", "inserts": "text at", "epochs": "epoch"}
-    # A text that stands for removed messages is prompt text, and is not shown.
+    said = {
+        "results": "result",
+        "turns": "turn",
+        "actions": "compaction at",
+        "inserts": "text at",
+        "blocks": "durable context at",
+        "epochs": "epoch",
+    }
+    # A text that stands for messages is prompt text, and is not shown.
     return [
-        (word, address, "(a text)" if section == "inserts" else value)
+        (word, address, "(a text)" if section in ("inserts", "blocks") else value)
         for section, word in said.items()
         for address, value in sorted(ledger.section(section).items())
     ]

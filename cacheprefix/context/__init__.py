@@ -28,6 +28,7 @@ from cacheprefix.context._policies import (
 from cacheprefix.context._prices import Estimate, Prices, estimate
 from cacheprefix.context._read import Form, form_of, views_of
 from cacheprefix.context._readback import READ_TOOL_SCHEMA, full_result_reader
+from cacheprefix.context._record import join_context, to_join
 from cacheprefix.context._replay import Item, Replayed, replay
 from cacheprefix.context._rewrite import carry_out, compact, compact_for_request, dumps, from_json, loads, plan, to_json
 from cacheprefix.context._situation import Policy, Situation
@@ -148,6 +149,7 @@ __all__ = [
     "head",
     "head_tail",
     "is_open",
+    "join_context",
     "json_aware",
     "loads",
     "looks_like_error",
@@ -168,6 +170,7 @@ __all__ = [
     "stats",
     "tail",
     "text_message",
+    "to_join",
     "to_json",
     "transition",
     "trim_tool_outputs",

@@ -39,6 +39,7 @@ from cacheprefix.context._summary import (
 )
 from cacheprefix.context._views import Count, MessageView
 from cacheprefix.context._window import RequestBudget
+from cacheprefix.context._zones import Consolidate, concatenate
 from cacheprefix.errors import BudgetError, SetupError
 from cacheprefix.prompt import estimate_tokens
 
@@ -73,6 +74,8 @@ class Compaction:
     """Protections fall only above this point on the way from target to trigger: 0 always reaches the target
     (fewer and deeper compactions, cheaper), 0.5 keeps the last turns longer."""
     policies: tuple[Policy, ...] | None = None
+    consolidate: Consolidate = concatenate
+    """Joins durable context under one key, in a framework's history and where a conversation names no other."""
     summarise: Summarise | Literal["fork"] | None = extract
     """Writes what stands for removed messages; ``"fork"`` asks the model by way of ``Plan.request``."""
     summary_tokens: int | None = None
@@ -187,7 +190,8 @@ def plan_compaction(
         held = not loose and reason != "window"
         why = "an open call's thinking keeps its prefix" if held else "thinking behind a change goes with it"
         refusals = (*refusals, f"{why}: {rules.thinking_bound}")
-    price = estimate(before, draft.tokens, draft.before_first_change(), here.prices)
+    kept = here.static_tokens if here.front_moves else draft.before_first_change()
+    price = estimate(before, draft.tokens, kept, here.prices)
     horizon = rules.horizon if rules.horizon is not None else float(max(turns, 1))
     worth = draft.tokens < _SCARCE * trigger and price.pays(horizon)
     changes = record(draft, views, ledger.section("inserts"))
@@ -196,7 +200,7 @@ def plan_compaction(
         reason,
         before,
         draft.tokens,
-        draft.before_first_change(),
+        kept,
         price,
         due=bool(changes.entries or changes.clearings) and not held and (reason != "trigger" or worth),
         actions=_actions(draft),

@@ -61,6 +61,8 @@ class Insert:
     text: str
     summary: bool = True
     """Whether the text stands for messages that were removed."""
+    key: str | None = None
+    """The key of durable context that the text joins."""
 
 
 Decision = ReplaceResult | DropThinking | DropCall | DropResult | Drop | Insert

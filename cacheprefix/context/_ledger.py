@@ -19,10 +19,11 @@ from typing import Any, Final
 from cacheprefix.errors import StateError
 
 VERSION: Final = 1
-SECTIONS: Final = ("results", "turns", "actions", "inserts", "rules", "epochs")
+SECTIONS: Final = ("results", "turns", "actions", "inserts", "blocks", "rules", "epochs")
 """``results``: cut or kept at first sight, by result digest. ``turns``: a turn's shared limit, by the digest
 of its ordered results. ``actions``: what compactions did, by address. ``inserts``: texts put into the
-history. ``rules``: parameters of decisions, by their own digest. ``epochs``: compactions, by their digest."""
+history. ``blocks``: durable context joined to one text a key, with its sources' addresses. ``rules``: parameters
+of decisions, by their own digest. ``epochs``: compactions, by their digest."""
 
 _DETAIL = re.compile("[#/~]")
 _RULE = re.compile(r"c:([\w-]+):")

@@ -6,11 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cacheprefix.context._blocks import blocks_of, may_join
 from cacheprefix.context._decisions import DropCall, DropThinking, ReplaceResult
 from cacheprefix.context._draft import Draft
+from cacheprefix.context._groups import turn_starts
+from cacheprefix.context._ledger import Ledger
 from cacheprefix.context._plan import Clearing
 from cacheprefix.context._replay import addresses, is_placeholder
-from cacheprefix.context._views import MessageView
+from cacheprefix.context._views import MessageView, digest_of
+from cacheprefix.context._zones import Consolidate, concatenate, joined_text
 
 
 @dataclass(slots=True)
@@ -76,3 +80,54 @@ def _record_clear(out: Record, decision: ReplaceResult, view: MessageView, addre
         out.clearings.append(Clearing(address, result.tokens, result.text or ""))
     else:
         out.entries.append(("actions", address, f"={json.dumps(decision.text)}"))
+
+
+def to_join(views: Sequence[MessageView], ledger: Ledger) -> dict[str, list[int]]:
+    """Durable context that no block holds yet, by key. What was appended since the newest question waits."""
+    questions = turn_starts(views)
+    ready = [index for index in range(questions[-1]) if may_join(views[index])] if questions else []
+    if not ready:
+        return {}
+    recorded = ledger.section("blocks")
+    standing = blocks_of(views, recorded, _places(views)) if recorded else []
+    held = {index for block in standing for index in block.sources}
+    out: dict[str, list[int]] = {}
+    for index in ready:
+        key = views[index].key
+        if index not in held and key is not None:
+            out.setdefault(key, []).append(index)
+    # What stands alone under its key, right behind the static text, is a block already.
+    front = next(index for index, view in enumerate(views) if view.role != "system")
+    lead = next((index for index in range(front, len(views)) if not may_join(views[index])), len(views))
+    known = {block.key for block in standing}
+    return {key: at for key, at in out.items() if key in known or len(at) > 1 or at[0] >= lead}
+
+
+def join_context(
+    views: Sequence[MessageView], ledger: Ledger, hook: Consolidate = concatenate
+) -> list[tuple[str, str, str]]:
+    """Ledger entries that make one block a key of durable context; for a moment in which the prefix is rewritten.
+
+    ``hook`` gets the block so far and then what was appended since. Raises ``SetupError`` when it returns no text.
+    """
+    fresh = to_join(views, ledger)
+    if not fresh:
+        return []
+    place = _places(views)
+    names = {index: name for name, index in place.items()}
+    standing = {block.key: block for block in blocks_of(views, ledger.section("blocks"), place)}
+    entries: list[tuple[str, str, str]] = []
+    for key, new in fresh.items():
+        old = standing.get(key)
+        base = [old.text] if old is not None and old.text else []
+        texts = [*base, *(views[index].text for index in new)]
+        plain = hook is concatenate and (old is None or not old.written)
+        text = None if plain or (len(texts) == 1 and old is None) else joined_text(key, texts, hook)
+        at = [names[index] for index in (*(() if old is None else old.sources), *new)]
+        entries.append(("blocks", f"{at[0]}/{digest_of(*at)}", json.dumps([key, at, text])))
+    return entries
+
+
+def _places(views: Sequence[MessageView]) -> dict[str, int]:
+    messages, _ = addresses(views)
+    return {address: index for index, address in enumerate(messages)}

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple
 
+from cacheprefix.context._blocks import ZONES, blocks_of, texts_of
 from cacheprefix.context._budget import Replace, Results, ToolResultBudget, budget_results
 from cacheprefix.context._decisions import (
     Decision,
@@ -104,16 +105,21 @@ def holding(
     shown: dict[tuple[int, int], ReplaceResult] = {(d.index, d.part): d for d in budgeted.decisions}
     actions = ledger.section("actions")
     inserts = ledger.section("inserts")
+    joined = ledger.section("blocks")
     dropped: set[int] = set()
     partial: list[Decision] = []
     texts: list[tuple[str, Insert]] = []
-    if actions or inserts:
+    if actions or inserts or joined:
         messages, results = addresses(views)
         place = {address: index for index, address in enumerate(messages)}
         groups = groups_of(views)
         dropped = _dropped_runs(views, groups, actions, place)
+        blocks = blocks_of(views, joined, place) if joined else []
+        dropped.update(index for block in blocks for index in block.sources)
         partial = _partial(views, groups, actions, messages, results, shown, dropped)
-        texts = _texts(actions, inserts, place, len(views))
+        texts = [*texts_of(blocks, views), *_texts(actions, inserts, place, len(views))]
+        # Most stable first: the zones, durable context, and then what stands for a part of the history.
+        texts.sort(key=lambda entry: (entry[1].index, entry[1].key != ZONES, entry[1].key is None))
     live = [d for d in shown.values() if d.index not in dropped]
     return Holding([*live, *partial], dropped, texts, budgeted.ledger)
 
@@ -251,7 +257,8 @@ def _texts(
         if index is None:
             end = place.get(actions.get(anchor, "")[2:])
             index = 0 if end is None else end
-        out.append((index, address, Insert(min(index, length), role, text)))
+        key = ZONES if address.startswith(ZONES, len(anchor)) else None
+        out.append((index, address, Insert(min(index, length), role, text, summary=key is None, key=key)))
     return [(address, new) for _, address, new in sorted(out, key=lambda entry: entry[:2])]
 
 
@@ -273,7 +280,7 @@ def _items(
     out: list[Item] = []
     for index in range(len(views) + 1):
         for address, new in before.get(index, ()):
-            out.append(Item(summary_view(new.role, new.text, count), index, address, inserted=True))
+            out.append(Item(_inserted_view(new, count), index, address, inserted=True))
         if index == len(views) or index in dropped:
             continue
         view: MessageView | None = views[index]
@@ -282,6 +289,11 @@ def _items(
         if view is not None:
             out.append(Item(view, index, ""))
     return tuple(out)
+
+
+def _inserted_view(new: Insert, count: Count) -> MessageView:
+    """View of a text that the ledger puts in; one with a key is no compaction's to take out again."""
+    return make_message(new.role, (new.text,), count, key=new.key, summary=new.key is None)
 
 
 def summary_view(role: Role, text: str, count: Count) -> MessageView:

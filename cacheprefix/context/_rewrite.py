@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from cacheprefix.context._plan import Plan
 from cacheprefix.context._read import views_of
 from cacheprefix.context._replay import holding
 from cacheprefix.context._state import FORMS, MODES, ContextState, check_system, refresh_zones
-from cacheprefix.context._views import MESSAGE_TOKENS, Count
+from cacheprefix.context._views import MESSAGE_TOKENS, Count, MessageView
 from cacheprefix.context._window import RequestBudget
 from cacheprefix.context._zones import Consolidate, Zone, concatenate, consolidated
 from cacheprefix.errors import BodyError, BudgetError, StateError
@@ -42,7 +42,7 @@ def plan(
     here = around or Circumstances()
     beside = _beside(state, system, counter)
     views = [*state.committed.views, *state.turn.views]
-    moves = any(zone.staged is not None for zone in state.zones) or any(view.key is not None for view in views)
+    moves = any(zone.staged is not None for zone in state.zones) or not _is_joined(state.committed.views)
     here = replace(here, static_tokens=here.static_tokens + beside, front_moves=here.front_moves or moves)
     # The state holds what is sent, so nothing of the ledger is still to be carried out on it.
     return plan_compaction(views, Ledger(), settings, here, count=counter, readable=readable, force=force)
@@ -237,6 +237,12 @@ def _beside(state: ContextState, system: str, count: Count) -> int:
         + sum(count(zone.text()) + MESSAGE_TOKENS for zone in state.zones if zone.shown)
         + sum(view.tokens for view in open_views)
     )
+
+
+def _is_joined(views: Sequence[MessageView]) -> bool:
+    """Whether durable context stands as one block a key at the front already."""
+    keys = [(index, view.key) for index, view in enumerate(views) if view.key is not None]
+    return len({key for _, key in keys}) == len(keys) and all(index < len(keys) for index, _ in keys)
 
 
 def _log(messages: Any, state: ContextState, count: Count) -> Log:

@@ -52,9 +52,17 @@ def consolidated(views: Iterable[MessageView], hook: Consolidate) -> list[tuple[
             texts.setdefault(view.key, []).append(view.text)
     out: list[tuple[str, str]] = []
     for key, parts in texts.items():
-        text = hook(key, tuple(parts)) if len(parts) > 1 else parts[0]
-        if not isinstance(text, str):
-            raise SetupError(f"the consolidation hook must return text for {key!r}, found {type(text).__name__}")
+        text = joined_text(key, parts, hook)
         if text:
             out.append((key, text))
     return out
+
+
+def joined_text(key: str, texts: Sequence[str], hook: Consolidate) -> str:
+    """One text for a key; a text alone stays as it is. Raises ``SetupError`` when the hook returns no text."""
+    if len(texts) == 1:
+        return texts[0]
+    text = hook(key, tuple(texts))
+    if not isinstance(text, str):
+        raise SetupError(f"the consolidation hook must return text for {key!r}, found {type(text).__name__}")
+    return text

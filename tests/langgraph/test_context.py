@@ -184,6 +184,51 @@ def test_keyed_and_pinned_messages_survive_every_compaction(bench):
     assert "cacheprefix_key" not in str(bench.bodies[0])
 
 
+@pytest.mark.parametrize("kind", ["node", "middleware"])
+def test_durable_context_is_one_block_behind_the_static_text_once_a_compaction_rewrites_the_prefix(bench, kind):
+    """Deltas stay where they were appended until then; the hook joins them; another session repeats the bytes."""
+    told = []
+
+    def join(key, given):
+        told.append((key, given))
+        return " / ".join(given)
+
+    saver = InMemorySaver()
+    config = {"configurable": {"thread_id": "one"}}
+    rules = {"compaction": Compaction(trigger=6_000, consolidate=join)}
+    graph = build(bench, bench.session(HANDBOOK, **rules), kind, saver)
+
+    def fact(number):
+        return context_message(f"Fact {number}.", "facts")
+
+    graph.invoke({"messages": [*turn(0), fact(0), *turn(1), fact(1), HumanMessage("So?")]}, config)
+    for number in (2, 3):
+        # Only what was compacted is joined, and the hook is given the block and what came since.
+        more = [one for at in range(number * 4, number * 4 + 5) for one in turn(at)]
+        graph.invoke({"messages": [*more[:4], fact(number), *more[4:], HumanMessage("So?")]}, config)
+    before, _, last = bench.prompts()
+    assert "Fact 0. / Fact 1." not in texts(before)
+    assert told == [("facts", ("Fact 0.", "Fact 1.", "Fact 2.")), ("facts", ("Fact 0. / Fact 1. / Fact 2.", "Fact 3."))]
+    front = len(last.tier("tools")) + len(last.tier("system"))
+    assert last.sections[front].text.startswith("Fact 0. / Fact 1. / Fact 2. / Fact 3.")
+    assert texts(last).count("Fact 0.") == 1
+    build(bench, bench.session(HANDBOOK), kind, saver).invoke({"messages": [HumanMessage("Go on.")]}, config)
+    after = bench.prompts()[-1]
+    assert [s.data for s in after.sections[: len(last.sections) - 1]] == [s.data for s in last.sections[:-1]]
+
+
+@ONE
+def test_a_hook_that_fails_leaves_durable_context_where_it_was(bench):
+    """The compaction goes on without it, and the failure is counted."""
+    session = bench.session(HANDBOOK, compaction=Compaction(trigger=6_000, consolidate=lambda key, given: None))
+    fact = context_message("Ada likes tea.", "facts")
+    build(bench, session).invoke({"messages": [*turn(0), fact, context_message("In cups.", "facts"), *history()]})
+    (prompt,) = bench.prompts()
+    assert prompt.tokens < 6_000
+    assert "Ada likes tea." in texts(prompt)
+    assert session.failures == {"consolidation": 1}
+
+
 def test_too_much_durable_context_is_an_error_at_once():
     """Before anything is appended, and with the number of tokens."""
     first = context_message("a fact " * 100, "facts")

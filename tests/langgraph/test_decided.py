@@ -24,7 +24,8 @@ def histories(draw):
         if kind == "user":
             messages.append(HumanMessage(f"{turn}: {draw(WORDS)}"))
         elif kind == "keyed":
-            messages.append(HumanMessage(f"{turn}: {draw(WORDS)}", additional_kwargs={KEY: "facts"}))
+            key = draw(st.sampled_from(["facts", "plan"]))
+            messages.append(HumanMessage(f"{turn}: {draw(WORDS)} [{turn}]", additional_kwargs={KEY: key}))
         elif kind == "answer":
             messages.append(AIMessage(f"{turn}: {draw(WORDS)}"))
         elif kind == "blocks":
@@ -90,10 +91,48 @@ def test_a_compaction_keeps_pairs_and_order_and_is_replayed(messages, trigger):
     kept = [places[id(message)] for message in done.messages if id(message) in places]
     assert kept == sorted(kept)
     assert done.messages[-1] is messages[-1]
-    assert all(any(one is message for one in done.messages) for message in messages if KEY in message.additional_kwargs)
     saved = Conversation.loads(state.dumps())
     for again in (sent(messages, state, **rules), sent(messages, saved, compaction=500_000)):
         assert [m.content for m in again.messages] == [m.content for m in done.messages]
+
+
+def keyed(messages):
+    """The texts of durable context by key, in order."""
+    out = {}
+    for message in messages:
+        if KEY in message.additional_kwargs:
+            out.setdefault(message.additional_kwargs[KEY], []).append(message.text)
+    return out
+
+
+def newest_question(messages):
+    """Where the newest words of the user stand that are no durable context."""
+    prompts = [isinstance(one, HumanMessage) and KEY not in one.additional_kwargs for one in messages]
+    return max((index for index, prompt in enumerate(prompts) if prompt), default=0)
+
+
+@given(histories(), histories(), st.integers(0, 30))
+@settings(max_examples=25, deadline=None)
+def test_durable_context_becomes_one_block_a_key_when_a_compaction_rewrites_the_prefix(first, more, cut):
+    """Nothing of it is lost or said twice, in longer, resumed and rewound histories; else it stays where it was."""
+    rules = {"compaction": Compaction(trigger=900, keep_turns=1)}
+    state = Conversation("one")
+    whole = [*first, *more]
+    for messages in (first, whole, whole[:cut], first):
+        blocks = state.ledger.section("blocks")
+        done = sent(messages, state, **rules).messages
+        said = keyed(done)
+        for key, texts in keyed(messages).items():
+            assert "\n\n".join(said[key]) == "\n\n".join(texts)
+        if state.ledger.section("blocks") != blocks:
+            at = newest_question(messages)
+            joined, waiting = keyed(messages[:at]), keyed(messages[at:])
+            assert {key: len(texts) for key, texts in keyed(done[: len(joined)]).items()} == dict.fromkeys(joined, 1)
+            assert {key: len(said[key]) - (key in joined) for key in said} == {
+                key: len(waiting.get(key, ())) for key in said
+            }
+        saved = Conversation.loads(state.dumps())
+        assert [m.content for m in sent(messages, saved, compaction=500_000).messages] == [m.content for m in done]
 
 
 @given(histories())

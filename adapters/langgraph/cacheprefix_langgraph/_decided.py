@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from cacheprefix.context import Decision, Drop, DropCall, DropResult, DropThinking, Insert, ReplaceResult
-from cacheprefix_langgraph._views import SUMMARY, is_text
+from cacheprefix_langgraph._views import KEY, SUMMARY, is_text
 
 _THINKING = ("thinking", "redacted_thinking", "reasoning")
 _CALLS = ("tool_use", "tool_call", "function_call")
@@ -64,7 +64,7 @@ def carried_out(messages: Sequence[BaseMessage], decisions: Sequence[Decision], 
 
 
 def _inserted(new: Insert) -> BaseMessage:
-    marks: dict[str, Any] = {SUMMARY: True} if new.summary else {}
+    marks: dict[str, Any] = {SUMMARY: True} if new.summary else {} if new.key is None else {KEY: new.key}
     made = SystemMessage if new.role == "system" else AIMessage if new.role == "assistant" else HumanMessage
     return made(new.text, additional_kwargs=marks)
 

@@ -15,7 +15,7 @@ from cacheprefix.prompt import Prompt
 from cacheprefix_langgraph._decided import Decided, carried_out
 from cacheprefix_langgraph._frame import Frame, Rewritten
 from cacheprefix_langgraph._views import Views
-from cacheprefix_langgraph._zones import has_zones, show_zones
+from cacheprefix_langgraph._zones import has_zones, show_zones, zones_wait
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -79,7 +79,10 @@ async def summarise_first(
         return await summarise(work.sent(), request)
 
     with suppress(BudgetError):
-        await work.session.acondense(work.state, work.seen, model, static_tokens=work.static, ask=ask)
+        moves = work.front_moves()
+        await work.session.acondense(
+            work.state, work.seen, model, static_tokens=work.static, front_moves=moves, ask=ask
+        )
         work.refreshed()
 
 
@@ -111,7 +114,8 @@ def settled(
         return Decided(messages, shared_count(messages, frame.shared), (), lossless=True)
     session, state, static = work.session, work.state, work.static
     asks = None if summarise is None else lambda request: summarise(work.sent(), request)
-    decisions = session.condense(state, work.seen, model, static_tokens=static, ask=asks)
+    moves = work.front_moves()
+    decisions = session.condense(state, work.seen, model, static_tokens=static, front_moves=moves, ask=asks)
     if work.refreshed():
         decisions = session.condense(state, work.seen, model, static_tokens=static)
     plain = Decided(messages, work.border, (), lossless=True)
@@ -145,6 +149,10 @@ class _Settling:
             scope=self.state.scope,
         )
         return [*self.head, *carried_out(self.messages, now.decisions, self.border).messages]
+
+    def front_moves(self) -> bool:
+        """Whether a compaction changes what stands before the history, too."""
+        return self.session.attempt("zones", lambda: has_zones(self.state) and zones_wait(self.state, self.seen), False)  # noqa: FBT003 - what is answered when it fails
 
     def refreshed(self) -> bool:
         """Record what changes only together with a rewritten prefix; whether that changed the conversation."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from cacheprefix import Conversation
 from cacheprefix.context import MessageView
@@ -23,19 +24,37 @@ def show_zones(state: Conversation, views: Sequence[MessageView], *, rewritten: 
 
     Nothing breaks before the thread's first answer, and behind a compaction that rewrites the prefix (``rewritten``).
     """
+    fresh = _fresh(state, views)
+    if fresh is None or (not rewritten and (fresh.live or any(view.role == "assistant" for view in views))):
+        return False
+    entries = [("actions", f"{key}/i", "d") for key in fresh.live]
+    state.merge(state.ledger.record([*entries, ("inserts", fresh.address, fresh.value)]))
+    return True
+
+
+def zones_wait(state: Conversation, views: Sequence[MessageView]) -> bool:
+    """Whether the next rewrite of the prefix shows other texts than stand before the history now."""
+    return _fresh(state, views) is not None
+
+
+class _Fresh(NamedTuple):
+    """The zones' texts where they are not what is shown."""
+
+    address: str
+    value: str
+    live: list[str]
+    """Addresses of what is shown."""
+
+
+def _fresh(state: Conversation, views: Sequence[MessageView]) -> _Fresh | None:
     texts = [zone.text() for zone in state.state.zones if zone.shown]
     if not texts or not views:
-        return False
+        return None
     value = json.dumps(["user", "\n\n".join(texts)])
     inserts, actions = state.ledger.section("inserts"), state.ledger.section("actions")
     mark = f"{views[0].digest}~zones"
     known = sorted(key for key in inserts if key.startswith(mark))
     live = [key for key in known if f"{key}/i" not in actions]
     if live and inserts[live[-1]] == value:
-        return False
-    if not rewritten and (live or any(view.role == "assistant" for view in views)):
-        return False
-    entries = [("actions", f"{key}/i", "d") for key in live]
-    entries.append(("inserts", f"{mark}{len(known):04}", value))
-    state.merge(state.ledger.record(entries))
-    return True
+        return None
+    return _Fresh(f"{mark}{len(known):04}", value, live)
