@@ -13,6 +13,7 @@ ARGS ?=
 CORE := .venv
 AUTOGEN := .venv-autogen
 CREWAI := .venv-crewai
+MAF := .venv-maf
 DOCS := .venv-docs
 READY := .stamp-ready
 PYTEST := -m pytest -ra --durations=5
@@ -20,8 +21,9 @@ PYTEST := -m pytest -ra --durations=5
 # An adapter's environment is made only when there is something to run in it.
 AUTOGEN_TESTS := $(wildcard tests/autogen/test_*.py tests/autogen/*/test_*.py)
 CREWAI_TESTS := $(wildcard tests/crewai/test_*.py tests/crewai/*/test_*.py)
+MAF_TESTS := $(wildcard tests/maf/test_*.py)
 
-.PHONY: help demo test lint build bench clean docs env fuzz pins verify-pins test-core test-autogen test-crewai
+.PHONY: help demo test lint build bench clean docs env fuzz pins verify-pins test-core test-autogen test-crewai test-maf
 
 help:
 	@echo 'make demo     run the demo; ARGS="--json" and the like are passed on'
@@ -33,7 +35,7 @@ help:
 	@echo 'make bench    all benchmarks; make bench-NAME runs one, make bench-page writes docs/benchmarks.md'
 	@echo 'make clean    remove environments and what was built'
 
-# One recipe for the three environments: each says what it installs and at which tested versions.
+# One recipe for all environments: each says what it installs and at which tested versions.
 $(CORE)/$(READY): WHAT = -e '.[bench,dev,release,transformers]' -e './adapters/langgraph[openai,anthropic,google,prebuilt,savers]' \
 	-e './adapters/sdk[openai,anthropic]'
 $(CORE)/$(READY): PINS = constraints/langgraph.txt
@@ -44,11 +46,16 @@ $(AUTOGEN)/$(READY): pyproject.toml adapters/autogen/pyproject.toml constraints/
 $(CREWAI)/$(READY): WHAT = -e '.[dev]' -e './adapters/crewai[anthropic,litellm]'
 $(CREWAI)/$(READY): PINS = constraints/crewai.txt
 $(CREWAI)/$(READY): pyproject.toml adapters/crewai/pyproject.toml constraints/crewai.txt
+# Without what only the core's own tests need.
+$(MAF)/$(READY): WHAT = -e '.[server]' -e './adapters/maf[openai,anthropic,orchestrations]' \
+	hypothesis mypy pytest pytest-asyncio pytest-xdist
+$(MAF)/$(READY): PINS = constraints/maf.txt
+$(MAF)/$(READY): pyproject.toml adapters/maf/pyproject.toml constraints/maf.txt
 $(DOCS)/$(READY): WHAT = -e '.[docs]'
 $(DOCS)/$(READY): PINS = constraints/docs.txt
 $(DOCS)/$(READY): pyproject.toml constraints/docs.txt
 
-$(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(DOCS)/$(READY):
+$(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(DOCS)/$(READY):
 	@test -n "$(PYTHON)" || { echo 'no Python with venv found: install Python 3.10 or newer'; exit 1; }
 	@echo "== $(@D): installing the versions of $(PINS); this takes minutes the first time"
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
@@ -69,10 +76,10 @@ lint: $(CORE)/$(READY)
 	$(CORE)/bin/mypy cacheprefix adapters/langgraph/cacheprefix_langgraph adapters/sdk/cacheprefix_sdk
 
 # The core's tests come last, so that the run ends with their closing line.
-test: lint $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai) test-core
+test: lint $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai) $(if $(MAF_TESTS),test-maf) test-core
 
 test-core: $(CORE)/$(READY)
-	$(CORE)/bin/python $(PYTEST) -n $(JOBS) --ignore=tests/autogen --ignore=tests/crewai $(ARGS)
+	$(CORE)/bin/python $(PYTEST) -n $(JOBS) --ignore=tests/autogen --ignore=tests/crewai --ignore=tests/maf $(ARGS)
 
 test-autogen: $(AUTOGEN)/$(READY)
 	$(AUTOGEN)/bin/mypy adapters/autogen/cacheprefix_autogen
@@ -82,9 +89,13 @@ test-crewai: $(CREWAI)/$(READY)
 	$(CREWAI)/bin/mypy adapters/crewai/cacheprefix_crewai
 	$(CREWAI)/bin/python $(PYTEST) -n $(JOBS) tests/crewai
 
+test-maf: $(MAF)/$(READY)
+	$(MAF)/bin/mypy adapters/maf/cacheprefix_maf
+	$(MAF)/bin/python $(PYTEST) -n $(JOBS) tests/maf
+
 build: $(CORE)/$(READY)
 	rm -rf dist
-	for each in . adapters/langgraph adapters/autogen adapters/crewai adapters/sdk; do \
+	for each in . adapters/langgraph adapters/autogen adapters/crewai adapters/maf adapters/sdk; do \
 		$(CORE)/bin/python -m build --no-isolation --outdir dist $$each; done
 	$(CORE)/bin/python -m twine check --strict dist/*
 
@@ -108,7 +119,7 @@ fuzz: $(CORE)/$(READY)
 bench-page: $(CORE)/$(READY)
 	$(CORE)/bin/python -m benchmarks.page $(ARGS)
 
-environment_of = $(if $(filter autogen%,$1),$(AUTOGEN),$(if $(filter crewai%,$1),$(CREWAI),$(CORE)))
+environment_of = $(if $(filter autogen%,$1),$(AUTOGEN),$(if $(filter crewai%,$1),$(CREWAI),$(if $(filter maf%,$1),$(MAF),$(CORE))))
 
 .SECONDEXPANSION:
 bench-%: $$(call environment_of,$$*)/$(READY)
@@ -116,8 +127,8 @@ bench-%: $$(call environment_of,$$*)/$(READY)
 	$(call environment_of,$*)/bin/python -m benchmarks.bench_$* $(ARGS)
 
 # Upgrade deliberately: change a version in constraints/, let the tests run, then write down what is installed.
-pins: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(DOCS)/$(READY)
-	@for each in $(CORE):langgraph $(AUTOGEN):autogen $(CREWAI):crewai $(DOCS):docs; do \
+pins: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(DOCS)/$(READY)
+	@for each in $(CORE):langgraph $(AUTOGEN):autogen $(CREWAI):crewai $(MAF):maf $(DOCS):docs; do \
 		into=constraints/$${each#*:}.txt; \
 		{ grep '^#' $$into; $${each%:*}/bin/python -m pip freeze --exclude-editable 2>/dev/null \
 			| grep -E '^[A-Za-z0-9._-]+==' | grep -vi '^cacheprefix' | LC_ALL=C sort -f; } > $$into.new; \
@@ -129,5 +140,5 @@ verify-pins: $(CORE)/$(READY)
 	$(CORE)/bin/python constraints/lock.py verify
 
 clean:
-	rm -rf $(CORE) $(AUTOGEN) $(CREWAI) $(DOCS) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(CORE) $(AUTOGEN) $(CREWAI) $(MAF) $(DOCS) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find cacheprefix adapters tests -name __pycache__ -type d -prune -exec rm -rf {} +

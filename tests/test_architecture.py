@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "cacheprefix"
-ADAPTERS = {"langgraph", "autogen", "crewai", "sdk"}
+ADAPTERS = {"langgraph", "autogen", "crewai", "maf", "sdk"}
 
 ALWAYS = {"errors", "_version"}
 BELOW = {
@@ -40,7 +40,7 @@ LEAVES = {
 """Nothing below imports these. Among them arrows point one way too: an audit replays a log through the
 simulated provider's rules, a report shows an audit, fixtures serve and audit, the command line starts all."""
 
-FRAMEWORKS = ("autogen", "crewai", "deepagents", "langchain", "langgraph", "litellm")
+FRAMEWORKS = ("agent_framework", "autogen", "crewai", "deepagents", "langchain", "langgraph", "litellm")
 EXTRAS = (
     "genai_prices",
     "jinja2",
@@ -129,9 +129,8 @@ def test_the_core_imports_no_framework():
 def test_an_adapter_imports_the_core_and_its_framework_only(adapter):
     """And no other adapter, so that each can be installed alone."""
     others = tuple(f"cacheprefix_{name}" for name in ADAPTERS - {adapter})
-    foreign = tuple(
-        name for name in FRAMEWORKS if not (name == adapter or (adapter, name) == ("langgraph", "langchain"))
-    )
+    its = {"langgraph": ("langgraph", "langchain"), "maf": ("agent_framework",)}.get(adapter, (adapter,))
+    foreign = tuple(name for name in FRAMEWORKS if name not in its)
     allowed_too = ("litellm",) if adapter == "crewai" else ()
     for path in _modules(ROOT / "adapters" / adapter):
         named = [name for name in _imports(path) if name.startswith(others + foreign)]

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
     from cacheprefix.plugins import PluginInfo
 
-_ADAPTERS = {"langgraph": "langgraph", "autogen": "autogen-agentchat", "crewai": "crewai", "sdk": "openai"}
+_ADAPTERS = {
+    "langgraph": "langgraph",
+    "autogen": "autogen-agentchat",
+    "crewai": "crewai",
+    "maf": "agent-framework-core",
+    "sdk": "openai",
+}
 """An adapter's short name and the distribution of the framework it is for."""
 
 _OWN_EXTRAS = ("cli", "prices", "server", "report", "redis", "otel", "tokens", "transformers")

@@ -15,7 +15,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
 
-FRAMEWORKS = ("autogen_agentchat", "autogen_core", "crewai", "langchain", "langchain_core", "langgraph")
+FRAMEWORKS = (
+    "agent_framework", "autogen_agentchat", "autogen_core", "crewai", "langchain", "langchain_core", "langgraph"
+)  # fmt: skip
 
 
 def _run(*command, **options):

@@ -1,0 +1,157 @@
+"""One model call at the client's innermost place: laid out as a fork, sent marked, and what came of it recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from agent_framework import ChatContext, Message, ResponseStream
+
+from cacheprefix import Conversation
+from cacheprefix.errors import BudgetError
+from cacheprefix.prefix import FOLLOW
+from cacheprefix_maf._layout import laid_out
+from cacheprefix_maf._member import Member
+from cacheprefix_maf._tools import adopt, own_of, refuse_others
+from cacheprefix_maf._wire import Laid, Sending, api_of, body_of, prepared_by
+
+_STATE = "cacheprefix"
+"""Where, in an ``AgentSession``'s state, the decisions of a conversation are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Whose request is on its way to the client."""
+
+    member: Member
+    context: ChatContext
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the application's own compaction goes over the messages; then their layout is left alone."""
+        given = self.context.kwargs.get("compaction_strategy")
+        return (given or getattr(self.context.client, "compaction_strategy", None)) is not None
+
+
+ASKED: ContextVar[Asked | None] = ContextVar("cacheprefix_maf_asked", default=None)
+
+
+def called(base: Callable[..., Any], **request: Any) -> Any:
+    """A client's call: its own where no middleware of ours asked, a fork of the session's prefix otherwise."""
+    asked = ASKED.get()
+    if asked is None:
+        return base(**request)
+    if request.get("stream"):
+        return ResponseStream.from_awaitable(_streamed(asked, base, request))
+    return _answered(asked, base, request)
+
+
+async def _answered(asked: Asked, base: Callable[..., Any], request: dict[str, Any]) -> Any:
+    sending, request = await _opened(asked, request)
+    if sending is None:
+        return await base(**request)
+    try:
+        response = await base(**request)
+    except BaseException:
+        sending.turn.fail()
+        raise
+    sending.answered(response)
+    return response
+
+
+async def _streamed(asked: Asked, base: Callable[..., Any], request: dict[str, Any]) -> Any:
+    sending, request = await _opened(asked, request)
+    stream = base(**request)
+    if sending is None:
+        return stream
+
+    def passed(update: Any) -> Any:
+        sending.update(update)
+        return update
+
+    # The error stands on the stream while its clean-up runs, and nowhere else.
+    stream.with_cleanup_hook(lambda: sending.ended(getattr(stream, "_stream_error", None)))
+    return stream.with_transform_hook(passed)
+
+
+async def _opened(asked: Asked, request: dict[str, Any]) -> tuple[Sending | None, dict[str, Any]]:
+    """What is known of the request, and the request to make; the application's own where anything of ours fails."""
+    try:
+        return await _prepared(asked, **request)
+    except BudgetError:
+        raise
+    except Exception as error:
+        failure = error
+
+    def failed() -> None:
+        raise failure
+
+    asked.member.session.attempt("layout", failed, None)
+    return None, request
+
+
+async def _prepared(
+    asked: Asked, *, messages: Sequence[Message], options: Mapping[str, Any], stream: bool = False, **rest: Any
+) -> tuple[Sending | None, dict[str, Any]]:
+    member, client = asked.member, asked.context.client
+    session, held, api = member.session, asked.context.session, api_of(client) or "openai-chat"
+    own = own_of(options.get("tools"))
+    options = {**options, "tools": own or None}
+    given = await prepared_by(client, messages, options, rest)
+    model = str(given.get("model", ""))
+    name = member.conversation or (held.session_id if held else "")
+    writes = session.mode == "fork" and not _stored(client, options)
+    layout, prepared = None, given
+    if writes:
+        adopt(member, own)
+        conversation = _conversation(asked, name)
+        if not asked.bounded:
+            layout = laid_out(member, conversation, messages, options, session.profile(model, api), model)
+        if held is not None and len(conversation.ledger):
+            held.state[_STATE] = conversation.to_json()
+    if layout is not None:
+        prepared = await prepared_by(client, layout.messages, layout.options, rest)
+    body = body_of(prepared)
+    boundary = layout.boundary if layout is not None and layout.forked else None
+    leave = FOLLOW if boundary is None else await session.aqueue(body, api, boundary=boundary, scope=member.scope)
+    volatile = member.volatile_text() if writes else ""
+    turn = session.begin(
+        body,
+        api,
+        agent=member.role,
+        conversation=name,
+        boundary=boundary,
+        original=None if layout is None else lambda _: session.decode(body_of(given), api),
+        rewrite=writes,
+        scope=member.scope,
+        leave=leave,
+        trailing=bool(volatile),
+    )
+    sending = Sending(session, api, prepared, turn, volatile, member.volatile_role)
+    if boundary is not None:
+        refuse_others(member, asked.context.options, own)
+    sent = Laid(messages if layout is None else layout.messages)
+    sent.sending = sending
+    return sending, {
+        "messages": sent, "options": options if layout is None else layout.options, "stream": stream, **rest
+    }  # fmt: skip
+
+
+def _conversation(asked: Asked, name: str) -> Conversation:
+    """The decisions so far; those that were saved with an ``AgentSession`` are taken over."""
+    member, held = asked.member, asked.context.session
+    conversation = member.session.conversation(name, scope=member.scope)
+    saved = None if held is None else held.state.get(_STATE)
+    if saved and not len(conversation.ledger):
+        member.session.attempt("restore", lambda: conversation.restore(saved, rebase=True), None)
+    return conversation
+
+
+def _stored(client: Any, options: Mapping[str, Any]) -> bool:
+    """Whether the service keeps the history, so that it is not all in the request."""
+    given = options.get("store")
+    stored = getattr(client, "STORES_BY_DEFAULT", False) if given is None else given
+    named = ("conversation_id", "previous_response_id", "continuation_token")
+    return bool(stored) or any(options.get(name) for name in named)
