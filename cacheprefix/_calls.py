@@ -213,13 +213,19 @@ def _text(report: Report) -> Iterable[str]:
     for line in (*report.lines, report.total):
         unmodified = "?" if line.unmodified_units is None else f"{line.unmodified_units:,.0f}*"
         ratio = "?" if line.ratio is None else f"{line.ratio:.2f}"
-        usd = "?" if line.money is None else f"{line.money:.4f}"
+        # Of a sum with calls that came without usage, part is not known.
+        usd = "?" if line.money is None else f"{'~' if line.unreported else ''}{line.money:.4f}"
         yield (
             f"{line.agent[:20]:<20} {line.calls:>5} {line.input_tokens:>9,} {line.cache_read_tokens:>9,} "
             f"{line.cache_write_tokens:>9,} {line.cached_share:>7.1%} {line.cost_units:>11,.0f} "
             f"{unmodified:>11} {ratio:>6} {usd:>9}"
         )
     yield f"* estimated from the requests as the application made them; tokens counted by {report.counter}"
+    if report.total.unreported:
+        yield (
+            f"{report.total.unreported} of {report.total.calls} calls were answered without the tokens read from the "
+            "cache: they count by what was foreseen"
+        )
     for item in report.breaks:
         where = f" at {item.path}" if item.path else ""
         lost = "" if item.lost_usd is None else f" ({item.lost_usd:.4f} USD)"

@@ -38,7 +38,10 @@ def with_tools(session: Session, tools: Iterable[Any], render: Callable[[Any], M
     added = [tool.name for tool in union.tools if tool.name not in prefix.tool_names]
     unfrozen = any(not isinstance(tool, Tool) for tool in prefix.tools)
     if added and not unfrozen and session.shared.totals.last is not None:
-        session.note(f"tools {', '.join(added)} came after the first request and stay outside the shared union")
+        session.note(
+            f"tools {', '.join(added)} came after the first request and stay outside the shared union, so that what "
+            "follows them is not shared: give all tools to SharedPrefix(tools=...)"
+        )
         return prefix
     return union if added or unfrozen else prefix
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import Self
+
 if TYPE_CHECKING:
     from cacheprefix._calls import Call
     from cacheprefix._conversation import Conversation
@@ -37,7 +39,8 @@ class Seen:
 class Turn:
     """Between ``Session.begin`` and its ``finish`` or ``fail``; both are safe to call more than once.
 
-    ``body`` is what to send: the very object that was passed in wherever nothing had to change.
+    ``body`` is what to send: the very object that was passed in wherever nothing had to change. As a context manager
+    it fails when its block raises; the end of the block is not the end of the turn, since a stream outlasts it.
     """
 
     body: Mapping[str, Any]
@@ -49,6 +52,13 @@ class Turn:
     call: Call | None = None
     _done: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.fail()
 
     def first_token(self, at: float | None = None) -> None:
         """The answer has begun (``at`` in seconds of the session's clock, now by default)."""

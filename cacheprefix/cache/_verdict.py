@@ -83,7 +83,8 @@ class Verdict:
 
     def __repr__(self) -> str:
         where = f" at {self.path}" if self.path else ""
-        return f"<Verdict #{self.index} {self.kind} {self.cause}{where}, lost {self.lost_tokens} tokens>"
+        what = self.kind if self.kind == self.cause else f"{self.kind} {self.cause}"
+        return f"<Verdict #{self.index} {what}{where}, lost {self.lost_tokens} tokens>"
 
 
 _PROVIDER_CAUSES: Mapping[str, Cause] = {

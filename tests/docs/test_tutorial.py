@@ -21,4 +21,4 @@ def test_the_tutorial_does_what_it_says(tutorial):
     cached, ratio = _totals(printed["after.py"])
     assert cached > 50
     assert ratio < 0.7
-    assert re.search(r"<Verdict #\d+ hit hit", printed["after.py"])
+    assert re.search(r"<Verdict #\d+ hit, lost 0 tokens>", printed["after.py"])

@@ -11,9 +11,10 @@ from sdk_driver import MODELS, RULES, creator, make_client
 
 import cacheprefix
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.bodies import allowed_choice
 from cacheprefix.errors import BudgetError, ConfigError, SetupError
 from cacheprefix.prompt import ESTIMATE, decode
-from cacheprefix.server import Fault, Queue, Reply, SimulatedProvider
+from cacheprefix.server import Fault, Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix_sdk import role, wrap
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
@@ -119,7 +120,7 @@ def test_volatile_text_stands_at_the_very_end(api, servers, session_for):
 
 
 def test_roles_with_other_tools_share_the_union(api, servers, session_for):
-    """In order of names, in each tool's own words, and the role is told which are its own."""
+    """In order of names, in each tool's own words; which are the role's own is said where that breaks no cache."""
     session = session_for(api, tools=[tool("write"), tool("read")])
     own = [tool("read", api)]
     with make_client(api, servers[api]) as client:
@@ -130,8 +131,71 @@ def test_roles_with_other_tools_share_the_union(api, servers, session_for):
     first, second = _prompts(servers, api)
     assert [one.data for one in first.tier("tools")] == [one.data for one in second.tier("tools")]
     assert len(first.tier("tools")) == 2
-    assert "Tools you may use in this role: read." in first.sections[-1].text
+    told = "Tools you may use in this role: read." in first.sections[-1].text
+    choices = [record.json.get("tool_choice") for record in servers[api].requests]
+    allowed = allowed_choice(["read"], api)
+    assert (told, choices) == ((True, [None, None]) if api == "anthropic" else (False, [allowed, None]))
     assert "Tools" not in second.sections[-1].text
+
+
+def _reading(api):
+    """A call with one of the union's two tools; on OpenAI ``allowed_tools`` would leave nothing to refuse."""
+    return body(api, tools=[tool("read", api)], **({} if api == "anthropic" else {"tool_choice": "required"}))
+
+
+def _calling(*names):
+    return Reply(tool_calls=[ToolCall(name, {}) for name in names])
+
+
+def _reader(client, api, session):
+    """A call by a role that has one of the union's two tools."""
+    with role("reader"):
+        return creator(wrap(client, session), api)(**_reading(api))
+
+
+def test_a_call_of_another_roles_tool_is_refused_and_asked_again(api, session_for):
+    """Behind the same bytes, with an error for each call, and the application sees the second answer alone."""
+    session = session_for(api, tools=[tool("write"), tool("read")])
+    script = Queue([_calling("read", "write"), Reply("so be it")])
+    with SimulatedProvider(RULES[api], script) as provider, make_client(api, provider) as client:
+        answer = _reader(client, api, session)
+        first, second = (decode(record.body, api) for record in provider.requests)
+    assert "so be it" in answer.model_dump_json()
+    assert [one.digest for one in second.sections[: len(first.sections)]] == [one.digest for one in first.sections]
+    for name, section in zip(("read", "write"), second.sections[-2:], strict=True):
+        assert f"Tool '{name}' was not run: tools available to the role 'reader' are: read." in section.text
+    assert session.report().total.calls == 2
+
+
+def test_a_second_refusal_sends_the_applications_own_request(api, session_for):
+    """There the model sees no tool but the role's."""
+    session = session_for(api, tools=[tool("write"), tool("read")])
+
+    async def go(provider):
+        async with make_client(api, provider, later=True) as client:
+            await creator(wrap(client, session, role="reader"), api)(**_reading(api))
+        return provider.requests
+
+    async def plain(provider):
+        async with make_client(api, provider, later=True) as client:
+            await creator(client, api)(**_reading(api))
+        return provider.requests[-1]
+
+    with SimulatedProvider(
+        RULES[api], Queue([_calling("write"), _calling("write"), Reply("a"), Reply("b")])
+    ) as provider:
+        records = asyncio.run(go(provider))
+        assert len(records) == 3
+        assert records[-1].body == asyncio.run(plain(provider)).body
+
+
+def test_a_call_of_the_roles_own_tool_is_the_applications(api, session_for):
+    """It comes back as it was answered."""
+    session = session_for(api, tools=[tool("write"), tool("read")])
+    with SimulatedProvider(RULES[api], Queue([_calling("read")])) as provider, make_client(api, provider) as client:
+        _reader(client, api, session)
+        assert len(provider.requests) == 1
+    assert session.report().failures == {}
 
 
 def test_a_tool_of_the_provider_leaves_the_tools_as_declared(servers, session_for):

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from cacheprefix.bodies import allowed_choice
 from cacheprefix.errors import ToolClashError
-from cacheprefix.prompt import dumps, loads
+from cacheprefix.prompt import Api, dumps, loads
 
 if TYPE_CHECKING:
     from cacheprefix import Session
@@ -114,19 +115,13 @@ def coworkers_note(tools: Sequence[Any] | None) -> str:
     return ""
 
 
-def with_choice(params: dict[str, Any], names: Choice, api: str) -> dict[str, Any]:
+def with_choice(params: dict[str, Any], names: Choice, api: Api) -> dict[str, Any]:
     """Restrict a finished body to tools by ``tool_choice``; the array of tools stays as it is."""
     if names is None or not params.get("tools"):
         return params
-    if api == "anthropic":
-        return {**params, "tool_choice": {"type": "none"}} if not names else params
-    if not names:
-        return {**params, "tool_choice": "none"}
-    if api == "openai-responses":
-        listed: list[dict[str, Any]] = [{"type": "function", "name": name} for name in names]
-        return {**params, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": listed}}
-    listed = [{"type": "function", "function": {"name": name}} for name in names]
-    return {**params, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": listed}}}
+    if names and api == "anthropic":
+        return params
+    return {**params, "tool_choice": allowed_choice(names, api)}
 
 
 def canonical_ids(messages: Sequence[Mapping[str, Any]]) -> list[Any]:

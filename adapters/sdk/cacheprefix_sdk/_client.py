@@ -8,30 +8,42 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from cacheprefix import Session, Turn
+from cacheprefix import Session
+from cacheprefix.bodies import ForkBody, Role, fork_body
 from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError
-from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import Api
-from cacheprefix_sdk._layout import Laid, laid_out
-from cacheprefix_sdk._role import ROLE, Role
 
 C = TypeVar("C")
+_ROLE: ContextVar[Role | None] = ContextVar("cacheprefix_sdk_role", default=None)
+_APIS: dict[str, dict[str, Api]] = {
+    "openai": {"/chat/completions": "openai-chat", "/responses": "openai-responses"},
+    "anthropic": {"/messages": "anthropic"},
+}
 
-_APIS: tuple[tuple[str, str, Api], ...] = (
-    ("openai", "/chat/completions", "openai-chat"),
-    ("openai", "/responses", "openai-responses"),
-    ("anthropic", "/messages", "anthropic"),
-)
+
+@contextmanager
+def role(
+    name: str, *, instruction: str = "", conversation: str = "", volatile: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """Calls of wrapped clients inside the block, and in tasks started there, are forks of this role."""
+    token = _ROLE.set(Role(name, instruction, conversation, volatile or {}))
+    try:
+        yield
+    finally:
+        _ROLE.reset(token)
 
 
-def known(target: object) -> bool:
-    """Whether ``target`` is a client of one of the two SDKs, synchronous or not."""
-    modules = {base.__module__.partition(".")[0] for base in type(target).__mro__}
-    return bool(modules & {"openai", "anthropic"}) and hasattr(target, "post") and hasattr(target, "copy")
+def vendor_of(target: object) -> str | None:
+    """The SDK whose client ``target`` is, synchronous or not; None where it is none."""
+    modules = [base.__module__.partition(".")[0] for base in type(target).__mro__]
+    found = next((module for module in modules if module in _APIS), None)
+    return found if hasattr(target, "post") and hasattr(target, "copy") else None
 
 
 def wrap(
@@ -44,58 +56,50 @@ def wrap(
     anything but a client of OpenAI or Anthropic.
     """
     given: Any = client
-    if not known(given):
+    vendor = vendor_of(given)
+    if vendor is None:
         raise SetupError(f"wrap takes a client of OpenAI or Anthropic, found {type(client).__name__}")
     session = given_or_configured(session)
     bound = Role(role, instruction, conversation) if role else None
     if bound is not None:
         session.join(bound.name)
     copy = given.copy()
-    copy.__class__ = _subclass(getattr(type(given), "__unwrapped__", type(given)), session, bound)
+    copy.__class__ = _subclass(getattr(type(given), "__unwrapped__", type(given)), _APIS[vendor], session, bound)
     wrapped: C = copy
     return wrapped
 
 
-def _subclass(base: Any, session: Session, bound: Role | None) -> type:
-    vendor = next(m for m in (b.__module__.partition(".")[0] for b in base.__mro__) if m in ("openai", "anthropic"))
-
-    def opened(path: str, body: Any) -> Laid | None:
-        where = path.partition("?")[0]
-        api = next((api for owner, end, api in _APIS if owner == vendor and where.endswith(end)), None)
+def _subclass(base: Any, apis: Mapping[str, Api], session: Session, bound: Role | None) -> type:
+    def opened(path: str, body: Any) -> ForkBody | None:
+        api = next((api for end, api in apis.items() if path.partition("?")[0].endswith(end)), None)
         if api is None or not isinstance(body, dict):
             return None
         # What the SDKs leave out of the JSON they write.
         given = {name: value for name, value in body.items() if type(value).__name__ not in ("Omit", "NotGiven")}
-        return laid_out(session, given, api, bound or ROLE.get())
+        return fork_body(session, given, api, bound or _ROLE.get())
 
     def post(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
-        laid = opened(path, body)
-        if laid is None:
-            return base.post(self, path, body=body, **options)
-        turn = laid.begin(session.queue(laid.body, laid.api, boundary=laid.boundary) if laid.forked else None)
-        try:
-            answer = base.post(self, path, body=turn.body, **options)
-        except BaseException:
-            turn.fail()
-            raise
-        if hasattr(answer, "_iterator"):
-            return _watching(answer, _watched(answer._iterator, turn, laid))
-        turn.finish(getattr(answer, "usage", None))
+        fork = opened(path, body)
+        answer = base.post(self, path, body=body, **options) if fork is None else None
+        while fork is not None:
+            with fork.begin(fork.queue()) as turn:
+                answer = base.post(self, path, body=turn.body, **options)
+            if hasattr(answer, "_iterator"):
+                return _watching(answer, fork.watch(turn, answer._iterator))
+            turn.finish(getattr(answer, "usage", None))
+            fork = fork.refusal(answer)
         return answer
 
     async def apost(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
-        laid = opened(path, body)
-        if laid is None:
-            return await base.post(self, path, body=body, **options)
-        turn = laid.begin(await session.aqueue(laid.body, laid.api, boundary=laid.boundary) if laid.forked else None)
-        try:
-            answer = await base.post(self, path, body=turn.body, **options)
-        except BaseException:
-            turn.fail()
-            raise
-        if hasattr(answer, "_iterator"):
-            return _awatching(answer, _awatched(answer._iterator, turn, laid))
-        turn.finish(getattr(answer, "usage", None))
+        fork = opened(path, body)
+        answer = await base.post(self, path, body=body, **options) if fork is None else None
+        while fork is not None:
+            with fork.begin(await fork.aqueue()) as turn:
+                answer = await base.post(self, path, body=turn.body, **options)
+            if hasattr(answer, "_iterator"):
+                return _awatching(answer, fork.awatch(turn, answer._iterator))
+            turn.finish(getattr(answer, "usage", None))
+            fork = fork.refusal(answer)
         return answer
 
     own = {"post": apost if inspect.iscoroutinefunction(base.post) else post, "__unwrapped__": base}
@@ -104,13 +108,13 @@ def _subclass(base: Any, session: Session, bound: Role | None) -> type:
 
 def _watching(stream: Any, events: Generator[Any, None, None]) -> Any:
     """The stream with its events watched; closing it early ends the call."""
+    # Weakly, as Anthropic's streams close their connection when they are dropped.
     close, itself = type(stream).close, weakref.ref(stream)
 
     def closed() -> None:
         events.close()
         close(itself())
 
-    # Weakly, as Anthropic's streams close their connection when they are dropped.
     stream._iterator, stream.close = events, closed
     return stream
 
@@ -124,44 +128,3 @@ def _awatching(stream: Any, events: AsyncGenerator[Any, None]) -> Any:
 
     stream._iterator, stream.close = events, closed
     return stream
-
-
-def _watched(events: Iterator[Any], turn: Turn, laid: Laid) -> Generator[Any, None, None]:
-    usage: dict[str, Any] = {}
-    try:
-        for event in events:
-            turn.first_token()
-            usage = _added(usage, event)
-            if not laid.hides(event):
-                yield event
-    except GeneratorExit:
-        turn.finish(usage or None)
-        raise
-    except BaseException:
-        turn.fail()
-        raise
-    turn.finish(usage or None)
-
-
-async def _awatched(events: AsyncIterator[Any], turn: Turn, laid: Laid) -> AsyncGenerator[Any, None]:
-    usage: dict[str, Any] = {}
-    try:
-        async for event in events:
-            turn.first_token()
-            usage = _added(usage, event)
-            if not laid.hides(event):
-                yield event
-    except GeneratorExit:
-        turn.finish(usage or None)
-        raise
-    except BaseException:
-        turn.fail()
-        raise
-    turn.finish(usage or None)
-
-
-def _added(usage: dict[str, Any], event: Any) -> dict[str, Any]:
-    """The usage so far with that of an event, wherever the three APIs put it."""
-    places = (event, getattr(event, "message", None), getattr(event, "response", None))
-    found = next((one for one in (getattr(place, "usage", None) for place in places) if one is not None), None)
-    return usage if found is None else merge_usage(usage, found)

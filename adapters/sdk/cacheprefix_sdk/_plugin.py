@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 
 def cacheprefix_wrap(target: object, session: Session) -> object | None:
     """Wrap a client of OpenAI or Anthropic."""
-    from cacheprefix_sdk._client import known, wrap
+    from cacheprefix_sdk._client import vendor_of, wrap
 
-    return wrap(target, session) if known(target) else None
+    return wrap(target, session) if vendor_of(target) else None

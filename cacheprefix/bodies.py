@@ -1,0 +1,283 @@
+"""Request bodies as forks: for an adapter that sees finished bodies, whatever made them (an SDK, a proxy, plain HTTP).
+
+``fork_body`` lays a body out; the ``ForkBody`` it gives begins the turn, watches a stream and refuses tools of other
+roles. ``allowed_choice`` and ``instruction_of`` serve adapters that lay out a framework's own objects too.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cacheprefix._replies import Answer, history_field, read_answer, result_messages, user_message
+from cacheprefix._turn import Turn
+from cacheprefix.context import MessageView, apply, form_of, views_of
+from cacheprefix.prefix import FOLLOW, Pass
+from cacheprefix.profiles import merge_usage
+from cacheprefix.prompt import Api, Prompt, loads
+from cacheprefix.session import Session
+
+__all__ = ["ForkBody", "Role", "allowed_choice", "fork_body", "instruction_of"]
+
+_SYSTEM = ("system", "developer")
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Whose call it is, and of which conversation."""
+
+    name: str
+    instruction: str = ""
+    """Stands at the end, before what the call's own system text adds to the shared one."""
+    conversation: str = ""
+    volatile: Mapping[str, str] = field(default_factory=dict)
+    """Text for this call alone (time, retrieval), by key; it stands at the very end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkBody:
+    """A body ready to be sent, and what it was before."""
+
+    session: Session
+    api: Api
+    body: dict[str, Any]
+    given: dict[str, Any]
+    role: Role | None
+    tail: str = ""
+    forked: bool = False
+    """False where the body goes out as it came and is only measured."""
+    permitted: tuple[str, ...] | None = None
+    """The role's tools, where the body shows others too."""
+    tries: int = 0
+
+    def queue(self) -> Pass:
+        """Wait, in this thread, for a sibling that writes the same cold prefix; for ``begin``."""
+        return self.session.queue(self.body, self.api, boundary=self._boundary) if self.forked else FOLLOW
+
+    async def aqueue(self) -> Pass:
+        """``queue`` without blocking the event loop."""
+        return await self.session.aqueue(self.body, self.api, boundary=self._boundary) if self.forked else FOLLOW
+
+    def begin(self, leave: Pass = FOLLOW) -> Turn:
+        """The turn of this request: send its ``body``, then ``finish`` it with the answer's usage, or ``watch`` it."""
+        role, session = self.role, self.session
+        plain = (lambda _: session.decode(self.given, self.api)) if self.forked and not self.tries else None
+        return session.begin(
+            self.body,
+            self.api,
+            agent=role.name if role else "",
+            conversation=role.conversation if role else "",
+            boundary=self._boundary if self.forked else None,
+            original=plain,
+            rewrite=self.forked,
+            leave=leave,
+        )
+
+    def refusal(self, answer: Any) -> ForkBody | None:
+        """What to ask instead where the answer (a dict or an SDK's object) calls a tool of another role, else None.
+
+        First the same request with that answer and the refusal behind it; the second time the application's own.
+        """
+        if self.permitted is None or not (isinstance(answer, Mapping) or hasattr(answer, "model_dump")):
+            return None
+        read = self.session.attempt("refusal", lambda: read_answer(answer, self.api), Answer("", (), (), None))
+        if {call.name for call in read.calls} <= set(self.permitted):
+            return None
+        assert self.role is not None
+        self.session.note(f"role {self.role.name!r} called a tool of another role; it was refused and asked again")
+        if self.tries:
+            return ForkBody(self.session, self.api, self.given, self.given, self.role)
+        listed = ", ".join(self.permitted) or "none"
+        why = f"was not run: tools available to the role {self.role.name!r} are: {listed}."
+        told = result_messages([(call, f"Tool {call.name!r} {why}", True) for call in read.calls], self.api)
+        name = history_field(self.api)
+        return replace(self, body={**self.body, name: [*self.body[name], *read.messages, *told]}, tries=1)
+
+    def watch(self, turn: Turn, events: Iterator[Any]) -> Generator[Any, None, None]:
+        """The events of a stream as they come; the turn learns of the first one, of the usage and of the end."""
+        usage: dict[str, Any] = {}
+        with _ending(turn, usage):
+            for event in events:
+                if self._passes(turn, event, usage):
+                    yield event
+
+    async def awatch(self, turn: Turn, events: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+        """``watch`` for an asynchronous stream."""
+        usage: dict[str, Any] = {}
+        with _ending(turn, usage):
+            async for event in events:
+                if self._passes(turn, event, usage):
+                    yield event
+
+    def _passes(self, turn: Turn, event: Any, usage: dict[str, Any]) -> bool:
+        """Note an event; False for one that came only because we asked for the usage."""
+        turn.first_token()
+        places = (event, getattr(event, "message", None), getattr(event, "response", None))
+        found = next((one for one in (getattr(place, "usage", None) for place in places) if one is not None), None)
+        if found is not None:
+            usage.update(merge_usage(usage, found))
+        ours = self.body.get("stream_options") != self.given.get("stream_options")
+        return not (ours and getattr(event, "usage", None) is not None and not getattr(event, "choices", None))
+
+    def _boundary(self, prompt: Prompt) -> int:
+        """Where the shared part ends: before the role's text."""
+        data = self.tail.encode("utf-8", "surrogatepass")
+        found = (at for at in range(len(prompt.sections) - 1, -1, -1) if prompt.sections[at].data == data)
+        return next(found, len(prompt.sections)) if self.tail else len(prompt.sections)
+
+
+@contextmanager
+def _ending(turn: Turn, usage: Mapping[str, Any]) -> Iterator[None]:
+    """A stream that is left early is a call all the same, with what usage came by then."""
+    try:
+        yield
+    except GeneratorExit:
+        turn.finish(usage or None)
+        raise
+    except BaseException:
+        turn.fail()
+        raise
+    turn.finish(usage or None)
+
+
+def fork_body(session: Session, body: Mapping[str, Any], api: Api, role: Role | None) -> ForkBody:
+    """A body as a fork of ``role``: shared system text and tools, the conversation as it is, the role's text last.
+
+    ``body`` is JSON as ``openai-chat``, ``openai-responses`` or ``anthropic`` takes it, and is not changed. It stays as
+    it is without a role, in observe mode, and while less is shared than the provider caches. Fails open; raises only
+    ``BudgetError``, for a request budget that cannot be met.
+    """
+    given = dict(body)
+    plain = ForkBody(session, api, given, given, role)
+    if role is None or session.mode == "observe":
+        return plain
+    session.join(role.name)
+    found = session.attempt("layout", lambda: _laid(session, given, api, role), None)
+    if found is None:
+        return plain
+    history, system, tail, tools = found
+    history = _condensed(session, history, role, str(given.get("model", "")), api)
+    laid = {**given, history_field(api): [*system, *history, *([user_message(tail)] if tail else [])], **tools.fields}
+    for name in ("system", "instructions"):
+        laid.pop(name, None)
+    if api == "anthropic" and session.prefix.text:
+        laid["system"] = session.prefix.text
+    if api == "openai-chat" and laid.get("stream") and "stream_options" not in laid:
+        laid["stream_options"] = {"include_usage": True}
+    return ForkBody(session, api, laid, given, role, tail, forked=True, permitted=tools.permitted)
+
+
+def allowed_choice(names: Sequence[str], api: Api) -> Any:
+    """The ``tool_choice`` that allows only ``names``, with the array of tools as it is.
+
+    OpenAI's ``allowed_tools``, and ``none`` for no names; on Anthropic nothing but no names can be said. Where either
+    leaves the cache whole, and by which source, stands in the profile (``tool_choice_safe`` and its evidence).
+    """
+    if not names:
+        return {"type": "none"} if api == "anthropic" else "none"
+    if api == "openai-responses":
+        return {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": n} for n in names]}
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
+
+
+def instruction_of(texts: Sequence[str], shared: str) -> str:
+    """A role's text: its system texts without the shared text in them, each once."""
+    shared = shared.strip()
+    own = (text.replace(shared, "", 1).strip() if shared else text for text in texts)
+    return "\n\n".join(dict.fromkeys(part for part in own if part))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    fields: dict[str, Any]
+    said: tuple[str, ...] | None = None
+    permitted: tuple[str, ...] | None = None
+
+
+def _laid(
+    session: Session, body: Mapping[str, Any], api: Api, role: Role
+) -> tuple[list[Any], list[Any], str, _Tools] | None:
+    """History, system messages, tail and tools; None where sharing gains nothing."""
+    given = body.get(history_field(api)) or []
+    history = [user_message(given)] if isinstance(given, str) else list(given)
+    own = [_text(body.get("system" if api == "anthropic" else "instructions"))] if api != "openai-chat" else []
+    while history and isinstance(history[0], Mapping) and history[0].get("role") in _SYSTEM:
+        own.append(_text(history.pop(0).get("content")))
+    tools = _tools(session, body, api)
+    text = instruction_of((role.instruction, *own), session.prefix.system)
+    tail = session.tail_for(role.name, text, tools=tools.said, volatile=role.volatile)
+    model = str(body.get("model", ""))
+    spoken = sum(session.count(str(message), model) for message in history)
+    schemas = sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools)
+    if not session.shares(role.conversation, model, lambda: spoken + schemas):
+        return None
+    shared = session.prefix.text
+    return history, [{"role": "system", "content": shared}] if shared and api != "anthropic" else [], tail, tools
+
+
+def _condensed(session: Session, history: list[Any], role: Role, model: str, api: Api) -> list[Any]:
+    """The history with large results shortened and, where that is due and pays, compacted."""
+    form = form_of(api)
+    none: tuple[MessageView, ...] = ()
+    if form is None:
+        return history
+    views = session.attempt("views", lambda: views_of(history, form, session.counter(model)), none)
+    # Outside of attempt: it fails open by itself, and a request budget that cannot be met is to be heard of.
+    decisions = session.condense(session.conversation(role.conversation), views, model, api) if views else ()
+    return session.attempt("condense", lambda: apply(history, decisions, form), history) if decisions else history
+
+
+def _tools(session: Session, body: Mapping[str, Any], api: Api) -> _Tools:
+    """The union in place of the role's tools, and how the role is kept to its own."""
+    own = list(body.get("tools") or [])
+    if any(not _plain(tool) for tool in own) or not (own or session.prefix.tools):
+        return _Tools({})
+    # Copies: what the application later does to its dicts must not change the prefix.
+    union = session.adopt_tools(copy.deepcopy(own), dict)
+    names = set(session.prefix.tool_names)
+    extra = [tool for tool in own if _name(tool) not in names]
+    fields = {"tools": [*(_rendered(tool.native, loads(tool.schema), api) for tool in union), *extra]}
+    bound = tuple(_name(tool) for tool in own)
+    if set(bound) >= names:
+        return _Tools(fields)
+    safe = session.profile(str(body.get("model", "")), api).tool_choice_safe
+    free = body.get("tool_choice") in (None, "auto")
+    if free and (safe == "allowed_tools" or (safe == "none" and not bound)):
+        return _Tools({**fields, "tool_choice": allowed_choice(bound, api)}, permitted=bound)
+    return _Tools(fields, said=bound, permitted=bound)
+
+
+def _rendered(native: Any, schema: Mapping[str, Any], api: Api) -> Any:
+    """A tool as the application declared it, where that is this API's form."""
+    if isinstance(native, Mapping) and _plain(native):
+        forms = {"openai-chat": "function" in native, "anthropic": "input_schema" in native}
+        if forms.get(api, native.get("type") == "function" and "function" not in native):
+            return dict(native)
+    if api == "anthropic":
+        rest = {key: value for key, value in schema.items() if key != "parameters"}
+        return {**rest, "input_schema": schema["parameters"]}
+    if api == "openai-responses":
+        return {"type": "function", "strict": False, **schema}
+    return {"type": "function", "function": dict(schema)}
+
+
+def _plain(tool: Any) -> bool:
+    """Whether a tool is a function of the application's, and not one that the provider runs."""
+    if not isinstance(tool, Mapping):
+        return False
+    return "function" in tool or "input_schema" in tool or tool.get("type") == "function"
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    inner = tool.get("function")
+    return str((inner if isinstance(inner, Mapping) else tool).get("name") or "")
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n\n".join(str(block.get("text", "")) for block in content if isinstance(block, Mapping))
+    return content if isinstance(content, str) else ""

@@ -1,0 +1,88 @@
+"""Request bodies as forks, without a client: what an adapter of finished bodies relies on."""
+
+from __future__ import annotations
+
+import copy
+import gc
+
+import pytest
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.bodies import Role, allowed_choice, fork_body, instruction_of
+
+LONG = "The handbook says that every statement needs a source. " * 90
+USAGE = {"prompt_tokens": 2_000, "prompt_tokens_details": {"cached_tokens": 0}}
+
+
+def body(system="You object.", **more):
+    """A chat body as an application makes it."""
+    messages = [{"role": "system", "content": f"{system}\n\n{LONG}"}, {"role": "user", "content": "hi"}]
+    return {"model": "gpt-5.2", "messages": messages, **more}
+
+
+def test_a_body_is_not_changed_and_its_messages_are_passed_on():
+    """The fork has a body of its own, with the application's very objects where nothing was decided."""
+    given = body()
+    before = copy.deepcopy(given)
+    fork = fork_body(Session(SharedPrefix(system=LONG)), given, "openai-chat", Role("critic"))
+    assert given == before
+    assert fork.body["messages"][1] is given["messages"][1]
+    assert fork.body["messages"][-1]["content"] == '<role name="critic">\nYou object.\n</role>'
+
+
+@pytest.mark.parametrize("given", [{}, {"messages": 7}, {"messages": [3, None]}, {"messages": "hi", "tools": 4}])
+def test_a_body_of_another_shape_goes_out_as_it_came(given):
+    """The failure is counted, nothing is raised."""
+    fork = fork_body(Session(SharedPrefix(system=LONG)), given, "openai-chat", Role("critic"))
+    turn = fork.begin(fork.queue())
+    assert fork.body == given or fork.forked
+    turn.finish(USAGE)
+
+
+def test_a_block_that_raises_fails_the_turn():
+    """And a block that ends leaves it open, since a stream outlasts it."""
+    session = Session(SharedPrefix(system=LONG))
+    fork = fork_body(session, body(), "openai-chat", Role("critic"))
+    with pytest.raises(ConnectionError), fork.begin():
+        raise ConnectionError
+    with fork.begin() as turn:
+        pass
+    assert session.calls == ()
+    turn.finish(USAGE)
+    assert len(session.calls) == 1
+
+
+def test_a_stream_that_nobody_reads_to_its_end_is_a_call():
+    """Also where it is dropped without being closed."""
+    session = Session(SharedPrefix(system=LONG))
+    fork = fork_body(session, body(stream=True), "openai-chat", Role("critic"))
+    stream = fork.watch(fork.begin(), iter([object(), object()]))
+    next(stream)
+    del stream
+    gc.collect()
+    assert [call.agent for call in session.calls] == ["critic"]
+
+
+def test_a_call_without_usage_is_told_beside_the_money():
+    """A sum that holds a guess does not look like a bill."""
+    session = Session(SharedPrefix(system=LONG))
+    fork = fork_body(session, body(), "openai-chat", Role("critic"))
+    fork.begin().finish(USAGE)
+    assert "were answered without" not in str(session.report())
+    fork.begin().finish(None)
+    shown = str(session.report())
+    assert "1 of 2 calls were answered without" in shown
+    assert " ~0." in shown
+
+
+def test_each_api_says_which_tools_are_allowed():
+    """OpenAI names them in two forms; Anthropic can only forbid all."""
+    assert allowed_choice([], "anthropic") == {"type": "none"}
+    assert allowed_choice([], "openai-chat") == allowed_choice([], "openai-responses") == "none"
+    assert allowed_choice(["a"], "openai-responses")["tools"] == [{"type": "function", "name": "a"}]
+    assert allowed_choice(["a"], "openai-chat")["allowed_tools"]["mode"] == "auto"
+
+
+def test_an_instruction_is_what_is_left_beside_the_shared_text():
+    """Each text once, in order."""
+    assert instruction_of([f"A\n\n{LONG}", "B", "A", ""], LONG) == "A\n\nB"
