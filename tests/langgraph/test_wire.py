@@ -10,7 +10,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.prompt import chain
-from cacheprefix_langgraph import PrefixMiddleware, forked, wrap_model
+from cacheprefix_langgraph import PrefixMiddleware, _sending, forked, wrap_model
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
 """About 1,250 tokens by the estimate: above the minimum of every rule set tested here."""
@@ -136,17 +136,25 @@ def test_usage_equals_the_servers_count_on_every_call(bench):
         assert call.usage.cache_read_tokens == record.outcome.read_tokens
 
 
-@pytest.mark.parametrize("step", ["decode", "tail_for", "begin"])
-def test_a_failure_of_ours_sends_the_users_request(bench, step, monkeypatch):
-    """The answer arrives, the failure is counted and named once."""
+@pytest.mark.parametrize("how", ["invoke", "astream"])
+@pytest.mark.parametrize("step", ["decode", "tail_for", "begin", "as_sent"])
+def test_a_failure_of_ours_sends_the_users_request(bench, step, how, monkeypatch):
+    """Behind the rewrite too: layout and tools are the application's own; the failure is counted and named once."""
+    observed = Session(SharedPrefix(system=HANDBOOK), mode="observe")
+    go(team(bench.model().bind_tools(bench.tools[:1]), observed, how), how)
+    bench.release()
     session = bench.session(HANDBOOK)
     model = wrap_model(bench.model(), session)
-    target = session.shared.model if step == "begin" else session
+    target = {"begin": session.shared.model, "as_sent": _sending}.get(step, session)
     monkeypatch.setattr(target, step, lambda *a, **k: (_ for _ in ()).throw(RuntimeError("broken")))
     with pytest.warns(UserWarning, match="broken"):
-        out = go(team(model, session), "invoke")
+        out = go(team(model.bind_tools(bench.tools[:1]), session, how), how)
     assert len(out["messages"]) == 4
-    assert set(session.failures.values()) == {3}
+    assert min(session.failures.values()) >= 3
+    plain, sent = bench.prompts()[:3], bench.prompts()[3:]
+    assert [prompt.sections for prompt in sent] == [prompt.sections for prompt in plain]
+    if how == "invoke":
+        assert bench.bodies[3:] == bench.bodies[:3]
 
 
 def test_the_boundary_is_where_the_nodes_own_messages_begin(bench):

@@ -16,6 +16,8 @@ from cacheprefix_langgraph._tools import name_of
 ONE_CALL = "Call at most one tool in this answer."
 
 _LIMIT = "parallel_tool_calls"
+CHOSEN = ("tools", "tool_choice", _LIMIT)
+"""Options of a call that sharing the array of tools may change."""
 _CALLS = ("tool_use", "function_call", "tool_call")
 
 

@@ -146,7 +146,7 @@ def _rewritten(
     name = model_name(model)
     done = rewrite(messages, frame, model.__dict__[VIEWS], allowed=said, model=name, summarise=summarise)
     if _worth(model, done, frame):
-        sending.rewritten, sending.single = done, single
+        sending.rewritten, sending.single, sending.asked = done, single, (messages, kwargs)
         return done.messages, united
     if done.given is None and not done.restored:
         return None

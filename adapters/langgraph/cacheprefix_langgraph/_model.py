@@ -36,6 +36,7 @@ from cacheprefix_langgraph._sending import (
     fail,
     finish,
     prepared,
+    undone,
 )
 from cacheprefix_langgraph._stream import again, awatch, awithin, behind, watch, within
 from cacheprefix_langgraph._tools import render
@@ -178,14 +179,15 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
             sending, token = current(self)
             try:
-                if prepared(self, base, sending, messages, stop, kwargs) and streams:
+                ready = prepared(self, base, sending, messages, stop, kwargs)
+                if ready.streams and streams:
                     # Others wait for this one's first token, so it is streamed and put together again.
                     try:
                         return generate_from_stream(self._stream(messages, stop, run_manager, **kwargs))
                     except Exception as error:
                         if not again(sending, error):
                             raise
-                result = base._generate(self, messages, stop, run_manager, **kwargs)
+                result = base._generate(self, ready.messages, stop, run_manager, **ready.kwargs)
             except BaseException:
                 fail(sending)
                 raise
@@ -199,13 +201,14 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         ) -> ChatResult:
             sending, token = current(self)
             try:
-                if await aprepared(self, base, sending, messages, stop, kwargs) and (streams or later_streams):
+                ready = await aprepared(self, base, sending, messages, stop, kwargs)
+                if ready.streams and (streams or later_streams):
                     try:
                         return await agenerate_from_stream(self._astream(messages, stop, run_manager, **kwargs))
                     except Exception as error:
                         if not again(sending, error):
                             raise
-                result = await base._agenerate(self, messages, stop, run_manager, **kwargs)
+                result = await base._agenerate(self, ready.messages, stop, run_manager, **ready.kwargs)
             except BaseException:
                 fail(sending)
                 raise
@@ -219,18 +222,20 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         ) -> Iterator[ChatGenerationChunk]:
             sending, token = current(self)
             try:
-                prepared(self, base, sending, messages, stop, kwargs)
+                ready = prepared(self, base, sending, messages, stop, kwargs)
             finally:
                 SENDING.reset(token)
-            return watch(sending, base._stream(self, messages, stop, run_manager, **kwargs))
+            return watch(sending, base._stream(self, ready.messages, stop, run_manager, **ready.kwargs))
 
         async def _astream(
             self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
         ) -> AsyncIterator[ChatGenerationChunk]:
             sending, token = current(self)
             SENDING.reset(token)
-            await aprepared(self, base, sending, messages, stop, kwargs)
-            async for chunk in awatch(sending, base._astream(self, messages, stop, run_manager, **kwargs)):
+            ready = await aprepared(self, base, sending, messages, stop, kwargs)
+            async for chunk in awatch(
+                sending, base._astream(self, ready.messages, stop, run_manager, **ready.kwargs)
+            ):
                 yield chunk
 
         def _get_request_payload(self, input_: Any, *, stop: Any = None, **kwargs: Any) -> dict[str, Any]:
@@ -242,7 +247,11 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             payload: dict[str, Any] = base._get_request_payload(self, input_, stop=stop, **kwargs)  # type: ignore[attr-defined]
             if sending is None or sending.turn is not None:
                 return payload
-            return begin(self, base, Body(payload, api_of(payload, self), own=True), sending, FOLLOW)
+            payload = begin(self, base, Body(payload, api_of(payload, self), own=True), sending, FOLLOW)
+            own = undone(sending, input_, kwargs)
+            if own is not None:
+                payload = base._get_request_payload(self, own.messages, stop=stop, **own.kwargs)  # type: ignore[attr-defined]
+            return payload
 
     setattr(Forked, BASE, base)
     for name in ("_stream", "_astream", "_generate", "_agenerate", "_get_request_payload"):

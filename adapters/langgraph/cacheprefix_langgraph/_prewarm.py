@@ -40,20 +40,8 @@ def warms(model: Any, body: Body) -> bool:
     )
 
 
-def warm(
-    model: Any,
-    base: Any,
-    body: Body,
-    sending: Sending,
-    session: Session,
-    stop: Any,
-    kwargs: Mapping[str, Any],
-    leave: Pass,
-) -> None:
+def warm(model: Any, turn: Turn, leave: Pass) -> None:
     """Write the shared part, then let the others go. Raises what the provider raises; then nothing is released."""
-    turn = _turn(model, base, body, sending, session, stop, kwargs)
-    if turn is None:
-        return
     try:
         answer = sender(model, "anthropic")(dict(turn.body))
     except BaseException:
@@ -63,20 +51,8 @@ def warm(
     leave.release(ok=True)
 
 
-async def awarm(
-    model: Any,
-    base: Any,
-    body: Body,
-    sending: Sending,
-    session: Session,
-    stop: Any,
-    kwargs: Mapping[str, Any],
-    leave: Pass,
-) -> None:
+async def awarm(model: Any, turn: Turn, leave: Pass, session: Session) -> None:
     """``warm`` without blocking the event loop; fails open by itself."""
-    turn = session.attempt("prewarm", lambda: _turn(model, base, body, sending, session, stop, kwargs), None)
-    if turn is None:
-        return
     try:
         answer = await sender(model, "anthropic", later=True)(dict(turn.body))
     except Exception as error:
@@ -88,6 +64,12 @@ async def awarm(
         raise
     turn.finish(answer.usage)
     leave.release(ok=True)
+
+
+def warming(model: Any, base: Any, body: Body, sending: Sending, stop: Any, kwargs: Mapping[str, Any]) -> Turn | None:
+    """The request that writes the shared part; None where there is nothing to write."""
+    session = sending.session if sending.frame is None else sending.frame.session
+    return session.attempt("prewarm", lambda: _turn(model, base, body, sending, session, stop, kwargs), None)
 
 
 def _turn(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
 from itertools import dropwhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, SystemMessage
@@ -16,8 +16,9 @@ from cacheprefix.prefix import FOLLOW, Pass
 from cacheprefix.prompt import Prompt
 from cacheprefix.session import Boundary, unmodified
 from cacheprefix_langgraph._bodies import Body, as_sent, likeness, own_body, readable, shows_body
+from cacheprefix_langgraph._choice import CHOSEN
 from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten
-from cacheprefix_langgraph._prewarm import awarm, warm, warms
+from cacheprefix_langgraph._prewarm import awarm, warm, warming, warms
 from cacheprefix_langgraph._rewrite import boundary
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ SESSION = "__cacheprefix_session__"
 VIEWS = "__cacheprefix_views__"
 ROLE = "__cacheprefix_role__"
 """Name and instruction of the role that a model was bound to."""
+
+
+Request = tuple[Sequence[BaseMessage], Mapping[str, Any]]
+"""Messages and options."""
 
 
 @dataclass(slots=True)
@@ -50,54 +55,92 @@ class Sending:
     turn: Turn | None = None
     payload: dict[str, Any] | None = None
     """The finished body, where it was made before the class asks for it."""
+    asked: Request | None = None
+    """The request as the application made it, where it was rewritten."""
+    undone: Request | None = None
+    """The same, once it has taken the rewritten one's place because that could not be begun."""
 
 
 SENDING: ContextVar[Sending | None] = ContextVar("cacheprefix_langgraph_sending", default=None)
 
 
+class Prepared(NamedTuple):
+    """What the class is to send."""
+
+    messages: Any
+    kwargs: dict[str, Any]
+    streams: bool
+    """Whether a whole answer is to be streamed, so that others start with its first token."""
+
+
 def prepared(
     model: Any, base: type[BaseChatModel], sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]
-) -> bool:
-    """Make the body of a fork, after waiting for a sibling that writes its prefix; whether they wait for its start."""
+) -> Prepared:
+    """Make the body of a fork, after waiting for a sibling that writes its prefix.
+
+    Where that fails behind the rewrite, messages and options are the application's own again.
+    """
     body = _body(model, base, sending, messages, stop, kwargs)
     if body is None:
-        return False
+        return _prepared(sending, messages, kwargs)
     session, leave = _session(model, sending), FOLLOW
-    if sending.rewritten is not None:
-        asked = session.attempt("gate", lambda: _asked(model, base, body, sending), None)
-        if asked is not None:
-            leave = session.queue(asked[0], body.api, boundary=asked[1], scope=sending.scope)
-        if leave.leader and warms(model, body):
-            session.attempt("prewarm", lambda: warm(model, base, body, sending, session, stop, kwargs, leave), None)
-    return _begun(model, base, body, sending, leave)
+    asked = _asked(model, base, body, sending)
+    if asked is not None:
+        leave = session.queue(asked[0], body.api, boundary=asked[1], scope=sending.scope)
+    turn = warming(model, base, body, sending, stop, kwargs) if leave.leader and warms(model, body) else None
+    if turn is not None:
+        session.attempt("prewarm", lambda: warm(model, turn, leave), None)
+    return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave))
 
 
 async def aprepared(
     model: Any, base: type[BaseChatModel], sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]
-) -> bool:
+) -> Prepared:
     """``prepared`` without blocking the event loop."""
     body = _body(model, base, sending, messages, stop, kwargs)
     if body is None:
-        return False
+        return _prepared(sending, messages, kwargs)
     session, leave = _session(model, sending), FOLLOW
-    if sending.rewritten is not None:
-        asked = session.attempt("gate", lambda: _asked(model, base, body, sending), None)
-        if asked is not None:
-            leave = await session.aqueue(asked[0], body.api, boundary=asked[1], scope=sending.scope)
-        if leave.leader and warms(model, body):
-            await awarm(model, base, body, sending, session, stop, kwargs, leave)
-    return _begun(model, base, body, sending, leave)
+    asked = _asked(model, base, body, sending)
+    if asked is not None:
+        leave = await session.aqueue(asked[0], body.api, boundary=asked[1], scope=sending.scope)
+    turn = warming(model, base, body, sending, stop, kwargs) if leave.leader and warms(model, body) else None
+    if turn is not None:
+        await awarm(model, turn, leave, session)
+    return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave))
+
+
+def _prepared(sending: Sending, messages: Any, kwargs: dict[str, Any], *, streams: bool = False) -> Prepared:
+    if sending.undone is None:
+        return Prepared(messages, kwargs, streams)
+    given, options = sending.undone
+    kept = {name: value for name, value in kwargs.items() if name not in CHOSEN}
+    return Prepared(given, {**kept, **{name: options[name] for name in CHOSEN if name in options}}, streams=False)
 
 
 def _begun(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, leave: Pass) -> bool:
-    """Begin the request; whether its answer is to be streamed, so that others start with its first token."""
+    """Begin the request; whether its answer is to be streamed."""
     leads = leave.leader
     made = begin(model, base, body, sending, leave)
+    if undone(sending) is not None:
+        return False
+    turn = sending.turn
     if body.own:
         sending.payload = made
-    turn = sending.turn
-    readable = turn is not None and turn.seen is not None and turn.seen.profile.readable == "first_token"
-    return leads and readable and body.streamable and _may_stream(model, body)
+    starts = turn is not None and turn.seen is not None and turn.seen.profile.readable == "first_token"
+    return leads and starts and body.streamable and _may_stream(model, body)
+
+
+def undone(sending: Sending, messages: Any = None, kwargs: Mapping[str, Any] | None = None) -> Prepared | None:
+    """The application's own request, in the place of a rewritten one that could not be begun; else None."""
+    if sending.rewritten is None or (sending.turn is not None and sending.turn.seen is not None):
+        return None
+    _undo(sending)
+    return _prepared(sending, messages, dict(kwargs or {}))
+
+
+def _undo(sending: Sending) -> None:
+    sending.undone, sending.rewritten, sending.payload, sending.single = sending.asked, None, None, False
 
 
 def _may_stream(model: Any, body: Body) -> bool:
@@ -109,11 +152,22 @@ def _body(
     model: Any, base: type[BaseChatModel], sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]
 ) -> Body | None:
     """The body of a request that has not begun yet, where it is to be begun before the class sends it."""
-    if sending.turn is not None:
+    if sending.turn is not None or sending.undone is not None:
         return None
-    if shows_body(base):
-        return None if sending.rewritten is None else own_body(model, base, messages, stop, kwargs)
-    return likeness(_session(model, sending), model, base, messages, stop, kwargs)
+    session = _session(model, sending)
+    if not shows_body(base):
+        return likeness(session, model, base, messages, stop, kwargs)
+    if sending.rewritten is None:
+        return None
+    try:
+        return own_body(model, base, messages, stop, kwargs)
+    except Exception as error:
+        _undo(sending)
+        own = _prepared(sending, messages, kwargs)
+        # What the class makes of the application's own request is the application's business.
+        own_body(model, base, own.messages, stop, own.kwargs)
+        session.shared.notices.failed("body", error)
+        return None
 
 
 def session_in(model: Any) -> Session:
@@ -126,8 +180,15 @@ def _session(model: Any, sending: Sending) -> Session:
     return session_in(model) if sending.frame is None else sending.frame.session
 
 
-def _asked(model: Any, base: type[BaseChatModel], body: Body, sending: Sending) -> tuple[dict[str, Any], Boundary]:
-    return _seen(body, model), _boundary(model, base, body, sending)
+def _asked(
+    model: Any, base: type[BaseChatModel], body: Body, sending: Sending
+) -> tuple[dict[str, Any], Boundary] | None:
+    """What the gate goes by; None for a request that is no fork."""
+    if sending.rewritten is None:
+        return None
+    return _session(model, sending).attempt(
+        "gate", lambda: (_seen(body, model), _boundary(model, base, body, sending)), None
+    )
 
 
 def _seen(body: Body, model: Any) -> dict[str, Any]:
@@ -156,6 +217,8 @@ def begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, l
     """The body as it is to be sent. Never raises."""
     made = _session(model, sending).attempt("begin", lambda: _begin(model, base, body, sending, leave), None)
     if made is None:
+        fail(sending)
+        sending.turn = None
         leave.release(ok=False)
         return body.payload
     return made
