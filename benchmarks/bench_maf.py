@@ -29,7 +29,7 @@ from cacheprefix.profiles import default_registry
 from cacheprefix.server import Record, Reply, Request, SimulatedProvider, ToolCall, fill
 from cacheprefix_maf import session_of, wrap
 
-RULES = (("openai", "gpt-5", 0.1), ("openai", "gpt-4o", 0.5), ("anthropic", "claude-sonnet-4-5", 0.1))
+RULES = (("openai", "gpt-5", 0.1), ("openai", "gpt-4o", 0.5), ("anthropic", "claude-sonnet-4-6", 0.1))
 NAMES = ("planner", "critic", "writer")
 HANDBOOK, TASK = fill("The handbook.", 1_204), fill("The task.", 1_507)
 

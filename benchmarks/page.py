@@ -46,6 +46,10 @@ ABOUT: dict[str, tuple[str, str]] = {
         "CrewAI crews",
         ("Crews as documented, unmodified against installed, with CrewAI's own clients and its own cache marks."),
     ),
+    "maf": (
+        "Microsoft Agent Framework workflows",
+        ("The framework's own orchestrations, unmodified against wrapped, with its own clients."),
+    ),
     "traces": (
         "Recorded runs under the usual ways of caching",
         (

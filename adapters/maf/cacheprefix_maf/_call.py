@@ -98,11 +98,15 @@ async def _prepared(
     member, client = asked.member, asked.context.client
     session, held, api = member.session, asked.context.session, api_of(client) or "openai-chat"
     own = own_of(options.get("tools"))
-    options = {**options, "tools": own or None}
+    if len(own) < len(options.get("tools") or ()):
+        options = {**options, "tools": own}
     given = await prepared_by(client, messages, options, rest)
     model = str(given.get("model", ""))
     name = member.conversation or (held.session_id if held else "")
-    writes = session.mode == "fork" and not _stored(client, options)
+    stored = _stored(client, options)
+    writes = session.mode == "fork" and not stored
+    if stored:
+        session.note(f"agent {member.role!r} is only measured: the service keeps its history (store=False shares)")
     layout, prepared = None, given
     if writes:
         adopt(member, own)

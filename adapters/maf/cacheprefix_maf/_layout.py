@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ class Layout:
     """The request as it is to be sent."""
 
     messages: list[Message]
-    options: dict[str, Any]
+    options: Mapping[str, Any]
     tail: str = ""
     forked: bool = True
 
@@ -39,7 +39,7 @@ def laid_out(
     member: Member,
     conversation: Conversation,
     messages: Sequence[Message],
-    options: dict[str, Any],
+    options: Mapping[str, Any],
     profile: Profile,
     model: str,
 ) -> Layout | None:
@@ -54,7 +54,7 @@ def laid_out(
 
 
 def _plain(
-    member: Member, conversation: Conversation, messages: Sequence[Message], options: dict[str, Any], model: str
+    member: Member, conversation: Conversation, messages: Sequence[Message], options: Mapping[str, Any], model: str
 ) -> Layout | None:
     given = [nameless(message, member.name) for message in messages]
     done = condensed(member.session, conversation, History((), [], given), model, 0)
@@ -67,7 +67,7 @@ def _forked(
     member: Member,
     conversation: Conversation,
     messages: Sequence[Message],
-    options: dict[str, Any],
+    options: Mapping[str, Any],
     profile: Profile,
     model: str,
 ) -> Layout | None:

@@ -97,6 +97,7 @@ class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):
         use = ToolUse(
             tool.name,
             dict(context.arguments) if isinstance(context.arguments, Mapping) else context.arguments.model_dump(),
+            "mcp" if any(key.startswith("_mcp") for key in tool.additional_properties or ()) else "local",
             conversation=member.conversation or (held.session_id if held else None),
             agent=member.role,
             call=str(context.metadata.get("call_id", "")),
