@@ -1,0 +1,336 @@
+"""Single agents, wrapped or given the middlewares: what is sent, measured, refused, kept and left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from agent_framework import AgentContext, AgentSession, Content, Message, TruncationStrategy
+from agent_framework.exceptions import ChatClientException
+from maf_driver import KINDS, RULES
+from maf_teams import HANDBOOK, LONG, NAMES, TASK, call, look, prompts, role, served, tail_at, texts
+from pydantic import BaseModel
+
+import cacheprefix
+from cacheprefix import Session, SharedPrefix, ToolResultBudget
+from cacheprefix.errors import BudgetError, SetupError
+from cacheprefix.prompt import ESTIMATE
+from cacheprefix.server import Fault, Reply
+from cacheprefix_maf import PrefixChatMiddleware, PrefixFunctionMiddleware, prefix_middleware, session_of, unwrap, wrap
+
+APIS = tuple(RULES)
+
+
+def session_for(api, **options):
+    """A session that has the handbook and counts as the provider does."""
+    return Session(SharedPrefix(system=HANDBOOK), provider=RULES[api], counter=ESTIMATE, **options)
+
+
+def team(client, session, api="openai-chat", **options):
+    """Three wrapped roles on one client."""
+    if api == "openai-responses":
+        options["default_options"] = {"store": False}
+    return [wrap(role(client, name, **options), session) for name in NAMES]
+
+
+async def said(agent, *, stream):
+    """One answer, streamed or not."""
+    if not stream:
+        return await agent.run(TASK)
+    pieces = agent.run(TASK, stream=True)
+    async for _ in pieces:
+        pass
+    return await pieces.get_final_response()
+
+
+def test_wrapping_is_taken_back(servers):
+    """Twice is once, other middleware stays, and what cannot be wrapped is named."""
+    async def other(context: AgentContext, call_next):
+        await call_next()
+
+    agent = role(KINDS["openai-chat"](model="m", api_key="k"), "planner", middleware=[other])
+    session = Session("x")
+    assert cacheprefix.wrap(agent, session) is agent
+    assert wrap(agent, session) is agent
+    assert [type(one) for one in agent.middleware[1:]] == [PrefixChatMiddleware, PrefixFunctionMiddleware]
+    assert session_of(agent) is session
+    assert unwrap(agent).middleware == [other]
+    assert session_of(agent) is None
+    with pytest.raises(SetupError, match="wrap takes an agent or a workflow of agent_framework, found dict"):
+        wrap({}, session)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", APIS)
+async def test_usage_is_the_server_s(servers, api, stream):
+    """Read and written tokens of every call, streamed or not."""
+    session = session_for(api)
+    async with served(servers, api) as (client, provider):
+        for agent in team(client, session, api):
+            await said(agent, stream=stream)
+    sent = [record.outcome for record in provider.requests]
+    assert [call.usage.input_tokens for call in session.calls] == [one.input_tokens for one in sent]
+    assert [call.usage.cache_read_tokens for call in session.calls] == [one.read_tokens for one in sent]
+    assert sent[2].read_tokens > 1_000
+    assert [call.first_token_at is not None for call in session.calls] == [stream] * 3
+    assert session.failures == {}
+
+
+async def test_the_two_middlewares_need_no_wrap(servers):
+    """Given to an agent where it is made, or each by itself."""
+    session = session_for("openai-chat")
+    async with served(servers, "openai-chat") as (client, provider):
+        own = [PrefixChatMiddleware(session, role="critic"), PrefixFunctionMiddleware(session, role="critic")]
+        planner = role(client, "planner", middleware=prefix_middleware(session, role="planner"))
+        for agent in (planner, role(client, "critic", middleware=own)):
+            await agent.run(TASK)
+    assert [texts(prompt)[-1].splitlines()[0] for prompt in prompts(provider)] == [
+        '<role name="planner">', '<role name="critic">'
+    ]  # fmt: skip
+
+
+async def test_another_role_s_tool_is_declared_and_refused(servers):
+    """The array is the same for all; a foreign call is answered with what the role may use, and not run."""
+    ran = []
+    session = session_for("openai-chat")
+    steps = {"planner": [call("write", query="x"), "Then not."]}
+    async with served(servers, "openai-chat", **steps) as (client, provider):
+        planner = wrap(role(client, "planner", tools=[look(ran=ran)]), session)
+        critic = wrap(role(client, "critic", tools=[look("write", ran=ran)]), session)
+        answer = await planner.run(TASK)
+        await critic.run(TASK)
+    found = prompts(provider)
+    assert [[one.data for one in prompt.tier("tools")] for prompt in found][1:] == [
+        [one.data for one in found[0].tier("tools")]
+    ] * 2
+    assert "Tools you may use in this role: look." in texts(found[0])[-1]
+    assert texts(found[1])[-1] == "'write' was not run: tools available to the role 'planner' are: look."
+    assert (answer.text, ran) == ("Then not.", [])
+
+
+@pytest.mark.parametrize(("api", "choice"), [("openai-chat", "none"), ("anthropic", {"type": "auto"})])
+async def test_a_role_without_tools_carries_the_union(servers, api, choice):
+    """Where tool_choice costs nothing it forbids them; where it invalidates messages the tail does, and the loop."""
+    session = session_for(api)
+    steps = {"writer": [call("look"), "Written."]} if api == "anthropic" else {}
+    async with served(servers, api, **steps) as (client, provider):
+        planner, writer = role(client, "planner", tools=[look()]), role(client, "writer")
+        wrap(planner, session)
+        wrap(writer, session)
+        await planner.run(TASK)
+        answer = await writer.run(TASK)
+    bodies = [record.json for record in provider.requests]
+    names = [[tool.get("name") or tool["function"]["name"] for tool in body["tools"]] for body in bodies]
+    assert names == [["look"]] * len(bodies)
+    assert bodies[1]["tool_choice"] == choice
+    assert answer.text
+    if api == "anthropic":
+        assert answer.text == "Written."
+        assert "tools available to the role 'writer' are: none" in json.dumps(bodies[2])
+
+
+async def test_a_tool_of_the_same_name_and_another_schema_keeps_its_role_apart(servers):
+    """It is noted; nobody's tools are mixed up."""
+    session = session_for("openai-chat")
+    other = look()
+    other.description = "Something else."
+    async with served(servers, "openai-chat") as (client, provider):
+        wrap(role(client, "planner", tools=[look()]), session)
+        agent = wrap(role(client, "critic", tools=[other]), session)
+        await agent.run(TASK)
+    assert provider.requests[0].json["tools"][0]["function"]["description"] == "Something else."
+    assert any("keeps its own tools" in note for note in session.report().notes)
+
+
+class Verdict(BaseModel):
+    """What a schema asks for."""
+
+    good: bool
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_response_schema_keeps_the_layout(servers, api):
+    """It is a lane of its own, measured and parsed as before."""
+    session = session_for(api)
+    async with served(servers, api, planner=['{"good": true}']) as (client, provider):
+        planner = team(client, session, api)[0]
+        more = {"store": False} if api == "openai-responses" else {}
+        answer = await planner.run(TASK, options={"response_format": Verdict, **more})
+    assert answer.value == Verdict(good=True)
+    assert prompts(provider)[0].sections[0].text.startswith("You are the planner.")
+    assert session.calls[0].usage.reported
+    assert session.failures == {}
+
+
+async def test_a_service_that_keeps_the_history_is_only_measured(servers):
+    """OpenAI's responses are stored unless the application says otherwise; then a fork would be stored too."""
+    session = session_for("openai-responses")
+    plain = None
+    async with served(servers, "openai-responses") as (client, provider):
+        await role(client, "planner").run(TASK)
+        plain = provider.requests[0].body
+        for name in NAMES[:2]:
+            await wrap(role(client, name), session).run(TASK)
+    assert provider.requests[1].body == plain
+    assert len(session.calls) == 2
+    assert any("store" in note for note in session.report().notes)
+
+
+async def test_an_application_s_own_compaction_is_left_alone(servers):
+    """The whole transcript would undo what it saves."""
+    session = session_for("openai-chat")
+    cut = TruncationStrategy(max_n=2_000, compact_to=1_000)
+    async with served(servers, "openai-chat") as (client, provider):
+        agents = [wrap(role(client, name, compaction_strategy=cut), session) for name in NAMES]
+        await agents[0].run(TASK)
+    assert prompts(provider)[0].sections[0].text.startswith("You are the planner.")
+    assert len(session.calls) == 1
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_volatile_text_stands_behind_the_tool_loop(servers, api):
+    """Each request has its own, and what stands before it is what it was."""
+    clock = iter(range(10))
+    session = session_for(api)
+    async with served(servers, api, planner=[call("look"), "Done."]) as (client, provider):
+        options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+        agents = [role(client, n, tools=[look()], **options) for n in NAMES]
+        for agent in agents:
+            wrap(agent, session, volatile=lambda: {"time": f"12:0{next(clock)}"})
+        await agents[0].run(TASK)
+    first, second = prompts(provider)
+    assert first.sections[-1].text == "<time>\n12:00\n</time>"
+    assert second.sections[-1].text == "<time>\n12:01\n</time>"
+    assert [one.data for one in second.sections[: len(first.sections) - 1]] == [
+        one.data for one in first.sections[:-1]
+    ]
+
+
+async def test_a_repeated_tool_call_is_answered_from_the_cache(servers):
+    """Whoever asks again."""
+    ran = []
+    session = session_for("openai-chat", tool_cache=True)
+    steps = {name: [call("read", query="q"), "Done."] for name in NAMES}
+    async with served(servers, "openai-chat", **steps) as (client, provider):
+        for agent in team(client, session, tools=[look("read", ran=ran)]):
+            await agent.run(TASK)
+    assert ran == ["q"]
+    assert sum(texts(prompt)[-1] == f"read for q: {LONG}" for prompt in prompts(provider)) == 3
+
+
+async def test_a_saved_session_goes_on_with_the_same_bytes(servers):
+    """Decisions on large results are in the AgentSession's own state; another budget changes nothing."""
+    async def ask(agent, held, question):
+        await agent.run(question, session=held)
+
+    first, later = (session_for("openai-chat", budget=ToolResultBudget(max_tokens=n)) for n in (100, 900))
+    async with served(servers, "openai-chat", planner=[call("look"), "Done.", "More."]) as (client, provider):
+        held = AgentSession(session_id="s")
+        planner = wrap(role(client, "planner", tools=[look()]), first)
+        await ask(planner, held, TASK)
+        saved = json.loads(json.dumps(held.to_dict()))
+        await ask(planner, held, "And then?")
+        again = wrap(role(client, "planner", tools=[look()]), later)
+        await ask(again, AgentSession.from_dict(saved), "And then?")
+    bodies = [record.body for record in provider.requests]
+    assert LONG not in bodies[1].decode()
+    assert bodies[3] == bodies[2]
+
+
+async def test_one_agent_reads_all_it_wrote(servers):
+    """The framework names an agent's messages after its turn, which would change them in the prompt."""
+    session = session_for("openai-chat")
+    async with served(servers, "openai-chat", planner=[call("look"), "Done.", "More."]) as (client, provider):
+        planner, held = wrap(role(client, "planner", tools=[look()]), session), AgentSession()
+        for question in (TASK, "And then?"):
+            await planner.run(question, session=held)
+    _, second, third = prompts(provider)
+    assert [one.data for one in third.sections[: len(second.sections)]] == [one.data for one in second.sections]
+    assert [one.head for one in third.sections[: len(second.sections)]] == [one.head for one in second.sections]
+
+
+async def test_an_image_goes_out_as_it_came(servers):
+    """Whatever is not decided on stays the same object."""
+    session = session_for("openai-chat")
+    picture = Content.from_uri("https://example.com/a.png", media_type="image/png")
+    async with served(servers, "openai-chat") as (client, provider):
+        for agent in team(client, session)[:2]:
+            await agent.run([Message("user", ["Look.", picture])])
+    sent = [[one["content"] for one in record.json["messages"]] for record in provider.requests]
+    first, second = (json.dumps(contents[:-1]) for contents in sent)
+    assert first == second
+    assert "https://example.com/a.png" in first
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_stream_that_is_left_early_is_a_call(servers, api):
+    """And lets the siblings that wait behind it go."""
+    session = session_for(api)
+    async with served(servers, api) as (client, _):
+        planner = team(client, session, api)[0]
+        async with planner.run(TASK, stream=True) as pieces:
+            async for _ in pieces:
+                break
+    assert session.report().total.calls == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_error_of_the_provider_reaches_the_application(servers, stream):
+    """As itself, and the call leaves no trace in the totals."""
+    session = session_for("openai-chat")
+    async with served(servers, "openai-chat") as (client, provider):
+        provider.simulator.script = lambda _: Reply(fault=Fault(status=400, message="no"))
+        with pytest.raises(ChatClientException, match="no"):
+            await said(team(client, session)[0], stream=stream)
+    assert session.report().total.calls == 0
+    assert session.failures == {}
+
+
+async def test_a_budget_that_cannot_be_met_is_heard_of(servers):
+    """It is no failure of ours that a request does not fit."""
+    session = session_for("openai-chat", request_budget=cacheprefix.RequestBudget(2_000, 100), compaction=1_900)
+    async with served(servers, "openai-chat") as (client, _):
+        with pytest.raises(BudgetError):
+            await team(client, session)[0].run("word " * 9_000)
+
+
+async def test_a_long_session_is_compacted(servers):
+    """Old turns go when that pays; calls stay with their results."""
+    session = session_for("openai-chat", compaction=2_500)
+    async with served(servers, "openai-chat") as (client, provider):
+        planner, held = team(client, session)[0], AgentSession()
+        for number in range(6):
+            await planner.run(f"Part {number}. {LONG}", session=held)
+    sizes = [prompt.tokens for prompt in prompts(provider)]
+    assert max(sizes) < 4_000
+    assert session.failures == {}
+    assert "cacheprefix" in held.state
+
+
+async def test_others_on_the_same_client_notice_nothing(servers):
+    """An agent that is not wrapped, and the client itself, send what they always did."""
+    session = session_for("openai-chat")
+    async with served(servers, "openai-chat") as (client, provider):
+        await role(client, "critic").run(TASK)
+        await client.get_response([Message("user", [TASK])])
+        await team(client, session)[0].run(TASK)
+        await role(client, "critic").run(TASK)
+        await client.get_response([Message("user", [TASK])])
+    bodies = [record.body for record in provider.requests]
+    assert bodies[3:] == bodies[:2]
+    assert len(session.calls) == 1
+
+
+async def test_roles_of_parallel_tasks_do_not_mix(servers):
+    """Several conversations at once on one client: each request has its own role and nothing of the others."""
+    session = session_for("openai-chat")
+    async with served(servers, "openai-chat") as (client, provider):
+        agents = team(client, session)
+        await asyncio.gather(
+            *(agent.run(f"{TASK} mark-{number}") for number in range(3) for agent in agents)
+        )
+    marks = [[f"mark-{n}" in "".join(texts(prompt)) for n in range(3)].count(True) for prompt in prompts(provider)]
+    assert marks == [1] * 9
+    assert all(tail_at(prompt) == len(prompt.sections) - 1 for prompt in prompts(provider))
+    assert sorted(one.agent for one in session.calls) == sorted(NAMES * 3)

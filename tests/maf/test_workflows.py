@@ -1,0 +1,154 @@
+"""The framework's own workflows, wrapped: what the provider receives."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from agent_framework import Message, WorkflowBuilder
+from agent_framework.orchestrations import ConcurrentBuilder, GroupChatBuilder, HandoffBuilder, SequentialBuilder
+from maf_teams import HANDBOOK, LONG, NAMES, TASK, call, grows, look, prompts, role, served, tail_at, texts
+
+from benchmarks.bench_maf import RULES, WORKLOADS, run
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.profiles import cost_units, default_registry, normalise_usage
+from cacheprefix_maf import session_of, unwrap, wrap
+
+
+async def test_a_sequence_is_a_row_of_forks(servers):
+    """The common handbook is found and stands first, what was said stands with its speaker, the role last."""
+    async with served(servers, "openai-chat") as (client, provider):
+        workflow = wrap(SequentialBuilder(participants=[role(client, name) for name in NAMES]).build())
+        await workflow.run(TASK)
+    found = prompts(provider)
+    assert grows(found)
+    assert texts(found[2]) == [
+        HANDBOOK.strip(),
+        TASK,
+        "[planner]\nplanner speaks for the time 0.",
+        "[critic]\ncritic speaks for the time 0.",
+        '<role name="writer">\nYou are the writer.\n</role>',
+    ]
+    assert [record.outcome.read_tokens > 1_000 for record in provider.requests] == [False, True, True]
+    assert session_of(workflow).failures == {}
+
+
+async def test_what_others_looked_up_stays_where_the_framework_hands_it_on(servers):
+    """A sequence shows later agents the tool traffic of earlier ones; calls stay with their results."""
+    steps = {name: [call("look", query=name), f"{name} is done."] for name in NAMES}
+    async with served(servers, "openai-chat", **steps) as (client, provider):
+        agents = [role(client, name, tools=[look()]) for name in NAMES]
+        await wrap(SequentialBuilder(participants=agents).build()).run(TASK)
+    found = prompts(provider)
+    assert grows(found)
+    seen = [text for text in texts(found[-2]) if text.startswith("look for")]
+    assert seen == [f"look for planner: {LONG}", f"look for critic: {LONG}"]
+
+
+async def test_parallel_agents_begin_alike_and_the_first_writes_for_all(servers):
+    """All wait for the one that writes the cold prefix."""
+    async with served(servers, "anthropic") as (client, provider):
+        await wrap(ConcurrentBuilder(participants=[role(client, name) for name in NAMES]).build()).run(TASK)
+    found = prompts(provider)
+    assert grows(found)
+    assert len({tail_at(prompt) for prompt in found}) == 1
+    assert sorted(record.outcome.read_tokens > 1_000 for record in provider.requests) == [False, True, True]
+    assert all(any(section.marker for section in prompt.sections) for prompt in found)
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
+async def test_tool_traffic_ends_with_its_turn_in_a_group_chat(servers, api):
+    """What an agent looked up for itself is not in its later turns, so that all go on sharing."""
+    steps = {name: [call("look", query=name), f"{name} is done.", f"{name} agrees."] for name in NAMES}
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    async with served(servers, api, **steps) as (client, provider):
+        agents = [role(client, name, tools=[look()], **options) for name in NAMES]
+        chat = GroupChatBuilder(
+            participants=agents, selection_func=lambda state: NAMES[state.current_round % 3], max_rounds=6
+        )
+        session = Session()
+        await wrap(chat.build(), session).run(TASK)
+    found = prompts(provider)
+    assert len(found) == 9
+    assert grows(found)
+    assert not any("look for" in text for prompt in found[6:] for text in texts(prompt))
+    assert session.failures == {}
+
+
+async def test_private_tool_memory_shows_an_agent_its_own_traffic_again(servers):
+    """Behind the role, where nobody else shares."""
+    steps = {name: [call("look", query=name), f"{name} is done.", f"{name} agrees."] for name in NAMES}
+    async with served(servers, "openai-chat", **steps) as (client, provider):
+        agents = [role(client, name, tools=[look()]) for name in NAMES]
+        chat = GroupChatBuilder(
+            participants=agents, selection_func=lambda state: NAMES[state.current_round % 3], max_rounds=4
+        )
+        await wrap(chat.build(), tool_memory="private").run(TASK)
+    found = prompts(provider)
+    assert grows(found)
+    last = found[-1]
+    assert [text[:16] for text in texts(last) if text.startswith("look for")] == ["look for planner"]
+    assert last.sections[-1].text.startswith("look for planner")
+
+
+async def test_handed_over_agents_go_on_in_one_transcript(servers):
+    """Hand-off tools are in the union from the first request; who came back sees what the others said."""
+    steps = {
+        "planner": [call("handoff_to_critic"), "The planner closes."],
+        "critic": ["The critic objects.", call("handoff_to_planner")],
+    }
+    async with served(servers, "openai-chat", **steps) as (client, provider):
+        agents = [role(client, n, require_per_service_call_history_persistence=True) for n in NAMES[:2]]
+        built = HandoffBuilder(participants=agents, termination_condition=lambda said: len(said) > 4)
+        workflow = wrap(built.with_start_agent(agents[0]).build())
+        first = await workflow.run(TASK)
+        asked = first.get_request_info_events()[0]
+        await workflow.run(responses={asked.request_id: [Message("user", ["Go on."])]})
+    found = prompts(provider)
+    assert grows(found)
+    named = [json.loads(section.text)["function"]["name"] for section in found[0].tier("tools")]
+    assert named == ["handoff_to_critic", "handoff_to_planner"]
+    assert texts(found[-1])[1:-1] == [TASK, "[critic]\nThe critic objects.", "Go on."]
+    assert texts(found[-1])[-1].startswith('<role name="planner">')
+
+
+async def test_an_agent_that_leads_keeps_its_layout(servers):
+    """Its answers follow a schema, a lane that nobody shares; it is measured."""
+    lead = json.dumps({"terminate": False, "reason": "r", "next_speaker": "critic", "final_message": None})
+    async with served(servers, "openai-chat", leader=[lead]) as (client, provider):
+        leader = role(client, "leader")
+        chat = GroupChatBuilder(
+            participants=[role(client, name) for name in NAMES], orchestrator_agent=leader, max_rounds=2
+        )
+        session = Session(SharedPrefix(system=HANDBOOK))
+        await wrap(chat.build(), session).run(TASK)
+    led = [p for p in prompts(provider) if p.sections[0].text.startswith("You are the leader.")]
+    assert led
+    assert len([one for one in session.calls if one.agent == "leader"]) == len(led)
+    assert grows([p for p in prompts(provider) if p not in led])
+
+
+async def test_agents_of_workflows_inside_workflows_are_found(servers):
+    """A workflow as an agent, and one as an executor."""
+    async with served(servers, "openai-chat") as (client, _):
+        inner = SequentialBuilder(participants=[role(client, "planner"), role(client, "critic")]).build()
+        outer = SequentialBuilder(participants=[inner.as_agent("inner"), role(client, "writer")]).build()
+        wrap(outer)
+        assert session_of(inner) is session_of(outer) is not None
+        unwrap(outer)
+        assert session_of(inner) is None
+    alone = WorkflowBuilder(start_executor=role(client, "planner")).build()
+    assert session_of(wrap(alone)) is not None
+
+
+@pytest.mark.parametrize("rules", RULES[1:], ids=lambda rules: rules[0])
+@pytest.mark.parametrize("name", ["Group chat led by an agent", "1 agent x3 tasks, tools"])
+def test_the_rows_that_share_least_are_never_dearer(name, rules):
+    """The benchmark's own workloads, by the provider's count."""
+    assert name in WORKLOADS
+    profile = default_registry().get(rules[0])
+    costs = []
+    for shared in (False, True):
+        records, _ = run(name, *rules[:2], shared=shared)
+        costs.append(sum(cost_units(normalise_usage(one.usage, one.api), profile) for one in records))
+    assert costs[1] <= costs[0]
