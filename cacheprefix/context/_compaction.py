@@ -26,7 +26,8 @@ from cacheprefix.context._plan import Action, Plan, Reason
 from cacheprefix.context._policies import clear_thinking, clear_tool_results, drop_tool_uses, sliding_window
 from cacheprefix.context._prices import Prices, estimate
 from cacheprefix.context._record import record
-from cacheprefix.context._replay import Item, replay
+from cacheprefix.context._replay import sent
+from cacheprefix.context._shape import Shape
 from cacheprefix.context._situation import Policy, Situation, referenced_by_later
 from cacheprefix.context._summary import (
     INSTRUCTION,
@@ -157,13 +158,13 @@ def plan_compaction(
     rules = settings or Compaction()
     here = around or Circumstances()
     counter = count or estimate_tokens
-    now = replay(views, ledger, budget, count=counter)
-    items = now.items
     trigger, target = rules.limits(here.request)
-    draft = Draft(items, counter, here.static_tokens)
+    shape = Shape(views)
+    draft = Draft.of(shape, sent(shape, ledger, budget, counter), counter, here.static_tokens)
+    whole = draft.whole
     before = draft.tokens
     room = None if here.request is None else here.request.room
-    turns = here.turns if here.turns is not None else sum(item.view.role == "assistant" for item in items)
+    turns = here.turns if here.turns is not None else [view.role for view in whole].count("assistant")
     growth = here.growth if here.growth is not None else (before - here.static_tokens) / max(1, turns)
     reason = _reason(before, trigger, target, room, here.prices, force=force)
     if reason == "none":
@@ -172,11 +173,11 @@ def plan_compaction(
     history = max(0, target - here.static_tokens)
     summary = _summary_tokens(rules, history)
     goal = max(min(target, int(trigger - 4 * growth)), target // 2)
-    refusals, row = _allowed(rules, items)
+    refusals, row = _allowed(rules, whole)
     # Near the target is near enough while the next compaction is far: no protection goes for the rest.
     ceiling = goal if reason in ("window", "forced") else int(goal + rules.slack * (trigger - goal))
-    head = head_of(items, int(rules.keep_head * history))
-    work = _Work(draft, row, rules, trigger, head, readable, Protection.of(items))
+    head = head_of(whole, int(rules.keep_head * history))
+    work = _Work(draft, row, rules, trigger, head, readable, Protection.of(whole))
     work.relax(max(1, goal - summary), min(ceiling, room or ceiling))
     if room is not None and draft.tokens > room:
         work.relax_all(room)
@@ -194,7 +195,7 @@ def plan_compaction(
     price = estimate(before, draft.tokens, kept, here.prices)
     horizon = rules.horizon if rules.horizon is not None else float(max(turns, 1))
     worth = draft.tokens < _SCARCE * trigger and price.pays(horizon)
-    changes = record(draft, views, ledger.section("inserts"))
+    changes = record(draft, shape, ledger.section("inserts"))
     ask = rules.summarise == "fork" and bool(changes.summary_at)
     return Plan(
         reason,
@@ -212,6 +213,7 @@ def plan_compaction(
         clearings=tuple(changes.clearings),
         summary_at=changes.summary_at,
         count=counter,
+        shape=shape,
     )
 
 
@@ -225,12 +227,12 @@ def _reason(tokens: int, trigger: int, target: int, room: int | None, prices: Pr
     return "trigger" if tokens > trigger else "none"
 
 
-def _allowed(rules: Compaction, items: Sequence[Item]) -> tuple[tuple[str, ...], tuple[Policy, ...]]:
+def _allowed(rules: Compaction, views: Sequence[MessageView]) -> tuple[tuple[str, ...], tuple[Policy, ...]]:
     row = rules.row()
     if not rules.thinking_bound:
         return (), row
     kept = tuple(policy for policy in row if not getattr(policy, "touches_thinking", False))
-    if len(kept) == len(row) or not any(item.view.thinking for item in items):
+    if len(kept) == len(row) or not any(view.thinking for view in views):
         return (), kept
     return (f"thinking is kept: {rules.thinking_bound}",), kept
 
@@ -264,8 +266,8 @@ class _Work:
         draft = self.draft
         if draft.tokens <= goal:
             return
-        referenced = referenced_by_later([item.view for item in draft.items])
-        steps = relaxations(draft.items, self.rules.keep_turns)
+        referenced = referenced_by_later(draft.whole)
+        steps = relaxations(draft.whole, self.rules.keep_turns)
         gentle = tuple(policy for policy in self.row if not getattr(policy, "removes_messages", False))
         # All that was promised is kept while that is enough. After that the lesser loss goes first: results
         # can be had again, so they are cleared down to the last step before another word is removed.
@@ -287,14 +289,16 @@ class _Work:
     def _order(self, row: Sequence[Policy], free: Sequence[bool], need: int) -> Sequence[Policy]:
         """The row; removal first where all that is free has to go, so that nothing is cleared in vain."""
         views = self.draft.views
-        loose = sum(view.tokens for view in [views[at] for at in self.draft.alive if free[at]] if view is not None)
-        if loose > need or self.rules.policies is not None or row is not self.row:
+        if self.rules.policies is not None or row is not self.row:
+            return row
+        loose = sum([view.tokens for at in self.draft.alive if free[at] and (view := views[at]) is not None])
+        if loose > need:
             return row
         return (sliding_window(batch=0), *row)
 
     def relax_all(self, room: int) -> None:
         """The last resort: also the head that was to stay, the users' words and what was referenced."""
-        edge, _ = relaxations(self.draft.items, self.rules.keep_turns)[-1]
+        edge, _ = relaxations(self.draft.whole, self.rules.keep_turns)[-1]
         free = self.protection.free(0, edge, keep_users=False)
         for policy in (*self.row, sliding_window(batch=0)):
             if self.draft.tokens > room:
@@ -303,7 +307,7 @@ class _Work:
     def lead(self, room: int | None) -> None:
         """A history that began with the user still does: some providers refuse any other first message."""
         draft = self.draft
-        if next((item.view.role for item in draft.items if item.view.role != "system"), None) != "user":
+        if next((view.role for view in draft.whole if view.role != "system"), None) != "user":
             return
         free: Sequence[bool] = ()
         while True:
@@ -311,7 +315,7 @@ class _Work:
             if first is None or _role(draft.views[first]) == "user":
                 return
             if not free:
-                edge, _ = relaxations(draft.items, self.rules.keep_turns)[-1]
+                edge, _ = relaxations(draft.whole, self.rules.keep_turns)[-1]
                 free = self.protection.free(0, edge, keep_users=False)
             before = draft.tokens
             draft.take([Drop(first)], free)
@@ -348,9 +352,8 @@ def _summarise(draft: Draft, rules: Compaction, tokens: int, room: int | None) -
     place = draft.place_of_loss()
     if place is None or not tokens or (room is not None and draft.tokens + tokens > room):
         return
-    for index, item in enumerate(draft.items):
-        if item.view.summary:
-            draft.remove(index)
+    for index in [index for index, view in enumerate(draft.whole) if view.summary]:
+        draft.remove(index)
     lost = draft.lost()
     if sum(view.tokens for view in lost) <= 2 * tokens:
         return
@@ -371,11 +374,11 @@ def _actions(draft: Draft) -> tuple[Action, ...]:
         view = draft.views[index]
         if view is None and isinstance(decisions[-1], Drop):
             removed += 1
-            tokens += draft.items[index].view.tokens
+            tokens += draft.whole[index].tokens
             continue
         entry = counts.setdefault(_KINDS[type(decisions[0])], [0, 0])
         entry[0] += 1
-        entry[1] += draft.items[index].view.tokens - (0 if view is None else view.tokens)
+        entry[1] += draft.whole[index].tokens - (0 if view is None else view.tokens)
     if removed:
         counts["messages removed"] = [removed, tokens]
     for new in draft.inserted.values():

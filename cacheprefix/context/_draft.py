@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cacheprefix.context._decisions import (
@@ -15,6 +15,7 @@ from cacheprefix.context._decisions import (
 )
 from cacheprefix.context._groups import Group, groups_of, is_open, reasons_of
 from cacheprefix.context._replay import Item, changed, summary_view
+from cacheprefix.context._shape import Shape
 from cacheprefix.context._views import Count, MessageView
 
 _GONE: list[Decision] = [Drop(-1)]
@@ -22,13 +23,19 @@ _GONE: list[Decision] = [Drop(-1)]
 
 @dataclass(slots=True)
 class Draft:
-    """Items under work; indexes count ``items``."""
+    """Messages under work; indexes count ``whole``."""
 
-    items: Sequence[Item]
+    whole: Sequence[MessageView]
+    """The history as it would be sent without this compaction."""
+    origins: Sequence[int]
+    """The native message of each; for a text that the ledger put in, the one it stands before."""
+    texts: Mapping[int, str]
+    """The ledger's addresses of those texts, by index."""
     count: Count
     static_tokens: int
+    groups: Sequence[Group]
+    """Tool calls with their results, by index."""
     views: list[MessageView | None] = field(init=False)
-    groups: list[Group] = field(init=False)
     decided: dict[int, list[Decision]] = field(default_factory=dict)
     inserted: dict[int, Insert] = field(default_factory=dict)
     """New texts by the index of the item they stand before."""
@@ -43,16 +50,15 @@ class Draft:
     """Everything that goes with an item, in order; itself alone where it is missing here."""
 
     def __post_init__(self) -> None:
-        whole = [item.view for item in self.items]
+        whole = self.whole
         self.views = list(whole)
         self.alive = list(range(len(whole)))
         self.results_at = [index for index, view in enumerate(whole) if view.results]
         self.thinking_at = [index for index, view in enumerate(whole) if view.thinking]
-        self.groups = groups_of(whole)
-        self.tokens = self.static_tokens + sum(view.tokens for view in whole)
+        self.tokens = self.static_tokens + sum([view.tokens for view in whole])
         units = self.units
         for group in self.groups:
-            unit = (group.index, *dict.fromkeys([at for at, _ in group.results]))
+            unit = _unit(group)
             for index in unit:
                 units[index] = tuple(sorted({*units[index], *unit})) if index in units else unit
         if any(view.item for view in whole):
@@ -60,14 +66,28 @@ class Draft:
             for index, made in self._reasons.items():
                 units[index] = tuple(sorted({index, *made, *(at for one in made for at in units.get(one, ()))}))
 
+    @classmethod
+    def of(cls, shape: Shape, items: Sequence[Item] | None, count: Count, static_tokens: int) -> Draft:
+        """A draft of ``items``, what the ledger makes of a history; None where it leaves all as it is."""
+        if items is None:
+            return cls(shape.views, range(len(shape.views)), {}, count, static_tokens, shape.groups)
+        whole = [item.view for item in items]
+        origins = [item.index for item in items]
+        texts = {at: item.address for at, item in enumerate(items) if item.inserted}
+        return cls(whole, origins, texts, count, static_tokens, groups_of(whole))
+
     def take(self, decisions: Iterable[Decision], free: Sequence[bool]) -> None:
         """Carry decisions out, made pair-safe; what touches a protected message is left out."""
         made = list(decisions)
         if not made:
             return
+        drops = [decision.index for decision in made if isinstance(decision, Drop)]
+        if len(drops) == len(made):
+            self._drop(drops, free)
+            made = []
         for decision in made:
             if isinstance(decision, Drop):
-                self._drop(decision.index, free)
+                self._drop((decision.index,), free)
             elif isinstance(decision, Insert):
                 self.insert(decision)
             elif free[decision.index]:
@@ -90,7 +110,7 @@ class Draft:
     def before_first_change(self) -> int:
         """Tokens of the request up to the first message that is no longer what it was."""
         first = self.first_change()
-        return self.static_tokens + sum(item.view.tokens for item in self.items[:first])
+        return self.static_tokens + sum([view.tokens for view in self.whole[:first]])
 
     def first_change(self) -> int | None:
         """The first item that is changed, gone, or stands behind a new text; None when all is as it was."""
@@ -106,7 +126,7 @@ class Draft:
 
     def lost(self) -> list[MessageView]:
         """The messages that are gone or lost a result, as they were, old summaries among them."""
-        return [self.items[index].view for index in sorted(self.decided) if self._loses(index)]
+        return [self.whole[index] for index in sorted(self.decided) if self._loses(index)]
 
     def _loses(self, index: int) -> bool:
         return self.views[index] is None or any(isinstance(d, ReplaceResult) for d in self.decided[index])
@@ -127,27 +147,37 @@ class Draft:
             self.tokens -= view.tokens
             self.views[index] = None
 
-    def _drop(self, index: int, free: Sequence[bool]) -> None:
-        if self.views[index] is None:
-            return
-        unit = self.units.get(index)
-        if unit is None:
-            if free[index]:
-                self.remove(index)
-            return
-        if not all(free[at] for at in unit):
-            return
+    def _drop(self, indexes: Sequence[int], free: Sequence[bool]) -> None:
+        views, units, decided = self.views, self.units, self.decided
+        for index in indexes:
+            view = views[index]
+            if view is None:
+                continue
+            unit = units.get(index)
+            if unit is not None:
+                self._drop_unit(index, unit, free)
+            elif free[index]:
+                decided[index] = _GONE
+                self.tokens -= view.tokens
+                views[index] = None
+
+    def _drop_unit(self, index: int, unit: Sequence[int], free: Sequence[bool]) -> None:
+        views, decided = self.views, self.decided
         for at in unit:
-            view = self.views[at]
+            if not free[at]:
+                return
+        for at in unit:
+            view = views[at]
             if view is None:
                 continue
             # A user message may hold results and words: the results go with their call, the words stay.
-            mixed = view.results and (view.texts or view.media > 0)
-            if mixed and (at != index or view.is_prompt):
+            if view.results and (view.texts or view.media > 0) and (at != index or view.is_prompt):
                 for result in view.results:
                     self._change(DropResult(at, result.part))
             else:
-                self.remove(at)
+                decided[at] = _GONE
+                self.tokens -= view.tokens
+                views[at] = None
 
     def _drop_pair(self, decision: DropCall | DropResult, free: Sequence[bool]) -> None:
         for group in self._owners(decision.index):
@@ -167,7 +197,7 @@ class Draft:
         """The groups that an item belongs to; most compactions never ask."""
         if self._owner is None:
             self._owner = {}
-            for group in groups_of([item.view for item in self.items]):
+            for group in groups_of(self.whole):
                 for at in {group.index, *(place for place, _ in group.results)}:
                     self._owner.setdefault(at, []).append(group)
         return self._owner.get(index, ())
@@ -182,7 +212,7 @@ class Draft:
         self.views[decision.index] = new
 
 
-def relaxations(items: Sequence[Item], keep_turns: int) -> list[tuple[int, bool]]:
+def relaxations(views: Sequence[MessageView], keep_turns: int) -> list[tuple[int, bool]]:
     """Protections from full to least, as (index from which all is kept, whether user messages stay).
 
     First the last turns in halving number, then inside the last turn its last steps (an assistant
@@ -191,8 +221,8 @@ def relaxations(items: Sequence[Item], keep_turns: int) -> list[tuple[int, bool]
     # Only the last ones matter, so the look goes from the end until there are enough of them.
     turns: list[int] = []
     in_turn: list[int] = []
-    for index in range(len(items) - 1, -1, -1):
-        view = items[index].view
+    for index in range(len(views) - 1, -1, -1):
+        view = views[index]
         if not turns and view.role == "assistant":
             in_turn.append(index)
         elif view.key is None and view.is_prompt:
@@ -215,12 +245,11 @@ def relaxations(items: Sequence[Item], keep_turns: int) -> list[tuple[int, bool]
     return [*((edge, True) for edge in ordered), (ordered[-1], False)]
 
 
-def head_of(items: Sequence[Item], tokens: int) -> int:
+def head_of(views: Sequence[MessageView], tokens: int) -> int:
     """Index of the first item behind the first ``tokens`` of the history, never between a call and its result."""
     edge = 0
     waiting: set[str] = set()
-    for index, item in enumerate(items):
-        view = item.view
+    for index, view in enumerate(views):
         if view.role != "system" and view.key is None:
             tokens -= view.tokens
         if tokens < 0 or view.summary:
@@ -245,18 +274,16 @@ class Protection:
     """Where an open call begins; nothing from there on is touched."""
 
     @classmethod
-    def of(cls, items: Sequence[Item]) -> Protection:
+    def of(cls, views: Sequence[MessageView]) -> Protection:
         """Read the protections off a history, once."""
-        prompts = [view.is_prompt for view in (item.view for item in items)]
-        task = max((index for index, prompt in enumerate(prompts) if prompt), default=-1)
-        views = [item.view for item in items]
-        words = [
-            view.role != "system" and view.key is None and not view.pinned and index != task
-            for index, view in enumerate(views)
-        ]
-        rest = [
-            free and not (prompt and not view.results) for free, prompt, view in zip(words, prompts, views, strict=True)
-        ]
+        said = {index for index, view in enumerate(views) if view.role == "user" and view.is_prompt}
+        task = max(said, default=-1)
+        words = [view.role != "system" and view.key is None and not view.pinned for view in views]
+        rest = words.copy()
+        for index in said:
+            rest[index] = words[index] and bool(views[index].results)
+        if said:
+            words[task] = rest[task] = False
         end = len(views)
         if is_open(views):
             end = max(index for index, view in enumerate(views) if view.calls)
@@ -271,3 +298,9 @@ class Protection:
         for index in self.summaries:
             free[index] = True
         return free
+
+
+def _unit(group: Group) -> tuple[int, ...]:
+    if len(group.results) == 1:
+        return (group.index, group.results[0][0])
+    return (group.index, *dict.fromkeys([at for at, _ in group.results]))

@@ -36,18 +36,19 @@ def groups_of(views: Sequence[MessageView]) -> list[Group]:
 
     Ids may be used again by a later call: results never reach back over it.
     """
-    groups: list[tuple[int, tuple[CallView, ...], list[tuple[int, ResultView]]]] = []
-    waiting: dict[str, int] = {}
+    found: list[tuple[int, tuple[CallView, ...], list[tuple[int, ResultView]]]] = []
+    waiting: dict[str, list[tuple[int, ResultView]]] = {}
     for index, view in enumerate(views):
         for result in view.results:
-            owner = waiting.pop(result.call_id, None)
-            if owner is not None:
-                groups[owner][2].append((index, result))
+            answers = waiting.pop(result.call_id, None)
+            if answers is not None:
+                answers.append((index, result))
         if view.calls:
+            answers = []
             for call in view.calls:
-                waiting[call.id] = len(groups)
-            groups.append((index, view.calls, []))
-    return [Group(index, calls, tuple(results)) for index, calls, results in groups]
+                waiting[call.id] = answers
+            found.append((index, view.calls, answers))
+    return [Group(index, calls, tuple(answers)) for index, calls, answers in found]
 
 
 def joins_of(views: Sequence[MessageView]) -> list[Group]:
@@ -55,9 +56,12 @@ def joins_of(views: Sequence[MessageView]) -> list[Group]:
 
     A merged group's ``index`` is its first call's; it is for what concerns all results of a turn.
     """
+    groups = groups_of(views)
+    if not any(views[group.index].item for group in groups):
+        return groups
     joined: list[Group] = []
     ends: list[int] = []
-    for group in groups_of(views):
+    for group in groups:
         if joined and views[group.index].item and ends[-1] + 1 == group.index:
             first = joined[-1]
             results = sorted((*first.results, *group.results), key=lambda one: one[0])

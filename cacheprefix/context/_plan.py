@@ -9,6 +9,7 @@ from typing import Literal
 from cacheprefix.context._budget import Results
 from cacheprefix.context._ledger import Ledger
 from cacheprefix.context._prices import Estimate
+from cacheprefix.context._shape import Shape
 from cacheprefix.context._summary import SummaryRequest, fitted
 from cacheprefix.context._views import Count, digest_of
 from cacheprefix.errors import StoreError
@@ -64,6 +65,8 @@ class Plan:
     clearings: tuple[Clearing, ...] = ()
     summary_at: str = ""
     count: Count = estimate_tokens
+    shape: Shape | None = field(default=None, repr=False, compare=False)
+    """What was read off the history that was planned for, so that carrying the plan out need not read it again."""
 
     def with_summary(self, text: str) -> Plan:
         """The plan with a model's summary in the place of the extract, cut to what was asked for."""

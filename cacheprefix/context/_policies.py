@@ -37,17 +37,20 @@ def clear_tool_results(tools: Iterable[str] | None = STALE_RESULTS, *, keep_last
     wanted = None if tools is None else frozenset(tools)
 
     def policy(situation: Situation) -> Iterable[Decision]:
+        views, free = situation.views, situation.free
         found = [
             (index, result)
-            for index, view in situation.with_results()
+            for index in situation.results_at
+            if (view := views[index]) is not None
             for result in view.results
             if (wanted is None or result.name in wanted) and not is_placeholder(result.text)
         ]
         need = situation.need
+        kept: frozenset[int] = situation.referenced if situation.step == 0 else frozenset()
         for index, result in found[: len(found) - keep_last] if keep_last else found:
             if need <= 0:
                 return
-            if result.is_error or not _touchable(situation, index):
+            if result.is_error or not free[index] or index in kept:
                 continue
             text = placeholder(result.name, result.tokens, _SOME_REF if situation.readable else "")
             saved = result.tokens - situation.count(text)
@@ -88,7 +91,9 @@ def drop_tool_uses(tools: Iterable[str] | None = DONE_USES, *, keep_last: int = 
         need = situation.need
         groups = [group for group in situation.groups if situation.views[group.index] is not None]
         for group in groups[: len(groups) - keep_last] if keep_last else groups:
-            if not all(situation.free[index] for index in _members(group)):
+            if wanted is not None and wanted.isdisjoint([call.name for call in group.calls]):
+                continue
+            if not _all(situation.free, _members(group)):
                 continue
             for call in group.calls:
                 if need <= 0:
@@ -123,30 +128,38 @@ def sliding_window(*, batch: float = 0.25, whole_turns: bool = False) -> Policy:
 
 def _oldest(situation: Situation, goal: int, *, whole_turns: bool) -> list[int]:
     """Indexes of the oldest units that may go, up to ``goal`` tokens; unreferenced ones first."""
-    free = situation.free
-    owner = situation.units
-    units: list[Sequence[int]] = []
+    free, views = situation.free, situation.views
+    owner, referenced = situation.units, situation.referenced
     seen: set[int] = set()
-    for index in [index for index in situation.alive if free[index]]:
-        members = (_turn(situation, index) if index not in seen else ()) if whole_turns else owner.get(index)
-        if members is None:
-            units.append((index,))
-        elif index not in seen:
-            seen.update(members)
-            if all(free[member] for member in members):
-                units.append(members)
-    order = units
-    if situation.referenced:
-        last = [unit for unit in units if not situation.referenced.isdisjoint(unit)]
-        order = [unit for unit in units if situation.referenced.isdisjoint(unit)] + last
     removed: list[int] = []
+    later: list[Sequence[int]] = []
     gone = 0
-    for unit in order:
+    for index in situation.alive:
         if gone >= goal:
             break
-        removed.extend(unit)
-        for index in unit:
-            gone += _tokens(situation.views[index])
+        if not free[index]:
+            continue
+        members = (_turn(situation, index) if index not in seen else ()) if whole_turns else owner.get(index)
+        if members is None:
+            members = (index,)
+        elif index in seen:
+            continue
+        else:
+            seen.update(members)
+            if not _all(free, members):
+                continue
+        if referenced and not referenced.isdisjoint(members):
+            later.append(members)
+            continue
+        removed += members
+        for at in members:
+            view = views[at]
+            gone += 0 if view is None else view.tokens
+    for members in later:
+        if gone >= goal:
+            break
+        removed += members
+        gone += sum(_tokens(views[at]) for at in members)
     return sorted(removed)
 
 
@@ -170,5 +183,8 @@ def _tokens(view: MessageView | None) -> int:
     return 0 if view is None else view.tokens
 
 
-def _touchable(situation: Situation, index: int) -> bool:
-    return situation.free[index] and not (situation.step == 0 and index in situation.referenced)
+def _all(free: Sequence[bool], members: Sequence[int]) -> bool:
+    for index in members:  # noqa: SIM110 - called for every unit, where a generator costs most
+        if not free[index]:
+            return False
+    return True

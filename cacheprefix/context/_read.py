@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -65,8 +64,10 @@ def views_of(messages: Sequence[Mapping[str, Any]], api: Form, count: Count | No
         view = view_of(message, api, counter, f"messages[{index}]")
         for call in view.calls:
             names[call.id] = call.name
-        if view.results and any(not result.name and result.call_id in names for result in view.results):
-            view = _named(view, names, counter)
+        for result in view.results:
+            if not result.name and result.call_id in names:
+                view = _named(view, names, counter)
+                break
         views.append(view)
     return tuple(views)
 
@@ -78,7 +79,7 @@ def view_of(message: Mapping[str, Any], api: Form, count: Count, path: str) -> M
         if cached is not None and cached[0] == (api, count):
             view: MessageView = cached[1]
             return view
-    if not isinstance(message, Mapping):
+    elif type(message) is not dict and not isinstance(message, Mapping):
         raise BodyError(path, f"expected an object, found {type(message).__name__}")
     data = dumps(message, path)
     key = (api, count, blake2b(data, digest_size=16).digest())
@@ -93,19 +94,35 @@ def view_of(message: Mapping[str, Any], api: Form, count: Count, path: str) -> M
 
 def named(view: MessageView, names: Mapping[str, str]) -> MessageView:
     """The view with its results' tool names filled in from the calls they answer."""
-    results = tuple(
-        replace(result, name=names[result.call_id], digest=digest_of(names[result.call_id], result.digest))
-        if not result.name and result.call_id in names
-        else result
-        for result in view.results
+    results = tuple([_with_name(result, names.get(result.call_id, "")) for result in view.results])
+    return MessageView(
+        view.role,
+        view.digest,
+        view.tokens,
+        view.calls,
+        results,
+        view.thinking,
+        view.key,
+        view.pinned,
+        view.texts,
+        view.media,
+        view.summary,
+        view.item,
     )
-    return replace(view, results=results)
+
+
+def _with_name(result: ResultView, name: str) -> ResultView:
+    if result.name or not name:
+        return result
+    digest = digest_of(name, result.digest)
+    return ResultView(
+        result.call_id, name, digest, result.tokens, result.is_error, result.text, result.kind, result.part
+    )
 
 
 def _named(view: MessageView, names: Mapping[str, str], count: Count) -> MessageView:
-    wanted = tuple(names.get(result.call_id, "") for result in view.results)
-    ids = tuple(result.call_id for result in view.results)
-    key = (count, view.digest, wanted, ids, tuple(result.part for result in view.results))
+    asked = [(names.get(result.call_id, ""), result.call_id, result.part) for result in view.results]
+    key = (count, view.digest, *asked)
     found = _NAMED.get(key)
     if found is None:
         found = named(view, names)
@@ -152,7 +169,7 @@ def _read_openai(message: Mapping[str, Any], path: str, count: Count) -> Message
     thinking = [(-1, str(message[field])) for field in REASONING_FIELDS if message.get(field)]
     calls = [_openai_call(call, f"{path}.tool_calls[{n}]", count) for n, call in _listed(message, "tool_calls")]
     legacy = message.get("function_call")
-    if isinstance(legacy, Mapping):
+    if legacy is not None and isinstance(legacy, Mapping):
         name = str(legacy.get("name") or "")
         calls.append(make_call(name, name, _arguments(legacy.get("arguments"), path), count))
     return make_message(
@@ -305,7 +322,7 @@ def _string(value: Any, path: str) -> str:
 
 def _marks(message: Mapping[str, Any]) -> tuple[str | None, bool, bool]:
     marks = message.get(MARKS)
-    if not isinstance(marks, Mapping):
+    if marks is None or not isinstance(marks, Mapping):
         return None, False, False
     key = marks.get("key")
     return (key if isinstance(key, str) else None), bool(marks.get("pinned")), bool(marks.get("summary"))

@@ -12,7 +12,8 @@ from cacheprefix.context._draft import Draft
 from cacheprefix.context._groups import turn_starts
 from cacheprefix.context._ledger import Ledger
 from cacheprefix.context._plan import Clearing
-from cacheprefix.context._replay import addresses, is_placeholder
+from cacheprefix.context._replay import is_placeholder
+from cacheprefix.context._shape import Shape
 from cacheprefix.context._views import MessageView, digest_of
 from cacheprefix.context._zones import Consolidate, concatenate, joined_text
 
@@ -28,21 +29,21 @@ class Record:
 
 def record(
     draft: Draft,
-    views: Sequence[MessageView],
+    shape: Shape,
     inserts: Mapping[str, str],
 ) -> Record:
     """A draft's changes as ledger entries; ``inserts`` is what the ledger has of them already."""
     out = Record()
     if not draft.decided and not draft.inserted:
         return out
-    messages, results = addresses(views)
+    views, messages = shape.views, shape.messages
     first = last = -1
-    for position, (view, item) in enumerate(zip(draft.views, draft.items, strict=True)):
+    for position, (view, index) in enumerate(zip(draft.views, draft.origins, strict=True)):
         if view is None:
-            if item.inserted:
-                out.entries.append(("actions", f"{item.address}/i", "d"))
+            if position in draft.texts:
+                out.entries.append(("actions", f"{draft.texts[position]}/i", "d"))
             else:
-                first, last = (item.index if first < 0 else first), item.index
+                first, last = (index if first < 0 else first), index
             continue
         if first >= 0:
             out.entries.append(("actions", messages[first], f"r:{messages[last]}"))
@@ -53,20 +54,19 @@ def record(
         thinking = False
         for decision in decisions:
             if isinstance(decision, ReplaceResult):
-                at = results[item.index, decision.part]
-                _record_clear(out, decision, views[item.index], at)
+                _record_clear(out, decision, views[index], shape.results[index, decision.part])
             elif isinstance(decision, DropThinking):
                 thinking = True
             elif isinstance(decision, DropCall):
-                numbers = [n for n, call in enumerate(views[item.index].calls) if call.id == decision.call_id]
-                out.entries.extend(("actions", f"{messages[item.index]}/c{n}", "c") for n in numbers)
+                numbers = [n for n, call in enumerate(views[index].calls) if call.id == decision.call_id]
+                out.entries.extend(("actions", f"{messages[index]}/c{n}", "c") for n in numbers)
         if thinking:
-            out.entries.append(("actions", f"{messages[item.index]}/t", "t"))
+            out.entries.append(("actions", f"{messages[index]}/t", "t"))
     if first >= 0:
         out.entries.append(("actions", messages[first], f"r:{messages[last]}"))
     for position, new in draft.inserted.items():
         # The text stands before its item; a new place in front of an old text is that text's own place.
-        at = next(messages[item.index] for item in draft.items[position:] if not item.inserted)
+        at = next(messages[draft.origins[n]] for n in range(position, len(draft.whole)) if n not in draft.texts)
         if at in inserts:
             at = f"{at}~{len(inserts)}"
         out.summary_at = at
@@ -89,7 +89,7 @@ def to_join(views: Sequence[MessageView], ledger: Ledger) -> dict[str, list[int]
     if not ready:
         return {}
     recorded = ledger.section("blocks")
-    standing = blocks_of(views, recorded, _places(views)) if recorded else []
+    standing = blocks_of(views, recorded, Shape(views).place) if recorded else []
     held = {index for block in standing for index in block.sources}
     out: dict[str, list[int]] = {}
     for index in ready:
@@ -113,8 +113,8 @@ def join_context(
     fresh = to_join(views, ledger)
     if not fresh:
         return []
-    place = _places(views)
-    names = {index: name for name, index in place.items()}
+    shape = Shape(views)
+    names, place = shape.messages, shape.place
     standing = {block.key: block for block in blocks_of(views, ledger.section("blocks"), place)}
     entries: list[tuple[str, str, str]] = []
     for key, new in fresh.items():
@@ -126,8 +126,3 @@ def join_context(
         at = [names[index] for index in (*(() if old is None else old.sources), *new)]
         entries.append(("blocks", f"{at[0]}/{digest_of(*at)}", json.dumps([key, at, text])))
     return entries
-
-
-def _places(views: Sequence[MessageView]) -> dict[str, int]:
-    messages, _ = addresses(views)
-    return {address: index for index, address in enumerate(messages)}

@@ -25,8 +25,9 @@ from cacheprefix.context._decisions import (
     Insert,
     ReplaceResult,
 )
-from cacheprefix.context._groups import Group, groups_of
+from cacheprefix.context._groups import Group
 from cacheprefix.context._ledger import Ledger
+from cacheprefix.context._shape import Shape
 from cacheprefix.context._views import Count, MessageView, ResultView, Role, make_message
 from cacheprefix.prompt import estimate_tokens
 
@@ -73,10 +74,20 @@ def replay(
     """
     counter = count or estimate_tokens
     held = holding(views, ledger, budget, count=counter, store=store, scope=scope, replace_result=replace_result)
-    decisions = [*held.partial, *(Drop(index) for index in sorted(held.gone))]
     items = _items(views, held.partial, held.texts, counter, held.gone)
+    decisions = [*held.partial, *(Drop(index) for index in sorted(held.gone))]
     decisions += [new for _, new in held.texts]
     return Replayed(tuple(decisions), items, held.ledger)
+
+
+def sent(shape: Shape, ledger: Ledger, budget: ToolResultBudget | None, count: Count) -> tuple[Item, ...] | None:
+    """The history as it will be sent; None where it goes out as it is."""
+    if not ledger and budget is None:
+        return None
+    held = holding(shape.views, ledger, budget, count=count, shape=shape)
+    if not held.partial and not held.texts and not held.gone:
+        return None
+    return _items(shape.views, held.partial, held.texts, count, held.gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +109,7 @@ def holding(
     store: Results | None = None,
     scope: str = "",
     replace_result: Replace | None = None,
+    shape: Shape | None = None,
 ) -> Holding:
     """What ``replay`` makes its decisions of."""
     budgeted = budget_results(views, ledger, budget, count=count, store=store, scope=scope, replace=replace_result)
@@ -110,35 +122,16 @@ def holding(
     partial: list[Decision] = []
     texts: list[tuple[str, Insert]] = []
     if actions or inserts or joined:
-        messages, results = addresses(views)
-        place = {address: index for index, address in enumerate(messages)}
-        groups = groups_of(views)
-        dropped = _dropped_runs(views, groups, actions, place)
-        blocks = blocks_of(views, joined, place) if joined else []
+        known = shape or Shape(views)
+        dropped = _dropped_runs(known, actions)
+        blocks = blocks_of(views, joined, known.place) if joined else []
         dropped.update(index for block in blocks for index in block.sources)
-        partial = _partial(views, groups, actions, messages, results, shown, dropped)
-        texts = [*texts_of(blocks, views), *_texts(actions, inserts, place, len(views))]
+        partial = _partial(known, actions, shown, dropped)
+        texts = [*texts_of(blocks, views), *_texts(actions, inserts, known.place, len(views))]
         # Most stable first: the zones, durable context, and then what stands for a part of the history.
         texts.sort(key=lambda entry: (entry[1].index, entry[1].key != ZONES, entry[1].key is None))
     live = [d for d in shown.values() if d.index not in dropped]
     return Holding([*live, *partial], dropped, texts, budgeted.ledger)
-
-
-def addresses(views: Sequence[MessageView]) -> tuple[list[str], dict[tuple[int, int], str]]:
-    """Addresses of messages by index and of results by (index, part)."""
-    seen: dict[str, int] = {}
-    messages: list[str] = []
-    results: dict[tuple[int, int], str] = {}
-    for index, view in enumerate(views):
-        digest = view.digest
-        if digest in seen:
-            messages.append(_address(digest, seen))
-        else:
-            seen[digest] = 1
-            messages.append(digest)
-        for result in view.results:
-            results[index, result.part] = _address(result.digest, seen)
-    return messages, results
 
 
 def placeholder(name: str, tokens: int, ref: str) -> str:
@@ -152,16 +145,9 @@ def is_placeholder(text: str | None) -> bool:
     return text is not None and text.startswith("[old ") and " result cleared, " in text[:300]
 
 
-def _address(digest: str, seen: dict[str, int]) -> str:
-    times = seen.get(digest, 0)
-    seen[digest] = times + 1
-    return digest if times == 0 else f"{digest}#{times}"
-
-
-def _dropped_runs(
-    views: Sequence[MessageView], groups: Sequence[Group], actions: dict[str, str], place: dict[str, int]
-) -> set[int]:
+def _dropped_runs(shape: Shape, actions: dict[str, str]) -> set[int]:
     dropped: set[int] = set()
+    views, place = shape.views, shape.place
     for address, value in actions.items():
         if not value.startswith("r:"):
             continue
@@ -171,26 +157,27 @@ def _dropped_runs(
         # Frameworks trim at the front: where a run's first message is gone, the run begins the history.
         start = 0 if first is None else first
         end = start if last is None else last
-        dropped.update(index for index in range(start, end + 1) if _may_drop(views[index]))
+        run = enumerate(views[start : end + 1], start)
+        dropped.update([at for at, view in run if view.key is None and not view.pinned and view.role != "system"])
     if not dropped:
         return dropped
-    for group in groups:
+    for group in shape.groups:
         # A history that a framework has edited must not lose one half of a pair.
         if group.index in dropped:
-            dropped.update(index for index, _ in group.results if _only_results(views[index]))
+            for index, _ in group.results:
+                if index not in dropped and _only_results(views[index]):
+                    dropped.add(index)
     return dropped
 
 
 def _partial(
-    views: Sequence[MessageView],
-    groups: Sequence[Group],
+    shape: Shape,
     actions: dict[str, str],
-    messages: list[str],
-    results: dict[tuple[int, int], str],
     shown: dict[tuple[int, int], ReplaceResult],
     dropped: set[int],
 ) -> list[Decision]:
     out: list[Decision] = []
+    views, messages = shape.views, shape.messages
     # Most compactions take whole runs and nothing else; then only halves of what went are left to look for.
     runs_only = all(value.startswith("r:") for value in actions.values())
     for index, view in enumerate(() if runs_only else views):
@@ -199,7 +186,7 @@ def _partial(
         if view.thinking and f"{messages[index]}/t" in actions:
             out.extend(DropThinking(index, thought.part) for thought in view.thinking)
         for result in view.results:
-            value = actions.get(results[index, result.part], "")
+            value = actions.get(shape.results[index, result.part], "")
             text = ""
             if value.startswith("x:"):
                 _, tokens, ref = value.split(":", 2)
@@ -208,11 +195,18 @@ def _partial(
                 text = json.loads(value[1:])
             if value:
                 shown[index, result.part] = ReplaceResult(index, result.part, text, keep_media=False)
-    for group in groups:
-        if runs_only and (group.index not in dropped or all(index in dropped for index, _ in group.results)):
+    for group in shape.groups:
+        if runs_only and (group.index not in dropped or _all_in(dropped, group)):
             continue
         out.extend(_dropped_calls(group, views, actions, messages[group.index], shown, dropped))
     return out
+
+
+def _all_in(dropped: set[int], group: Group) -> bool:
+    for index, _ in group.results:  # noqa: SIM110 - called for every group, where a generator costs most
+        if index not in dropped:
+            return False
+    return True
 
 
 def _dropped_calls(
@@ -349,10 +343,6 @@ def changed(view: MessageView, decisions: Sequence[Decision], count: Count) -> M
         view.summary,
         view.item,
     )
-
-
-def _may_drop(view: MessageView) -> bool:
-    return view.key is None and not view.pinned and view.role != "system"
 
 
 def _only_results(view: MessageView) -> bool:

@@ -125,14 +125,16 @@ def carry_out(
     messages = [*state.committed.messages, *state.turn.messages]
     views = [*state.committed.views, *state.turn.views]
     ledger = planned.commit(store, scope=scope)
-    held = holding(views, ledger, count=counter)
+    known = planned.shape if planned.shape is not None and planned.shape.views == views else None
+    held = holding(views, ledger, count=counter, shape=known)
     done = [*held.partial, *(new for _, new in held.texts)]
     # The border between history and turn is found again by the objects that no decision touched.
     border = state.committed.size
     first = [decision for decision in done if decision.index < border]
     second = [replace(d, index=d.index - border) for d in done if d.index >= border]
     history = kept(messages[:border], first, held.gone, state.api)
-    turn = kept(messages[border:], second, {index - border for index in held.gone if index >= border}, state.api)
+    later = {index - border for index in held.gone if index >= border} if border < len(messages) else set()
+    turn = kept(messages[border:], second, later, state.api)
     # Context of a turn that is not committed yet waits for a later compaction, as the turn does.
     keyed = consolidated(views[:border], consolidate)
     front = [text_message("user", text, key) for key, text in keyed]

@@ -6,8 +6,8 @@ stands for one native message; a decision names it by its index and an adapter a
 
 from __future__ import annotations
 
-import base64
 import re
+from binascii import b2a_base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -24,6 +24,7 @@ IMAGE_TOKENS = 1_600
 """Flat estimate of an image, audio clip or file: about a 1.15 megapixel picture on Claude
 (width x height / 750, platform.claude.com/docs vision, read 2026-11); never its base64 length."""
 
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _ERROR = re.compile(
     r"\s*(?:\[?error\]?\b\s*[:\-\]]|traceback \(most recent call last\)|fatal(?: error)?:|exception:"
     r"|\w*(?:error|exception): |\{\s*\"(?:error|is_error|isError)\"\s*:\s*(?!null|false))",
@@ -106,12 +107,13 @@ class MessageView:
 
 def digest_of(*parts: str) -> str:
     """16 characters (96 bits) over texts, with their borders; lone surrogates are allowed."""
-    hashed = blake2b(digest_size=12)
+    chunks: list[bytes] = []
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")
-        hashed.update(len(data).to_bytes(8, "big"))
-        hashed.update(data)
-    return base64.urlsafe_b64encode(hashed.digest()).decode()
+        chunks.append(len(data).to_bytes(8, "big"))
+        chunks.append(data)
+    hashed = blake2b(b"".join(chunks), digest_size=12).digest()
+    return b2a_base64(hashed, newline=False).translate(_URL_SAFE).decode()
 
 
 def looks_like_error(text: str) -> bool:
@@ -167,24 +169,37 @@ def make_message(
     item: bool = False,
 ) -> MessageView:
     """View of one message; ``thinking`` as (part, text) pairs, ``media`` a text for each image or file."""
-    kept = tuple(text for text in texts if text)
-    thoughts = tuple(ThinkingView(part, count(text)) for part, text in thinking)
-    tokens = (
-        MESSAGE_TOKENS
-        + sum(map(count, kept))
-        + sum(call.tokens for call in calls)
-        + sum(result.tokens for result in results)
-        + sum(thought.tokens for thought in thoughts)
-        + IMAGE_TOKENS * len(media)
-    )
-    digest = digest_of(
-        role,
-        *(f"t{text}" for text in kept),
-        *(f"c{call.digest}" for call in calls),
-        *(f"r{result.digest}" for result in results),
-        *(f"h{text}" for _, text in thinking),
-        *(f"m{text}" for text in media),
-    )
+    # Plain loops: this is called for every new message, where a generator for each field costs most.
+    kept = tuple([text for text in texts if text])
+    tokens = MESSAGE_TOKENS + IMAGE_TOKENS * len(media)
+    parts: list[str] = [role]
+    for text in kept:
+        tokens += count(text)
+        parts.append(f"t{text}")
+    for call in calls:
+        tokens += call.tokens
+        parts.append(f"c{call.digest}")
+    for result in results:
+        tokens += result.tokens
+        parts.append(f"r{result.digest}")
+    thoughts: list[ThinkingView] = []
+    for part, text in thinking:
+        thought = ThinkingView(part, count(text))
+        thoughts.append(thought)
+        tokens += thought.tokens
+        parts.append(f"h{text}")
+    parts += [f"m{text}" for text in media]
     return MessageView(
-        role, digest, tokens, tuple(calls), tuple(results), thoughts, key, pinned, kept, len(media), summary, item
+        role,
+        digest_of(*parts),
+        tokens,
+        tuple(calls),
+        tuple(results),
+        tuple(thoughts),
+        key,
+        pinned,
+        kept,
+        len(media),
+        summary,
+        item,
     )

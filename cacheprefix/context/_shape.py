@@ -1,0 +1,62 @@
+"""A history read once: what belongs together in it, and what the ledger calls its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from cacheprefix.context._groups import Group, groups_of
+from cacheprefix.context._views import MessageView
+
+
+class Shape:
+    """Each part is worked out when it is asked for first, and planning and carrying out share it."""
+
+    def __init__(self, views: Sequence[MessageView]) -> None:
+        self.views = views
+
+    @cached_property
+    def groups(self) -> Sequence[Group]:
+        """Tool calls with their results."""
+        return groups_of(self.views)
+
+    @cached_property
+    def place(self) -> dict[str, int]:
+        """Index of each message by its address."""
+        return {address: index for index, address in enumerate(self.messages)}
+
+    @cached_property
+    def messages(self) -> list[str]:
+        """The messages' addresses: content and occurrence."""
+        return self._addresses[0]
+
+    @cached_property
+    def results(self) -> dict[tuple[int, int], str]:
+        """The results' addresses by (index, part)."""
+        found = self._addresses[1]
+        if found is None:
+            views = enumerate(self.views)
+            return {(index, result.part): result.digest for index, view in views for result in view.results}
+        return found
+
+    @cached_property
+    def _addresses(self) -> tuple[list[str], dict[tuple[int, int], str] | None]:
+        views = self.views
+        messages = [view.digest for view in views]
+        held = [result.digest for view in views for result in view.results]
+        # Where nothing stands twice, a digest is the address.
+        if len({*messages, *held}) == len(messages) + len(held):
+            return messages, None
+        seen: dict[str, int] = {}
+        results: dict[tuple[int, int], str] = {}
+        for index, view in enumerate(views):
+            messages[index] = _address(view.digest, seen)
+            for result in view.results:
+                results[index, result.part] = _address(result.digest, seen)
+        return messages, results
+
+
+def _address(digest: str, seen: dict[str, int]) -> str:
+    times = seen.get(digest, 0)
+    seen[digest] = times + 1
+    return digest if times == 0 else f"{digest}#{times}"
