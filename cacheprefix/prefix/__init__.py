@@ -5,7 +5,7 @@ from cacheprefix.prefix._gate import FOLLOW, Gate, Pass
 from cacheprefix.prefix._policy import AbortHandle, ForkPolicy
 from cacheprefix.prefix._shared import SharedPrefix, Tool, tool_of, union_tools
 from cacheprefix.prefix._store_gate import StoreGate
-from cacheprefix.prefix._tail import tail_text
+from cacheprefix.prefix._tail import VolatileRole, tail_text, with_volatile
 
 __all__ = [
     "FOLLOW",
@@ -20,8 +20,10 @@ __all__ = [
     "StoreGate",
     "TailPlacement",
     "Tool",
+    "VolatileRole",
     "compatibility",
     "tail_text",
     "tool_of",
     "union_tools",
+    "with_volatile",
 ]

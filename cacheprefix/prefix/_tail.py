@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from cacheprefix.prompt import Api
+
+VolatileRole = Literal["user", "system", "developer"]
+"""Under which role text for one request alone is sent."""
 
 
 def tail_text(
@@ -29,3 +35,24 @@ def tail_text(
         parts.append(f"Tools you may use in this role: {listed}.")
     parts += [f"<{key}>\n{value}\n</{key}>" for key, value in (volatile or {}).items()]
     return "\n\n".join(parts)
+
+
+def with_volatile(body: Mapping[str, Any], api: Api, text: str, role: VolatileRole = "user") -> dict[str, Any]:
+    """A finished body with ``text`` at its very end; what stands before it is what it was.
+
+    It is added when breakpoints are set, so none stands behind it and nothing is written that no request repeats.
+    Anthropic knows no system message there, and takes it as a block of the user's.
+    """
+    name = "input" if api == "openai-responses" else "messages"
+    history = body.get(name)
+    if not text or not isinstance(history, list):
+        return dict(body)
+    if api != "anthropic":
+        return {**body, name: [*history, {"role": role, "content": text}]}
+    block = {"type": "text", "text": text}
+    last = history[-1] if history else {}
+    if last.get("role") != "user":
+        return {**body, name: [*history, {"role": "user", "content": [block]}]}
+    content = last.get("content")
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+    return {**body, name: [*history[:-1], {**last, "content": [*blocks, block]}]}

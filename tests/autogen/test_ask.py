@@ -6,10 +6,12 @@ import pytest
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_teams import ROLES, TASK, Says, common, prompts, role, search, tail_index
 
-from cacheprefix import ForkPolicy
+from cacheprefix import ForkPolicy, Session
+from cacheprefix.context import Compaction
 from cacheprefix.errors import SetupError
 from cacheprefix.server import Queue, Reply, ToolCall
-from cacheprefix_autogen import ask, session_of, wrap
+from cacheprefix_autogen import ForkRequest, ask, session_of, wrap
+from cacheprefix_autogen._settings import session_of_settings
 
 
 @pytest.mark.parametrize("api", ["openai", "anthropic"])
@@ -28,6 +30,51 @@ async def test_a_side_question_reads_the_teams_prefix_and_leaves_no_trace(provid
     assert not any("How much is it?" in s.text for prompt in sent[3:] for s in prompt.sections)
     assert result.verdicts[0].reported_tokens > 2000
     assert [call.purpose for call in session_of(team).calls if call.agent == "helper"] == ["ephemeral_helper"]
+
+
+class Summarising:
+    """A model that can sum up, and else speaks as its roles do."""
+
+    def __init__(self):
+        self._roles = Says()
+
+    def __call__(self, request):
+        return Reply("What was said.") if "summar" in request.tail.lower() else self._roles(request)
+
+
+async def test_whatever_is_asked_beside_a_conversation_stays_with_its_tenant(provide, new_client):
+    """Turns, summaries, memory extraction and side questions of two tenants on one session keep to their own lanes."""
+    provider = provide("openai", Summarising())
+    session = Session(compaction=Compaction(3000, summarise="fork", summary_tokens=120))
+    for tenant in ("acme", "beta"):
+        team = RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=8)
+        wrap(team, session, scope=tenant)
+        before = len(session.calls)
+        await team.run(task=TASK)
+        await ask(team, "Why?")
+        await ask(team, "What is worth keeping?", role="memory", policy=ForkPolicy.memory_update())
+        calls = session.calls[before:]
+        assert calls[0].verdict.expected_tokens == 0
+        summaries = [call for call in calls if call.agent.endswith("summary")]
+        assert summaries
+        assert all(call.verdict.expected_tokens > 1500 for call in (*summaries, *calls[-2:]))
+        assert session.known(calls[0].conversation, tenant).ledger.epoch > 0
+        assert session.known(calls[0].conversation) is None
+    assert session.failures == {}
+
+
+async def test_the_tenant_goes_with_a_dumped_client_and_a_fork_request(provide, new_client):
+    """Loaded elsewhere, neither finds itself on a session of somebody else's."""
+    provider = provide("openai", Says())
+    agents = [role(n, new_client(provider)) for n in ROLES]
+    wrap(RoundRobinGroupChat(agents, max_turns=1), scope="acme")
+    asked = ForkRequest.model_validate_json(ForkRequest.of(agents[0]).model_dump_json())
+    assert asked.prefix.scope == "acme"
+    assert agents[0]._model_client.dump_component().config["prefix"]["scope"] == "acme"
+    before = len(provider.requests)
+    await asked.answer(new_client(provider))
+    assert len(provider.requests) == before + 1
+    assert session_of_settings(asked.prefix).scope == "acme"
 
 
 async def test_a_worker_uses_the_agents_tools(provide, new_client):

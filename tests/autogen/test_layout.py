@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_ext.models.replay import ReplayChatCompletionClient
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.server import ToolCall
 from cacheprefix_autogen import session_of, wrap
-
-
-async def test_every_fork_begins_with_the_tools_system_and_transcript_of_those_before_it(provide, new_client):
-    """Each request extends what the previous one sent before its role's text."""
-    provider = provide("openai", Says())
-    team = RoundRobinGroupChat([role(name, new_client(provider)) for name in ROLES], max_turns=7)
-    wrap(team)
-    await team.run(task=TASK)
-    sent = prompts(provider.requests)
-    assert len(sent) == 7
-    for before, after in pairwise(sent):
-        assert common(before, after) == tail_index(before)
 
 
 async def test_the_roles_text_stands_at_the_end_and_nowhere_else(provide, new_client):
@@ -144,16 +134,56 @@ async def test_requests_below_the_providers_minimum_are_left_alone_and_noted(pro
     assert any("minimum" in note for note in session_of(team).report().notes)
 
 
-async def test_volatile_text_stands_behind_everything(provide, new_client):
-    """The time of day is said in the tail, so the next request shares all before it."""
-    provider = provide("openai", Says())
+@pytest.mark.parametrize(("rules", "stream"), [("openai", True), ("openai-5.6", False), ("anthropic", False)])
+async def test_volatile_text_stands_behind_everything_in_every_step_of_a_loop(provide, new_client, rules, stream):
+    """The clock changes with each request and costs no cached token: each step begins with the whole one before."""
+    calls = tuple(ToolCall("search", {"query": f"q{i}"}) for i in range(2))
+    provider = provide(rules, Says(dict.fromkeys(ROLES, (*calls, "Found."))))
+    api = "anthropic" if rules == "anthropic" else "openai"
+    client = new_client(provider, api=api, **({"model": "gpt-5.6"} if rules == "openai-5.6" else {}))
     ticks = iter(range(100))
-    team = RoundRobinGroupChat([role(name, new_client(provider)) for name in ROLES], max_turns=3)
-    wrap(team, volatile=lambda: {"now": f"tick {next(ticks)}"})
+    options = {"tools": [search()], "max_tool_iterations": 4, "model_client_stream": stream}
+    team = RoundRobinGroupChat([role(name, client, **options) for name in ROLES[:2]], max_turns=2)
+    wrap(team, volatile=lambda: {"now": f"tick {next(ticks)}"}, volatile_role="user" if api == "openai" else "system")
     await team.run(task=TASK)
     sent = prompts(provider.requests)
-    assert [f"tick {i}" in prompt.sections[-1].text for i, prompt in enumerate(sent)] == [True] * 3
-    assert all(common(a, b) == tail_index(a) for a, b in pairwise(sent))
+    assert [prompt.sections[-1].text for prompt in sent] == [f"<now>\ntick {i}\n</now>" for i in range(6)]
+    assert not any("tick" in section.text for prompt in sent for section in prompt.sections[:-1])
+    for before, after in (*pairwise(sent[:3]), *pairwise(sent[3:])):
+        assert common(before, after) == len(before.sections) - 1
+    assert common(sent[2], sent[3]) == tail_index(sent[2])
+    assert all(prompt.sections[-1].marker is None for prompt in sent)
+    session = session_of(team)
+    used = [call.usage for call in session.calls]
+    if rules != "openai":
+        for at in (0, 1, 3, 4):
+            written = used[at].cache_read_tokens + used[at].cache_write_tokens
+            assert used[at + 1].cache_read_tokens == written
+    assert not any(call.verdict.alarm for call in session.calls)
+    assert session.failures == {}
+
+
+async def test_volatile_text_reaches_agents_that_keep_their_own_layout(provide, new_client):
+    """With nobody to share with, or no SDK to watch, it still stands last; what fails to be given is left out."""
+    provider = provide("openai", Says())
+    given = iter([{"now": "noon"}])
+    agent = wrap(role("planner", new_client(provider)), volatile=lambda: next(given), volatile_role="developer")
+    await agent.run(task=TASK)
+    with pytest.warns(UserWarning, match="volatile"):
+        await agent.run(task="Again.")
+    first, second = (record.json["messages"] for record in provider.requests)
+    assert first[-1] == {"role": "developer", "content": "<now>\nnoon\n</now>"}
+    assert "noon" not in str(second)
+    assert session_of(agent).failures == {"volatile context": 1}
+    seen = []
+
+    class Noting(ReplayChatCompletionClient):
+        async def create(self, messages, **options):
+            seen.append(list(messages))
+            return await super().create(messages, **options)
+
+    await wrap(role("planner", Noting(["yes"])), volatile=lambda: {"now": "noon"}).run(task=TASK)
+    assert "noon" in seen[0][-1].content
 
 
 async def test_one_agent_alone_keeps_its_own_layout_but_not_the_loss_of_its_tools(provide, new_client):

@@ -8,7 +8,7 @@ from autogen_agentchat.agents import MessageFilterAgent, MessageFilterConfig, Pe
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_teams import ROLES, TASK, Says, role, search
 
-from cacheprefix import Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Session, SharedPrefix
 from cacheprefix.server import ToolCall
 from cacheprefix_autogen import session_of, wrap
 
@@ -50,31 +50,6 @@ async def test_a_resumed_team_sends_the_same_bytes(provide, new_client):
     await other.run(task="Go on.")
     assert _bodies(provider.requests) == uninterrupted
     assert session_of(other).failures == {}
-
-
-async def test_a_resumed_team_replays_decisions_under_another_budget(provide, new_client):
-    """What was shortened once stays shortened the same way, whatever budget the new session has."""
-
-    def wrapped(tokens):
-        session = Session(budget=None if tokens is None else ToolResultBudget(max_tokens=tokens))
-        team = RoundRobinGroupChat([role(n, new_client(provider), tools=[search()]) for n in ROLES], max_turns=2)
-        return wrap(team, session)
-
-    provider = provide("openai", Says({n: (ToolCall("search", {"query": "q"}),) for n in ROLES}))
-    team = wrapped(100)
-    await team.run(task=TASK)
-    state = json.loads(json.dumps(await team.save_state()))
-    provider.requests.clear()
-    await team.run(task="Go on.")
-    uninterrupted = _bodies(provider.requests)
-    for tokens in (400, None):
-        provider.requests.clear()
-        other = wrapped(tokens)
-        await other.load_state(state)
-        await other.run(task="Go on.")
-        first = uninterrupted[0]["messages"]
-        assert _bodies(provider.requests)[0]["messages"] == first
-    assert len(first[2]["content"]) < 1000 < len(search()("q"))
 
 
 async def test_the_states_messages_are_stored_once(provide, new_client):

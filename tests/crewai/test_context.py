@@ -11,11 +11,11 @@ from crew_wire import BRIEF, INPUTS, bodies, heads, prompts, raw, shared
 
 from benchmarks.crewai_workloads import CrewModel, agents, crew, prose, tasks
 from benchmarks.crewai_workloads import new_llm as new_model
-from cacheprefix import Session, SharedPrefix
-from cacheprefix.context import RequestBudget, views_of
+from cacheprefix import ForkPolicy, Session, SharedPrefix
+from cacheprefix.context import Compaction, RequestBudget, views_of
 from cacheprefix.errors import BudgetError
 from cacheprefix.server import Fault, Reply, Request, ToolCall
-from cacheprefix_crewai import install
+from cacheprefix_crewai import ask, install
 
 STEPS = 24
 WINDOW = 2_400
@@ -175,6 +175,46 @@ def test_a_long_loop_is_compacted_instead_of_summarised(looker, summaries) -> No
     assert 1 <= causes.count("compacted") <= 4
     assert not {"history_edited", "history_truncated"} & set(causes)
     assert session.failures == {}
+
+
+class Summing(Steps):
+    """Can also sum up."""
+
+    def __call__(self, request: Request) -> Reply:
+        """A summary where one is asked for."""
+        return Reply("A model's summary.") if "with the summary only" in request.tail else super().__call__(request)
+
+
+def test_whatever_is_asked_beside_a_task_stays_with_its_tenant(looker) -> None:
+    """Tasks, summaries, memory extraction and side questions of two tenants on one session keep to their lanes."""
+    session = Session(compaction=Compaction(WINDOW, summarise="fork", summary_tokens=120))
+    for tenant in ("acme", "beta"):
+        _, team = looker(Summing())
+        before = len(session.calls)
+        with install(team, session, scope=tenant) as installed:
+            team.kickoff()
+            ask(team, "Why?")
+            ask(team, "What is worth keeping?", role="memory", policy=ForkPolicy.memory_update())
+        calls = session.calls[before:]
+        assert calls[0].verdict.expected_tokens == 0
+        summaries = [call for call in calls if call.agent.endswith("summary")]
+        assert summaries
+        assert all(call.verdict.expected_tokens > 1_000 for call in (*summaries, *calls[-2:]))
+        assert installed.scope == tenant
+        assert session.known(installed.conversation, tenant) is not None
+        assert session.known(installed.conversation) is None
+    assert session.failures == {}
+
+
+def test_another_tenant_is_another_installation(looker) -> None:
+    """Installing for the same one changes nothing; for another one the crew is its from then on."""
+    _, team = looker(Steps(1))
+    first = install(team, scope="acme")
+    assert install(team).scope == install(team, scope="acme").scope == "acme"
+    assert first.active
+    second = install(team, scope="beta")
+    assert (second.scope, second.session is first.session, first.active) == ("beta", True, False)
+    second.undo()
 
 
 def test_a_compacted_task_repeats_byte_for_byte(looker) -> None:

@@ -6,7 +6,7 @@ import pytest
 from crewai import Agent, Crew, Process, Task
 
 from benchmarks.crewai_workloads import new_llm
-from benchmarks.local_engine import COUNTER, ENVELOPE_TOKENS, MODEL
+from benchmarks.local_engine import COUNTER, MODEL, rules
 from cacheprefix import Session
 from cacheprefix_crewai import install
 
@@ -39,7 +39,7 @@ def crew(engine):
 def test_an_installed_crew_reads_the_shared_part_from_a_real_cache(crew, fresh_text, kind: str) -> None:
     """Every task but the first reads the brief, as the session expected."""
     brief = fresh_text(BRIEF)
-    session = Session(brief, provider="llama.cpp", counter=COUNTER)
+    session = Session(brief, provider="llama.cpp", profiles=rules(), counter=COUNTER)
     target = crew(kind, brief)
     with install(target, session):
         target.kickoff()
@@ -49,13 +49,13 @@ def test_an_installed_crew_reads_the_shared_part_from_a_real_cache(crew, fresh_t
     for call in others:
         read = call.usage.cache_read_tokens or 0
         assert read >= len(brief)
-        assert -1 <= read - call.verdict.expected_tokens <= ENVELOPE_TOKENS
+        assert read == call.verdict.expected_tokens
     assert not session.failures
 
 
 def test_an_unmodified_crew_reads_no_brief(crew, fresh_text) -> None:
     """Observed only, the roles' texts in front keep every task from reading another's brief."""
-    session = Session(provider="llama.cpp", counter=COUNTER, mode="observe")
+    session = Session(provider="llama.cpp", profiles=rules(), counter=COUNTER, mode="observe")
     target = crew("openai", fresh_text(BRIEF))
     with install(target, session):
         target.kickoff()

@@ -19,7 +19,7 @@ from cacheprefix_autogen._context import STATE
 from cacheprefix_autogen._fork_agent import ForkAgent
 from cacheprefix_autogen._group import Group
 from cacheprefix_autogen._layout import adopt
-from cacheprefix_autogen._member import Member, ToolMemory, Volatile
+from cacheprefix_autogen._member import Member
 from cacheprefix_autogen._patch import BINDING, Patches
 from cacheprefix_autogen._state import load_member, save_member
 from cacheprefix_autogen._toolcache import Caller, cached_by
@@ -53,14 +53,12 @@ def bind_agent(
     *,
     rank: int = FROM_OUTSIDE,
     private: bool = False,
-    tool_memory: ToolMemory = "turn",
-    volatile: Volatile | None = None,
 ) -> Binding:
     """Bind one agent. ``rank`` is its place among the participants; ``private`` agents share no conversation."""
     if isinstance(agent, ForkAgent):
-        return _bind_fork_agent(agent, group, rank, private, tool_memory, volatile)
+        return _bind_fork_agent(agent, group, rank, private=private)
     if isinstance(agent, MessageFilterAgent):
-        return _bind_filter(agent, group, rank, private, tool_memory, volatile)
+        return _bind_filter(agent, group, rank, private=private)
     session = group.session
     client = getattr(agent, "_model_client", None)
     own_context = getattr(agent, "_model_context", None)
@@ -71,8 +69,7 @@ def bind_agent(
         View(group.transcript, rank),
         context=own_context if forks else None,
         alone=private or not forks or isinstance(agent, SocietyOfMindAgent),
-        tool_memory=tool_memory,
-        volatile=volatile,
+        options=group.options,
     )
     member.tools = tools_of(agent)
     member.group = group
@@ -84,43 +81,33 @@ def bind_agent(
         binding.patches.set("_model_client", PrefixClient(client, session, role=agent.name, member=member))
     benches = getattr(agent, "_workbench", None)
     if benches and session.tool_cache is not None and session.mode == "fork":
-        caller = Caller(session, agent.name, lambda: member.conversation, used=group.use_tools)
+        caller = Caller(session, agent.name, lambda: member.conversation, group.options.scope, group.use_tools)
         binding.patches.set("_workbench", [cached_by(each, caller) for each in benches])
     _watch_turns(agent, group, member, binding.patches)
     return binding.attach()
 
 
 def _bind_fork_agent(
-    agent: ForkAgent,
-    group: Group,
-    rank: int,
-    private: bool,  # noqa: FBT001 - passed through
-    tool_memory: ToolMemory,
-    volatile: Volatile | None,
+    agent: ForkAgent, group: Group, rank: int, *, private: bool
 ) -> Binding:
     binding = Binding(agent, group.session)
     known = vars(agent.inner).get(BINDING)
     if isinstance(known, Binding):
         known.undo()
     binding.inner.append(
-        bind_agent(agent.inner, group, rank=rank, private=private, tool_memory=tool_memory, volatile=volatile)
+        bind_agent(agent.inner, group, rank=rank, private=private)
     )
     return binding.attach()
 
 
 def _bind_filter(
-    agent: MessageFilterAgent,
-    group: Group,
-    rank: int,
-    private: bool,  # noqa: FBT001 - passed through
-    tool_memory: ToolMemory,
-    volatile: Volatile | None,
+    agent: MessageFilterAgent, group: Group, rank: int, *, private: bool
 ) -> Binding:
     binding = Binding(agent, group.session)
     binding.patches.expect("_wrapped_agent")
     inner: BaseChatAgent = agent._wrapped_agent
     binding.inner.append(
-        bind_agent(inner, group, rank=rank, private=private, tool_memory=tool_memory, volatile=volatile)
+        bind_agent(inner, group, rank=rank, private=private)
     )
     _keep_state(agent, binding.patches, "agent", inner)
     return binding.attach()

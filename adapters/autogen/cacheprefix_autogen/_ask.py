@@ -67,6 +67,7 @@ async def ask(
         overrides=overrides,
         tool_executor=run_tool,
         conversation=member.conversation,
+        scope=member.options.scope,
         abort=abort,
     )
 

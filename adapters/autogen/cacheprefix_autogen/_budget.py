@@ -41,11 +41,11 @@ Ask = Callable[[SummaryRequest], Awaitable[str]]
 """Asks a model for a summary."""
 
 
-def shortener(session: Session, transcript: Transcript) -> Shorten:
+def shortener(session: Session, transcript: Transcript, scope: str | None = None) -> Shorten:
     """What stands in the public transcript for one tool's result."""
 
     def shorten(tool: str, text: str) -> str:
-        conversation = session.conversation(transcript.id)
+        conversation = session.conversation(transcript.id, scope=scope)
         view = make_message("tool", (), session.count, results=(make_result("", tool, text, session.count),))
         decisions = session.shorten(conversation, (view,))
         return decisions[0].text if decisions else text
@@ -61,16 +61,19 @@ def condensed(
     *,
     first_own: int = 0,
     seen: Seen[MessageView] | None = None,
+    beside: str = "",
 ) -> tuple[list[LLMMessage], int]:
     """The messages with the core's decisions carried out, and where the first of the turn's own stands now.
 
     Large tool results are cut once; where the session compacts, old messages are dropped or summed up. Whatever
     was not decided on stays the same object. ``first_own`` is the index of the turn's first own message, ``seen``
-    remembers views by the same counter. Raises ``BudgetError`` where the session's request budget cannot be met.
+    remembers views by the same counter, ``beside`` is sent behind them. Raises ``BudgetError`` where the session's
+    request budget cannot be met.
     """
     if not session.decides(conversation):
         return list(messages), first_own
     views, static = _views(session, messages, model, Seen() if seen is None else seen)
+    static += session.count(beside, model) if beside else 0
     decisions = session.condense(conversation, views, model, static_tokens=static)
     if not decisions:
         return list(messages), first_own

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from autogen_core import CancellationToken, Component, ComponentModel
-from autogen_core.models import ChatCompletionClient, CreateResult, LLMMessage, ModelInfo, RequestUsage
+from autogen_core.models import ChatCompletionClient, CreateResult, LLMMessage, ModelInfo, RequestUsage, UserMessage
 from autogen_core.tools import Tool, ToolSchema
 from pydantic import BaseModel
 from typing_extensions import Self
@@ -19,10 +19,11 @@ from cacheprefix.config import given_or_configured
 from cacheprefix.errors import BudgetError
 from cacheprefix.prefix import ForkPolicy
 from cacheprefix.prompt import Api, Prompt
+from cacheprefix_autogen._canonical import SENDER
 from cacheprefix_autogen._layout import Layout, Request, after_refusal, refusal
 from cacheprefix_autogen._member import Member
 from cacheprefix_autogen._native import Forms, body_of, sender
-from cacheprefix_autogen._settings import PrefixSettings, session_of_settings, settings_of
+from cacheprefix_autogen._settings import PrefixSettings, session_of_settings
 from cacheprefix_autogen._tap import SENDING, Sending, tap
 
 _ONE_SHOT = ForkPolicy(skip_cache_write=True, purpose="agent")
@@ -90,7 +91,8 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         cancellation_token: CancellationToken | None = None,
     ) -> CreateResult:
         """One answer. See the wrapped client for arguments and errors."""
-        given = Request(messages, list(tools), tool_choice, json_output, extra_create_args)
+        said = self.member.volatile_text()
+        given = Request(messages, list(tools), tool_choice, json_output, extra_create_args, said)
         await self._summarise(given)
         layout, tries = self._layout(given), 0
         while True:
@@ -106,7 +108,8 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         sending = self._sending(given, layout)
         token = SENDING.set(sending)
         try:
-            result = await self.client.create(**_arguments(given, layout), cancellation_token=cancellation_token)
+            arguments = _arguments(given, layout, sending)
+            result = await self.client.create(**arguments, cancellation_token=cancellation_token)
         except BaseException:
             sending.failed()
             raise
@@ -126,14 +129,14 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         **more: Any,
     ) -> AsyncGenerator[str | CreateResult, None]:
         """One answer in pieces; the last is the whole result. ``more`` is passed on."""
-        given = Request(messages, list(tools), tool_choice, json_output, extra_create_args)
+        said = self.member.volatile_text()
+        given = Request(messages, list(tools), tool_choice, json_output, extra_create_args, said)
         await self._summarise(given)
         layout, tries = self._layout(given), 0
         while True:
             sending = self._sending(given, layout)
-            stream = self.client.create_stream(
-                **_arguments(given, layout), cancellation_token=cancellation_token, **more
-            )
+            arguments = _arguments(given, layout, sending)
+            stream = self.client.create_stream(**arguments, cancellation_token=cancellation_token, **more)
             again = None
             async for piece in _within(sending, stream):
                 if not isinstance(piece, CreateResult):
@@ -155,7 +158,11 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         if rules is None or rules.summarise != "fork" or last is None or session.mode == "observe":
             return
         ask = session.asummary_by_fork(
-            body=last[1], api=last[0], send=sender(self._innermost(), last[0]), conversation=self.member.conversation
+            body=last[1],
+            api=last[0],
+            send=sender(self._innermost(), last[0]),
+            conversation=self.member.conversation,
+            scope=self.member.options.scope,
         )
         try:
             await self.member.summarise(self.client, given, ask)
@@ -182,8 +189,11 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
 
     def _sending(self, given: Request, layout: Layout | None) -> Sending:
         session = self.session
-        sending = Sending(session, agent=self.role, conversation=self.member.conversation)
-        if not session.attempt("tap", lambda: tap(self._innermost()), otherwise=False):
+        member, options = self.member, self.member.options
+        sending = Sending(session, agent=self.role, conversation=member.conversation, scope=options.scope)
+        if session.attempt("tap", lambda: tap(self._innermost()), otherwise=False):
+            sending.volatile, sending.volatile_role = given.volatile, options.volatile_role
+        else:
             session.attempt("observe", lambda: self._untapped(given, layout, sending), None)
         if session.mode == "observe":
             return sending
@@ -203,13 +213,13 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
 
     def _untapped(self, given: Request, layout: Layout | None, sending: Sending) -> None:
         """A client without an SDK that can be watched: note the request as far as it is known."""
-        arguments = _arguments(given, layout)
+        arguments = _arguments(given, layout, sending)
         api, body = body_of(
             self._innermost(), arguments["messages"], arguments["tools"], "auto", arguments["json_output"], {}
         )
         sending.api = api
         sending.turn = self.session.begin(
-            body, api, agent=self.role, conversation=self.member.conversation, rewrite=False
+            body, api, agent=self.role, conversation=sending.conversation, scope=sending.scope, rewrite=False
         )
 
     def _innermost(self) -> ChatCompletionClient:
@@ -277,7 +287,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         return getattr(self.client, name)
 
     def _to_config(self) -> PrefixClientConfig:
-        return PrefixClientConfig(client=self.client.dump_component(), role=self.role, prefix=settings_of(self.session))
+        return PrefixClientConfig(client=self.client.dump_component(), role=self.role, prefix=self.member.settings())
 
     @classmethod
     def _from_config(cls, config: PrefixClientConfig) -> Self:
@@ -288,7 +298,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         )
 
 
-def _arguments(given: Request, layout: Layout | None) -> dict[str, Any]:
+def _arguments(given: Request, layout: Layout | None, sending: Sending) -> dict[str, Any]:
     messages, tools, choice, output, extra = (
         given.messages,
         given.tools,
@@ -298,6 +308,9 @@ def _arguments(given: Request, layout: Layout | None) -> dict[str, Any]:
     )
     if layout is not None:
         messages, tools, choice = layout.messages, layout.tools, layout.tool_choice
+    if given.volatile and not sending.volatile:
+        # Without an SDK to watch there is no later place than among the messages.
+        messages = [*messages, UserMessage(content=given.volatile, source=SENDER)]
     return {
         "messages": messages,
         "tools": tools,

@@ -7,11 +7,11 @@ from typing import Any
 
 from autogen_agentchat.messages import BaseChatMessage
 
-from cacheprefix import Session
+from cacheprefix import Conversation, Session
 from cacheprefix_autogen._budget import shortener
 from cacheprefix_autogen._lanes import Seat, lanes
 from cacheprefix_autogen._layout import instruction_of
-from cacheprefix_autogen._member import Member
+from cacheprefix_autogen._member import Member, Options
 from cacheprefix_autogen._native import model_of, name_of
 from cacheprefix_autogen._transcript import Entry, Transcript
 
@@ -22,10 +22,13 @@ OTHERS = ("",)
 class Group:
     """The members of one conversation, its transcript, and what is settled before their first turn."""
 
-    def __init__(self, session: Session, *, adopt: Callable[[Group, Member, Sequence[Any]], None]) -> None:
+    def __init__(
+        self, session: Session, options: Options, *, adopt: Callable[[Group, Member, Sequence[Any]], None]
+    ) -> None:
         self.session = session
+        self.options = options
         self.transcript = Transcript()
-        self.transcript.shorten = shortener(session, self.transcript)
+        self.transcript.shorten = shortener(session, self.transcript, options.scope)
         self.members: list[tuple[Any, Member]] = []
         self.callers: list[Member] = []
         """Members that no agent stands behind: a selector."""
@@ -40,6 +43,16 @@ class Group:
         self._adopt = adopt
         self._prepared = False
         self._used_tools = False
+
+    @property
+    def callers_options(self) -> Options:
+        """What of the options concerns members that no agent stands behind."""
+        return Options(scope=self.options.scope)
+
+    @property
+    def conversation(self) -> Conversation:
+        """The decisions taken for this conversation."""
+        return self.session.conversation(self.transcript.id, scope=self.options.scope)
 
     def lane_of(self, member: Member, model: str, opening: int) -> tuple[str, ...]:
         """The agents that ``member`` shares tools and transcript with; only itself where sharing does not pay."""
@@ -87,7 +100,7 @@ class Group:
                 self._prepared = True
                 await self._ask_workbenches()
             if any(message.source not in self._voices() for message in messages):
-                self.session.tool_calls.new_turn(member.conversation, member.name)
+                self.session.tool_calls.new_turn(member.conversation, member.name, self.options.scope)
             await member.enter(messages)
         except Exception as error:
             member.broken = True
@@ -111,10 +124,10 @@ class Group:
         An inner team is reset after every answer, which ends no conversation.
         """
         calls = self.session.tool_calls
-        calls.new_turn(member.conversation, member.name)
+        calls.new_turn(member.conversation, member.name, self.options.scope)
         if self._used_tools and calls.owner is self.session:
             self._used_tools = False
-            calls.reset(member.conversation)
+            calls.reset(member.conversation, self.options.scope)
 
     def _voices(self) -> set[str]:
         """Names of those whose messages come from a model; anybody else's begin a new turn of the user."""

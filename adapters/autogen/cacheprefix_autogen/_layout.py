@@ -36,6 +36,8 @@ class Request:
     tool_choice: Any
     json_output: Any
     extra: Mapping[str, Any]
+    volatile: str = ""
+    """Text for this request alone; it is sent behind everything, and no layout holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +151,16 @@ def compose(
     shared: Sequence[UserMessage],
     local: Sequence[LLMMessage],
     restriction: Restriction,
-    volatile: Mapping[str, str] | None = None,
     *,
     system: str | None = None,
 ) -> Layout:
-    """The fork's messages. Those of the turn under way stay the same objects; memory moves behind the prefix."""
+    """The fork's messages. Those of the turn under way stay the same objects; memory moves behind the prefix.
+
+    AutoGen asks an agent's memory once a turn, so its text stands before the turn's own messages.
+    """
     remembered = [str(message.content) for message in local if isinstance(message, SystemMessage)]
-    beside = {**({"memory": "\n\n".join(dict.fromkeys(remembered))} if remembered else {}), **(volatile or {})}
-    text = session.tail_for(role, instruction_of(texts, session.prefix.system), tools=restriction.said, volatile=beside)
+    memory = {"memory": "\n\n".join(dict.fromkeys(remembered))} if remembered else {}
+    text = session.tail_for(role, instruction_of(texts, session.prefix.system), tools=restriction.said, volatile=memory)
     opening = session.prefix.text if system is None else system
     messages: list[LLMMessage] = [SystemMessage(content=opening)] if opening else []
     messages += shared

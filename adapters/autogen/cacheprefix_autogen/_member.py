@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
@@ -19,6 +20,7 @@ from autogen_core.models import (
 
 from cacheprefix import Conversation, Session
 from cacheprefix.context import MessageView
+from cacheprefix.prefix import VolatileRole
 from cacheprefix_autogen._budget import Ask, condensed, summarised
 from cacheprefix_autogen._canonical import SENDER, from_history, lead, split_history
 from cacheprefix_autogen._context import CURRENT, ForkContext
@@ -33,10 +35,25 @@ from cacheprefix_autogen._layout import (
 )
 from cacheprefix_autogen._native import model_of
 from cacheprefix_autogen._seen import Seen
+from cacheprefix_autogen._settings import PrefixSettings, settings_of
 from cacheprefix_autogen._transcript import View
 
 ToolMemory = Literal["turn", "private"]
 Volatile = Callable[[], Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user chose at ``wrap``."""
+
+    tool_memory: ToolMemory = "turn"
+    volatile: Volatile | None = None
+    volatile_role: VolatileRole = "user"
+    scope: str | None = None
+    """The tenant whose conversation it is; None for the session's."""
+
+
+_DEFAULTS = Options()
 
 
 class Lanes(Protocol):
@@ -67,16 +84,14 @@ class Member:
         *,
         context: ChatCompletionContext | None = None,
         alone: bool = False,
-        tool_memory: ToolMemory = "turn",
-        volatile: Volatile | None = None,
+        options: Options = _DEFAULTS,
     ) -> None:
         self.session = session
         self.name = name
         self.view = view
         self.context = context
         self.alone = alone
-        self.tool_memory = tool_memory
-        self.volatile = volatile
+        self.options = options
         self.tools: Sequence[Any] = ()
         self._seen: tuple[str, Seen[MessageView]] = ("", Seen())
         self.keeps_tools = False
@@ -121,13 +136,24 @@ class Member:
         if self.view is not None:
             self.view.clear()
 
+    def settings(self) -> PrefixSettings:
+        """The session as configuration, for this agent's tenant."""
+        return settings_of(self.session, self.options.scope)
+
+    def volatile_text(self) -> str:
+        """What is said with one request alone; empty without any, and when the callable fails."""
+        given, session = self.options.volatile, self.session
+        if given is None or session.mode == "observe":
+            return ""
+        return session.attempt("volatile context", lambda: session.tail_for("", "", volatile=dict(given())), "")
+
     async def summarise(self, client: Any, given: Request, ask: Ask) -> None:
         """Let a fork of the newest request write the summary of a compaction that is due with this one."""
         _, rest = lead(given.messages)
         found = (rest, 0) if self.alone or self.bounded or self.broken else self._history(rest)
         if found is not None:
             model = model_of(client)
-            await summarised(self.session, self._decisions(), found[0], model, self._views(model), ask)
+            await summarised(self.session, self.decisions(), found[0], model, self._views(model), ask)
 
     def layout(self, client: Any, given: Request) -> Layout | None:
         """The layout of a request; None to send it as it came."""
@@ -143,7 +169,7 @@ class Member:
     def _forked(self, given: Request, model: str) -> Layout | None:
         session = self.session
         texts, rest = lead(given.messages)
-        split = self._split(rest, model)
+        split = self._split(rest, model, given.volatile)
         if split is None:
             return None
         shared, local = split
@@ -162,17 +188,18 @@ class Member:
             self.name,
             carried=set() if self.keeps_tools else carried,
         )
-        volatile = dict(self.volatile()) if self.volatile is not None else None
-        layout = compose(session, self.name, texts, shared, local, restriction, volatile)
+        layout = compose(session, self.name, texts, shared, local, restriction)
         enough = session.shares(self.conversation, model, shared_tokens(session, model, layout, shared))
         return layout if enough else None
 
-    def _split(self, rest: Sequence[LLMMessage], model: str) -> tuple[list[UserMessage], list[LLMMessage]] | None:
+    def _split(
+        self, rest: Sequence[LLMMessage], model: str, beside: str = ""
+    ) -> tuple[list[UserMessage], list[LLMMessage]] | None:
         found = self._history(rest)
         if found is None:
             return None
         done, own = condensed(
-            self.session, self._decisions(), found[0], model, first_own=found[1], seen=self._views(model)
+            self.session, self.decisions(), found[0], model, first_own=found[1], seen=self._views(model), beside=beside
         )
         if self.view is None:
             return list(from_history(done[:own])), done[own:]
@@ -185,7 +212,7 @@ class Member:
         if self.start is None or self.start > len(rest):
             return None
         local = list(rest[self.start :])
-        if self.tool_memory == "private":
+        if self.options.tool_memory == "private":
             local = [*_tool_traffic(rest[: self.start]), *local]
         forms = self.view.forms()
         return [*forms, *local], len(forms)
@@ -196,14 +223,16 @@ class Member:
             self._seen = (model, Seen())
         return self._seen[1]
 
-    def _decisions(self) -> Conversation:
+    def decisions(self) -> Conversation:
+        """The conversation that holds what was decided on this agent's messages."""
+        scope = self.options.scope
         if self.view is not None:
-            return self.session.conversation(self.view.transcript.id)
+            return self.session.conversation(self.view.transcript.id, scope=scope)
         context = CURRENT.get()
         if context is None:
-            return self.session.conversation()
+            return self.session.conversation(scope=scope)
         if context.conversation is None:
-            context.conversation = self.session.conversation(uuid.uuid4().hex)
+            context.conversation = self.session.conversation(uuid.uuid4().hex, scope=scope)
             if "conversation" in context.saved:
                 context.conversation.restore(context.saved["conversation"], rebase=True)
         found: Conversation = context.conversation
@@ -216,7 +245,7 @@ class Member:
         """
         session = self.session
         texts, rest = lead(given.messages)
-        done, _ = condensed(session, self._decisions(), rest, model, seen=self._views(model))
+        done, _ = condensed(session, self.decisions(), rest, model, seen=self._views(model), beside=given.volatile)
         messages = [*given.messages[: len(texts)], *done]
         messages = self._shared_first(texts, messages) or messages
         tools, choice, permitted, shared = given.tools, given.tool_choice, None, None

@@ -7,7 +7,7 @@ from typing import Any
 from cacheprefix import Session
 from cacheprefix_autogen._canonical import lead
 from cacheprefix_autogen._layout import Layout, Request
-from cacheprefix_autogen._member import Member
+from cacheprefix_autogen._member import Member, Options
 from cacheprefix_autogen._transcript import Transcript, View
 
 
@@ -19,8 +19,8 @@ class OrchestratorMember(Member):
     reads. Every call ends with a question that stands there once, so what is kept ends before it.
     """
 
-    def __init__(self, session: Session, transcript: Transcript) -> None:
-        super().__init__(session, "orchestrator", View(transcript), alone=True)
+    def __init__(self, session: Session, transcript: Transcript, options: Options) -> None:
+        super().__init__(session, "orchestrator", View(transcript), alone=True, options=options)
 
     def layout(self, client: Any, given: Request) -> Layout | None:  # noqa: ARG002 - the base class's signature
         """The application's own messages, all but the last kept in the cache."""

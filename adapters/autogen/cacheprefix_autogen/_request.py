@@ -17,7 +17,7 @@ from cacheprefix_autogen._agent import Binding
 from cacheprefix_autogen._client import PrefixClient
 from cacheprefix_autogen._member import Member
 from cacheprefix_autogen._patch import BINDING
-from cacheprefix_autogen._settings import PrefixSettings, session_of_settings, settings_of
+from cacheprefix_autogen._settings import PrefixSettings, session_of_settings
 
 
 class ForkRequest(BaseModel):
@@ -44,11 +44,11 @@ class ForkRequest(BaseModel):
             raise SetupError(message)
         view = member.view
         return cls(
-            prefix=settings_of(member.session),
+            prefix=member.settings(),
             role=role or agent.name,
             instruction=instruction,
             log=[form for entry in view.everything() for form in entry.forms],
-            conversation=member.session.conversation(view.transcript.id).to_json(),
+            conversation=member.decisions().to_json(),
         )
 
     async def answer(
@@ -77,6 +77,8 @@ class _LogMember(Member):
         super().__init__(session, name)
         self._log = list(log)
 
-    def _split(self, rest: Sequence[LLMMessage], model: str) -> tuple[list[UserMessage], list[LLMMessage]] | None:
-        local = super()._split([UserMessage(content="", source="user"), *rest], model)
+    def _split(
+        self, rest: Sequence[LLMMessage], model: str, beside: str = ""
+    ) -> tuple[list[UserMessage], list[LLMMessage]] | None:
+        local = super()._split([UserMessage(content="", source="user"), *rest], model, beside)
         return None if local is None else (self._log, local[1])

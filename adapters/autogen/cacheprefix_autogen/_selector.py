@@ -14,7 +14,7 @@ from cacheprefix import Session
 from cacheprefix_autogen._canonical import SENDER
 from cacheprefix_autogen._lanes import worth_joining
 from cacheprefix_autogen._layout import Layout, Request, restrict
-from cacheprefix_autogen._member import Member
+from cacheprefix_autogen._member import Member, Options
 from cacheprefix_autogen._native import model_of
 from cacheprefix_autogen._transcript import Transcript, View
 
@@ -25,8 +25,10 @@ ABOVE = "(the conversation above)"
 class SelectorMember(Member):
     """Lays out the selection calls of a ``SelectorGroupChat``, whose own logic stays as it is."""
 
-    def __init__(self, session: Session, transcript: Transcript, template: str, models: Sequence[str]) -> None:
-        super().__init__(session, "selector", View(transcript))
+    def __init__(
+        self, session: Session, transcript: Transcript, template: str, models: Sequence[str], options: Options
+    ) -> None:
+        super().__init__(session, "selector", View(transcript), options=options)
         self._template = template
         self._pattern = pattern_of(template)
         self._models = tuple(models)

@@ -24,14 +24,16 @@ class PrefixSettings(BaseModel):
     mode: Literal["observe", "fork"] = "fork"
     tail: Literal["tail", "cards"] = "tail"
     name: str = ""
+    scope: str = ""
+    """The tenant; components of two tenants never share a session."""
 
 
 _SESSIONS: dict[str, Session] = {}
 _LOCK = threading.Lock()
 
 
-def settings_of(session: Session) -> PrefixSettings:
-    """The settings that make a session like this one."""
+def settings_of(session: Session, scope: str | None = None) -> PrefixSettings:
+    """The settings that make a session like this one, for a tenant of its own where ``scope`` is given."""
     prefix = session.prefix
     return PrefixSettings(
         system=prefix.system,
@@ -41,6 +43,7 @@ def settings_of(session: Session) -> PrefixSettings:
         mode=session.mode,
         tail=session.tail,
         name=session.name,
+        scope=session.scope if scope is None else scope,
     )
 
 
@@ -60,6 +63,7 @@ def session_of_settings(settings: PrefixSettings) -> Session:
                 mode=settings.mode,
                 tail=settings.tail,
                 name=settings.name,
+                scope=settings.scope,
             )
         return found
 

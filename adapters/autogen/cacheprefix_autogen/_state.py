@@ -63,7 +63,7 @@ def save_transcript(group: Group) -> dict[str, Any]:
         "lanes": group.lanes,
         "joins": {caller.name: caller.joins for caller in group.callers},
         "entries": [entry.as_dict() for entry in ordered],
-        "conversation": group.session.conversation(group.transcript.id).to_json(),
+        "conversation": group.conversation.to_json(),
     }
 
 
@@ -76,7 +76,7 @@ def load_transcript(group: Group, state: Mapping[str, Any]) -> None:
             "the state was saved under another prefix (system text or tools changed since): "
             "the first requests after loading are paid in full once"
         )
-    session.conversation(group.transcript.id).restore(state["conversation"], rebase=True)
+    group.conversation.restore(state["conversation"], rebase=True)
     for caller in group.callers:
         caller.joins = (state.get("joins") or {}).get(caller.name)
     saved = state.get("lanes")

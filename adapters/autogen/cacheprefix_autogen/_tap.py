@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
+from cacheprefix.prefix import VolatileRole, with_volatile
 from cacheprefix.profiles import Usage, merge_usage, normalise_usage
 from cacheprefix.prompt import Api, Prompt
 
@@ -40,6 +41,11 @@ class Sending:
     allowed: tuple[str, ...] | None = None
     """Tools to restrict the request to by ``tool_choice``; the array stays as it is."""
     policy: ForkPolicy | None = None
+    scope: str | None = None
+    """The tenant whose request it is; None for the session's."""
+    volatile: str = ""
+    """Text for this request alone; it goes out behind everything else."""
+    volatile_role: VolatileRole = "user"
     rewrite: bool = False
     turn: Turn | None = None
     api: Api = "openai-chat"
@@ -60,7 +66,7 @@ class Sending:
         changed = self._settled(api, full) if self.rewrite else full
         self.sent = changed
         forked = self.shared_messages is not None
-        leave = await self.session.aqueue(changed, api, boundary=self._boundary) if forked else None
+        leave = await self.session.aqueue(changed, api, boundary=self._boundary, scope=self.scope) if forked else None
         self.turn = self.session.begin(
             changed,
             api,
@@ -71,12 +77,14 @@ class Sending:
             headers={n: v for n, v in headers.items() if isinstance(v, str) and not n.lower().startswith(_SDKS_OWN)},
             rewrite=self.rewrite,
             policy=self.policy,
+            scope=self.scope,
             leave=leave,
+            trailing=bool(self.volatile),
         )
-        if self.turn.body is full:
+        if self.turn.body is full and not self.volatile:
             return body, options
         rest = {name: value for name, value in options.items() if name != "extra_json"} if extra else options
-        return dict(self.turn.body), rest
+        return with_volatile(self.turn.body, api, self.volatile, self.volatile_role), rest
 
     def _settled(self, api: Api, full: Mapping[str, Any]) -> Mapping[str, Any]:
         if api != "openai-chat":

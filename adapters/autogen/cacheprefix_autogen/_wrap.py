@@ -16,13 +16,14 @@ from autogen_core.models import ChatCompletionClient
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError
+from cacheprefix.prefix import VolatileRole
 from cacheprefix_autogen._agent import Binding, adopt_tools, bind_agent, runners_of, tools_of
 from cacheprefix_autogen._client import PrefixClient
 from cacheprefix_autogen._common import common_text
 from cacheprefix_autogen._context import STATE
 from cacheprefix_autogen._fork_agent import ForkAgent
 from cacheprefix_autogen._group import Group
-from cacheprefix_autogen._member import Member, ToolMemory, Volatile
+from cacheprefix_autogen._member import Member, Options, ToolMemory, Volatile
 from cacheprefix_autogen._native import model_of
 from cacheprefix_autogen._orchestrator import OrchestratorMember
 from cacheprefix_autogen._patch import BINDING
@@ -40,6 +41,8 @@ def wrap(
     copy: bool = False,
     tool_memory: ToolMemory = "turn",
     volatile: Volatile | None = None,
+    volatile_role: VolatileRole = "user",
+    scope: str | None = None,
 ) -> T:
     """Make an agent, a team or a model client send forks of the session's shared prefix.
 
@@ -47,8 +50,10 @@ def wrap(
     of a team share its transcript; what their system messages have in common becomes the shared system text
     unless the session's prefix has one. ``tool_memory="private"`` shows an agent its own tool traffic of
     earlier turns again (dearer; by default only its public message stays). ``volatile`` gives texts for one
-    request (time, retrieval), which stand at its end. Without a session one is made from the
-    configuration; ``session_of`` finds it.
+    request of an agent (time, retrieval); they stand behind everything cached, in each step of a tool loop too,
+    under ``volatile_role``, and nothing keeps them. ``scope`` is the tenant whose conversation it is, by default the
+    session's: decisions, cache lanes, side questions and cached tool results of tenants are kept apart. Without a
+    session one is made from the configuration; ``session_of`` finds it.
 
     Raises ``SetupError`` for anything else, for what is wrapped already, and for an AutoGen whose private
     names are not those this version knows.
@@ -63,7 +68,7 @@ def wrap(
         raise SetupError(message)
     if copy:
         target = copied(target)
-    options = {"tool_memory": tool_memory, "volatile": volatile}
+    options = Options(tool_memory, volatile, volatile_role, scope)
     agents = _agents(target)
     session = _settled(given_or_configured(session), agents)
     if isinstance(target, BaseGroupChat):
@@ -123,10 +128,10 @@ def _system_text(agent: Any) -> str:
     return "\n".join(str(message.content) for message in getattr(agent, "_system_messages", None) or [])
 
 
-def _bind_alone(agent: BaseChatAgent, session: Session, options: Mapping[str, Any], *, private: bool) -> Binding:
-    group = Group(session, adopt=adopt_tools)
+def _bind_alone(agent: BaseChatAgent, session: Session, options: Options, *, private: bool) -> Binding:
+    group = Group(session, options, adopt=adopt_tools)
     sub = runners_of(agent)
-    binding = bind_agent(agent, group, private=private or bool(sub), **options)
+    binding = bind_agent(agent, group, private=private or bool(sub))
     _adopt_all(group)
     if isinstance(agent, SocietyOfMindAgent):
         inner: Any = agent._team
@@ -137,7 +142,7 @@ def _bind_alone(agent: BaseChatAgent, session: Session, options: Mapping[str, An
     return binding
 
 
-def _bind_runner(runner: Any, session: Session, options: Mapping[str, Any]) -> Binding:
+def _bind_runner(runner: Any, session: Session, options: Options) -> Binding:
     """An agent or team that works as a tool: a conversation of its own, from an empty context."""
     bound = vars(runner).get(BINDING)
     if isinstance(bound, Binding):
@@ -152,8 +157,8 @@ def _bind_runner(runner: Any, session: Session, options: Mapping[str, Any]) -> B
     return _bind_alone(runner, child, options, private=True)
 
 
-def _bind_team(team: BaseGroupChat, session: Session, options: Mapping[str, Any], *, inner: bool = False) -> Binding:
-    group = Group(session, adopt=adopt_tools)
+def _bind_team(team: BaseGroupChat, session: Session, options: Options, *, inner: bool = False) -> Binding:
+    group = Group(session, options, adopt=adopt_tools)
     group.team = True
     binding = Binding(team, session)
     binding.patches.expect("_participants", "save_state", "load_state")
@@ -164,7 +169,7 @@ def _bind_team(team: BaseGroupChat, session: Session, options: Mapping[str, Any]
             continue
         if vars(participant).get(BINDING) is not None:
             unwrap(participant)
-        binding.inner.append(bind_agent(participant, group, rank=rank, **options))  # type: ignore[arg-type]
+        binding.inner.append(bind_agent(participant, group, rank=rank))  # type: ignore[arg-type]
         if isinstance(participant, SocietyOfMindAgent):
             nested.append((participant._team, participant.name))
         binding.inner += [_bind_runner(runner, session, options) for runner in runners_of(participant)]
@@ -198,13 +203,13 @@ def _bind_callers(team: BaseGroupChat, group: Group, binding: Binding) -> None:
     if isinstance(team, SelectorGroupChat):
         member = _selector(team, group, binding, models)
     elif isinstance(team, MagenticOneGroupChat):
-        member = OrchestratorMember(session, group.transcript)
+        member = OrchestratorMember(session, group.transcript, group.callers_options)
         session.note(
             "Magentic-One's orchestrator keeps its own messages: as forks of the agents' prefix they would cost "
             "more where reads are half price"
         )
     else:
-        member = Member(session, "manager", alone=True)
+        member = Member(session, "manager", alone=True, options=group.callers_options)
     wrapped = PrefixClient(client, session, role=member.name, member=member)
     for owner in (binding, *_manager(team, binding)):
         owner.patches.set("_model_client", wrapped)
@@ -212,7 +217,7 @@ def _bind_callers(team: BaseGroupChat, group: Group, binding: Binding) -> None:
 
 def _selector(team: SelectorGroupChat, group: Group, binding: Binding, models: Sequence[str]) -> Member:
     binding.patches.expect("_selector_prompt", "_selector_func", "_model_context")
-    member = SelectorMember(group.session, group.transcript, team._selector_prompt, models)
+    member = SelectorMember(group.session, group.transcript, team._selector_prompt, models, group.callers_options)
     member.context = team._model_context
     group.callers.append(member)
     own = team._selector_func

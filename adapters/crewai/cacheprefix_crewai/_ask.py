@@ -65,6 +65,7 @@ def ask(
         overrides=overrides,
         tool_executor=run_tool,
         conversation=binding.conversation,
+        scope=binding.scope,
         abort=abort,
     )
 

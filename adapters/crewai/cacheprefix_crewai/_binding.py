@@ -10,15 +10,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.prefix import Pass
+from cacheprefix.prefix import Pass, VolatileRole
 from cacheprefix_crewai._budget import shorten
 from cacheprefix_crewai._frame import BREAKPOINT, Frame, Opening, opening_of
 from cacheprefix_crewai._history import Execution, compact_now
 from cacheprefix_crewai._settle import settle
-from cacheprefix_crewai._volatile import Volatile, VolatileRole
+from cacheprefix_crewai._volatile import Volatile
 
 if TYPE_CHECKING:
-    from cacheprefix import Call, Session
+    from cacheprefix import Call, Conversation, Session
 
 KEY = "__cacheprefix__"
 """Where a crew, agent or model carries its binding: in the instance's dict, out of reach of its dumps."""
@@ -44,6 +44,8 @@ class Options:
     gate: bool = True
     volatile: Volatile | None = None
     volatile_role: VolatileRole = "user"
+    scope: str | None = None
+    """The tenant whose crew it is; None for the session's."""
 
 
 @dataclass
@@ -77,6 +79,16 @@ class Binding:
         self._gate = self.session.new_gate()
         self._warm: dict[bytes, float] = {}
         self._opened = self._looped = 0
+
+    @property
+    def scope(self) -> str:
+        """The tenant whose crew it is."""
+        return self.session.scope if self.options.scope is None else self.options.scope
+
+    @property
+    def held(self) -> Conversation:
+        """The conversation with the decisions of all runs."""
+        return self.session.conversation(self.conversation, scope=self.scope)
 
     @property
     def loops(self) -> float:
@@ -152,7 +164,7 @@ class Binding:
 
     def shortened(self, messages: list[Any], model: str) -> list[Any]:
         """The messages with large tool results cut to the session's budget, decided once and replayed."""
-        return shorten(self.session, self.conversation, messages, model)
+        return shorten(self.session, self.held, messages, model)
 
     def execution(self, digest: bytes, agent: Any, *, first: bool) -> Execution:
         """The run of a task that a request belongs to. Without an ``agent``, the newest with this opening."""
@@ -162,7 +174,7 @@ class Binding:
                 key = next((known for known in reversed(self._executions) if known[0] == digest), key)
             found = self._executions.get(key)
             if found is None or first:
-                found = Execution(self.session.conversation(self.conversation).fork())
+                found = Execution(self.held.fork())
                 self._executions[key] = found
             self._executions.move_to_end(key)
             if len(self._executions) > _KEEP_FRAMES:
@@ -182,11 +194,14 @@ class Binding:
 
     def enter(self, key: bytes) -> Pass | None:
         """Lead on a cold shared part or wait until its leader has begun to answer; None where it is warm."""
-        return None if self._is_warm(key) else self._gate.enter(self.session.scope.encode() + key)
+        return None if self._is_warm(key) else self._gate.enter(self._lane(key))
 
     async def aenter(self, key: bytes) -> Pass | None:
         """``enter`` without blocking the event loop."""
-        return None if self._is_warm(key) else await self._gate.aenter(self.session.scope.encode() + key)
+        return None if self._is_warm(key) else await self._gate.aenter(self._lane(key))
+
+    def _lane(self, key: bytes) -> bytes:
+        return self.scope.encode("utf-8", "surrogatepass") + b"\0" + key
 
     def _is_warm(self, key: bytes) -> bool:
         used = self._warm.get(key)

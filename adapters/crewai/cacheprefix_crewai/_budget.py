@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 from cacheprefix.context import apply, views_of
 
 if TYPE_CHECKING:
-    from cacheprefix import Session
+    from cacheprefix import Conversation, Session
 
 _LOCK = threading.Lock()
 _USERS: list[object] = []
 
 
-def shorten(session: Session, conversation: str, messages: list[Any], model: str) -> list[Any]:
+def shorten(session: Session, kept: Conversation, messages: list[Any], model: str) -> list[Any]:
     """The messages of a request with what the ledger and the budget say of their tool results."""
-    kept = session.conversation(conversation)
     if session.budget is None and not len(kept.ledger):
         return messages
 
@@ -65,7 +64,7 @@ def _after_tool(context: Any) -> str | None:
         return None
     model = str(getattr(getattr(context.agent, "llm", None), "model", ""))
     messages = _as_messages(context.tool_name, context.tool_input, result)
-    after = shorten(session, binding.conversation, messages, model)
+    after = shorten(session, binding.held, messages, model)
     text = after[-1].get("content")
     return text if isinstance(text, str) and text != result else None
 

@@ -66,8 +66,10 @@ def condensed(
         from cacheprefix_crewai._ask import sender  # noqa: PLC0415 - only where a model writes the summaries
 
         send = sender(execution.llm, execution.api)
-        name = execution.conversation.id
-        ask = session.summary_by_fork(body=execution.body, api=execution.api, send=send, conversation=name)
+        held = execution.conversation
+        ask = session.summary_by_fork(
+            body=execution.body, api=execution.api, send=send, conversation=held.id, scope=held.scope
+        )
     decisions = session.condense(execution.conversation, views, model, execution.api, static_tokens=static, ask=ask)
     return session.attempt("compaction", lambda: _applied(messages, decisions), list(messages))
 

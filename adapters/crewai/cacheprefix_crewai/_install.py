@@ -12,13 +12,14 @@ from typing_extensions import Self
 from cacheprefix import Call, Session
 from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError
+from cacheprefix.prefix import VolatileRole
 from cacheprefix_crewai._binding import KEY, Binding, Options, Owners, binding_of
 from cacheprefix_crewai._budget import unwatch_tools, watch_tools
 from cacheprefix_crewai._crew import is_swapped, swap_crew, unswap_crew
 from cacheprefix_crewai._llm import swap, unswap
 from cacheprefix_crewai._toolcache import cache_tools
 from cacheprefix_crewai._tools import adopt, schemas
-from cacheprefix_crewai._volatile import Volatile, VolatileRole
+from cacheprefix_crewai._volatile import Volatile
 
 SYSTEM = (
     "You are one of several specialists who work on the same material. "
@@ -41,8 +42,16 @@ class Installation:
 
     @property
     def conversation(self) -> str:
-        """Id of the crew's conversation, the same in another process: ``session.conversation(id).dumps()``."""
+        """Id of the crew's conversation, the same in another process.
+
+        ``session.conversation(id, scope=installation.scope).dumps()`` is its state.
+        """
         return self._binding.conversation
+
+    @property
+    def scope(self) -> str:
+        """The tenant whose crew it is."""
+        return self._binding.scope
 
     @property
     def active(self) -> bool:
@@ -79,6 +88,7 @@ def install(
     gate: bool = True,
     volatile: Volatile | None = None,
     volatile_role: VolatileRole = "user",
+    scope: str | None = None,
 ) -> Installation:
     """Make the agents of a crew send forks of one shared prefix, until ``undo()`` or the end of a ``with``.
 
@@ -86,9 +96,11 @@ def install(
     Inputs of at least 200 characters that two tasks contain stand once in the shared part; ``shared_inputs``
     names them instead. ``shared_context`` is a text that the prompts of a flow's agents contain. ``gate=False``
     lets tasks that start together all write the shared part. ``volatile`` gives texts by name for each request
-    (time, retrieval); they stand behind everything cached, under ``volatile_role``, and nothing keeps them.
+    (time, retrieval); they stand behind everything cached, under ``volatile_role``, and nothing keeps them. ``scope``
+    is the tenant whose crew it is, by default the session's: decisions, cache lanes, side questions and cached tool
+    results of tenants are kept apart.
 
-    Installing again with the same session gives the installation there is; with another session it is replaced.
+    Installing again with the same session and scope gives the installation there is; with another it is replaced.
     Raises ``SetupError`` for anything else. Nothing global changes; models are changed in place and restored.
     """
     crew, agents = _resolved(target)
@@ -97,13 +109,14 @@ def install(
         raise SetupError(message)
     known = binding_of(crew if crew is not None else agents[0])
     if known is not None:
-        if session is None or known.session is session:
+        session = known.session if session is None else session
+        if known.session is session and scope in (None, known.scope):
             return Installation(target, known)
         Installation(target, known).undo()
     session = given_or_configured(session)
     declared = bool(session.prefix.text) and session.prefix.system != SYSTEM
     inputs = None if shared_inputs is None else tuple(shared_inputs)
-    options = Options(inputs, shared_context, declared, gate, volatile, volatile_role)
+    options = Options(inputs, shared_context, declared, gate, volatile, volatile_role, scope)
     binding = Binding(session, options, _conversation(crew, agents))
     if session.mode == "fork":
         session.adopt_system(SYSTEM)

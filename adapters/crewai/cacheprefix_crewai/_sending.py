@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from cacheprefix.prefix import VolatileRole, with_volatile
 from cacheprefix.prompt import Api, Prompt
 from cacheprefix_crewai._events import announce
 from cacheprefix_crewai._frame import Frame, unmarked
 from cacheprefix_crewai._history import Execution, condensed, limits
 from cacheprefix_crewai._tools import Offer, foreign_call, name_of, offer, rules_for, with_choice
-from cacheprefix_crewai._volatile import VolatileRole, volatile_text, with_volatile
+from cacheprefix_crewai._volatile import volatile_text
 
 if TYPE_CHECKING:
     from cacheprefix import Conversation
@@ -163,6 +164,7 @@ class Sending:
             boundary=frame.boundary if forked and frame is not None else None,
             original=self._unmodified(api, original) if forked else None,
             rewrite=self.executor and self.binding.rewrites,
+            scope=self.binding.scope,
             continues=forked and frame is not None and self.binding.continues(frame),
             trailing=bool(self.volatile),
         )

@@ -66,7 +66,7 @@ def new_turn(binding: Binding, crew: Any) -> None:
     calls = binding.session.tool_calls
     if calls.cache is not None:
         for task in crew.tasks:
-            calls.new_turn(_conversation(binding, task))
+            calls.new_turn(_conversation(binding, task), scope=binding.options.scope)
 
 
 def _leave(binding: Binding) -> None:
@@ -169,6 +169,7 @@ def _begun(held: _Held, given: str) -> Any:
         str(getattr(held.agent, "role", "")),
         # A task that failed its guardrail begins again with an empty context.
         str(getattr(held.task, "retry_count", "")),
+        scope=held.binding.options.scope,
         form="crewai",
     )
     attempt = held.binding.session.tool_calls.begin(use)
@@ -208,6 +209,6 @@ def resetting(base: Any) -> Callable[..., None]:
         base.reset_memories(self, command_type)
         binding = binding_of(self)
         if binding is not None:
-            binding.session.tool_calls.reset(binding.conversation)
+            binding.session.tool_calls.reset(binding.conversation, binding.options.scope)
 
     return reset_memories
