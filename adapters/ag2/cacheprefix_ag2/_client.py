@@ -1,0 +1,235 @@
+"""``PrefixConfig``: the application's model config, whose clients send forks of the shared prefix."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from ag2.config import LLMClient, ModelConfig, ModelProvider
+from ag2.context import ConversationContext
+from ag2.events import BaseEvent, ModelRequest, ModelResponse
+from ag2.network.policies import CHANNEL_DEP
+from ag2.response import ResponseProto
+from ag2.tools.final import FunctionToolSchema
+from ag2.tools.schemas import ToolSchema
+from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
+from fast_depends.library.serializer import SerializerProto
+
+from cacheprefix import Session
+from cacheprefix.config import given_or_configured
+from cacheprefix.errors import ToolClashError
+from cacheprefix.prompt import loads
+from cacheprefix_ag2._policy import Plan, Tail, conversation_id, tail_in
+from cacheprefix_ag2._tap import SENDING, Captured, Sending, tap
+from cacheprefix_ag2._team import Seat, Team, schema_key, team_of
+
+
+class PrefixConfig(ModelConfig):
+    """Wraps any model config of ag2; ``wrap`` gives one to each agent. For ``ask(config=...)`` it is used by hand."""
+
+    def __init__(self, config: ModelConfig, session: Session | None = None) -> None:
+        self.config = config
+        self.session = given_or_configured(session)
+
+    @property
+    def provider(self) -> ModelProvider:
+        """The wrapped config's."""
+        return self.config.provider
+
+    @property
+    def model(self) -> str:
+        """The wrapped config's."""
+        return self.config.model
+
+    def copy(self, /, **overrides: Any) -> PrefixConfig:
+        """With a copy of the wrapped config, changed by ``overrides``."""
+        return PrefixConfig(self.config.copy(**overrides), self.session)
+
+    def create(self) -> PrefixClient:
+        """A client of the wrapped config, watched."""
+        return PrefixClient(self.config.create(), self.session, self.config.model)
+
+    def create_files_client(self) -> Any:
+        """The wrapped config's."""
+        return self.config.create_files_client()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("config", "session"):
+            raise AttributeError(name)
+        return getattr(self.config, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fork:
+    """A laid-out request with the tools it carries."""
+
+    events: list[BaseEvent]
+    tools: Sequence[ToolSchema]
+    sending: Sending
+
+
+class PrefixClient(LLMClient):
+    """A client of ag2's, whose requests are measured and, where a policy laid them out, become forks."""
+
+    def __init__(self, client: LLMClient, session: Session, model: str) -> None:
+        self.client = client
+        self.session = session
+        self.model = model
+        self.tapped = session.attempt("tap", lambda: tap(client), otherwise=False)
+        if not self.tapped:
+            session.note(f"{type(client).__name__} has no SDK to watch: its requests are left as they are, unmeasured")
+
+    async def __call__(
+        self,
+        messages: Sequence[BaseEvent],
+        context: ConversationContext,
+        *,
+        tools: Iterable[ToolSchema],
+        response_schema: ResponseProto[Any] | None,
+        serializer: SerializerProto,
+    ) -> ModelResponse:
+        """One answer of the wrapped client."""
+        session, given = self.session, list(tools)
+        beside: dict[str, Any] = {"response_schema": response_schema, "serializer": serializer}
+        agent = context.dependencies.get(AGENT_CONTEXT_DEPENDENCY_KEY)
+        name = getattr(agent, "name", "")
+        tail = tail_in(messages)
+        if tail is None:
+            sending = Sending(session, name, conversation_id(None, context))
+            return await self._sent(messages, context, sending, given, beside)
+        plan = tail._plan
+        fork = session.attempt("fork", lambda: self._fork(messages, tail, given, response_schema), None)
+        prompts = context.prompt
+        if fork is None:
+            context.prompt = plan.prompts
+            try:
+                sending = Sending(session, plan.role, plan.talk.id)
+                response = await self._sent(plan.events, context, sending, given, beside)
+            finally:
+                context.prompt = prompts
+        else:
+            fork.sending.original = await self._original(plan, context, given, beside)
+            response = await self._sent(fork.events, context, fork.sending, fork.tools, beside)
+        state = session.attempt("state", lambda: plan.talk.unsaved(session), None)
+        if state is not None and CHANNEL_DEP not in context.dependencies:
+            await context.send(state)
+        return response
+
+    async def _sent(
+        self,
+        events: Sequence[BaseEvent],
+        context: ConversationContext,
+        sending: Sending,
+        tools: Sequence[ToolSchema],
+        beside: dict[str, Any],
+    ) -> ModelResponse:
+        token = SENDING.set(sending)
+        try:
+            return await self.client(events, context, tools=tools, **beside)
+        finally:
+            SENDING.reset(token)
+
+    async def _original(
+        self, plan: Plan, context: ConversationContext, tools: Sequence[ToolSchema], beside: dict[str, Any]
+    ) -> Any:
+        """The body as the application's own client makes it, without sending it."""
+        prompts, context.prompt = context.prompt, plan.prompts
+        try:
+            await self._sent(plan.events, context, Sending(self.session, "", "", capture=True), tools, beside)
+        except Captured as found:
+            return found.body
+        except Exception as error:
+            # The request itself, which is made next, tells the application.
+            self.session.attempt("estimate", partial(_raise, error), None)
+        finally:
+            context.prompt = prompts
+        return None
+
+    def _fork(
+        self, messages: Sequence[BaseEvent], tail: Tail, given: Sequence[ToolSchema], schema: ResponseProto[Any] | None
+    ) -> _Fork | None:
+        """The request as a fork; None where sharing is not possible or gains nothing."""
+        session, plan = self.session, tail._plan
+        team = team_of(session)
+        if not self.tapped:
+            return None
+        first = "\n".join(plan.prompts).lstrip().startswith(session.prefix.system.strip())
+        seat, carried = _seated(team, Seat(self.model, schema_key(schema), first=first), given)
+        team.seats[plan.role] = seat
+        opened = next((event for event in plan.events if isinstance(event, ModelRequest)), None)
+        team.heard(plan.role, plan.talk, repr(opened and opened.parts))
+        asked = _spoken(session, self.model, opened) if opened is not None else 0
+        if not team.forks(plan.role, plan.stays, asked):
+            return None
+        lane = team.lane(seat, plan.stays, asked)
+        union = bool(session.prefix.tools) and not seat.plain and (lane is None or lane[2] is None)
+        tools = carried if union else given
+        said, allowed = self._restricted(seat) if union else (None, None)
+        text = session.tail_for(plan.role, plan.instruction, tools=said)
+        spoken = sum(_spoken(session, self.model, event) for event in plan.events)
+        schemas = sum(session.count(tool.schema.decode(), self.model) for tool in session.prefix.tools) if union else 0
+        if not session.shares(plan.talk.id, self.model, lambda: spoken + schemas):
+            return None
+        events = [Tail(plan, text) if event is tail else event for event in messages]
+        if not text:
+            events.remove(tail)
+        loops = plan.stays == "stream" or (plan.stays == "turn" and bool(given))
+        return _Fork(events, tools, Sending(session, plan.role, plan.talk.id, plan, text, loops, allowed))
+
+    def _restricted(self, seat: Seat) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+        """Tools to name in the role's text, and those to restrict it to by ``tool_choice``."""
+        if set(seat.tools) >= set(self.session.prefix.tool_names):
+            return None, None
+        safe = self.session.profile(self.model).tool_choice_safe
+        if safe == "allowed_tools" or (safe == "none" and not seat.tools):
+            return None, seat.tools
+        return seat.tools, None
+
+
+def _seated(team: Team, seat: Seat, given: Sequence[ToolSchema]) -> tuple[Seat, list[ToolSchema]]:
+    """An agent's seat in the team with its tools, and the union of tools in place of its own."""
+    own = [tool for tool in given if isinstance(tool, FunctionToolSchema)]
+    seat = replace(seat, tools=tuple(tool.function.name for tool in own), plain=len(own) != len(given))
+    if seat.plain:
+        return replace(seat, tools=(*seat.tools, *(repr(tool) for tool in given))), []
+    try:
+        union = adopt(team.session, own)
+    except ToolClashError as error:
+        team.session.note(f"an agent keeps its own tools, which others share no cache with: {error}")
+        return replace(seat, plain=True), []
+    extra = [tool for tool in own if tool.function.name not in team.session.prefix.tool_names]
+    return seat, [*union, *extra]
+
+
+def adopt(session: Session, tools: Sequence[FunctionToolSchema]) -> list[ToolSchema]:
+    """The union with ``tools``, in order of names. Raises ``ToolClashError`` when one name has two schemas."""
+    # Copies: what the application later does to its tools must not change the prefix.
+    union = session.adopt_tools(copy.deepcopy(list(tools)), _schema)
+    return [
+        tool.native
+        if isinstance(tool.native, FunctionToolSchema)
+        else FunctionToolSchema.from_dict({"function": loads(tool.schema)})
+        for tool in union
+    ]
+
+
+def _schema(tool: FunctionToolSchema) -> dict[str, Any]:
+    function = tool.function
+    return {"name": function.name, "description": function.description, "parameters": function.parameters}
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _spoken(session: Session, model: str, event: BaseEvent) -> int:
+    """Tokens of what an event says, roughly: enough to see whether a prompt is long enough to be cached."""
+    texts = [str(getattr(part, "content", "")) for part in getattr(event, "parts", ())]
+    if isinstance(event, ModelResponse):
+        texts.append(event.content or "")
+    for result in getattr(event, "results", ()):
+        texts += [str(getattr(part, "content", "")) for part in result.result.parts]
+    return sum(session.count(text, model) for text in texts if text)

@@ -1,0 +1,142 @@
+"""``wrap`` and ``unwrap``: agents as forks of one shared prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from ag2 import Agent, Middleware
+from ag2.assembly import AssemblerMiddleware
+from ag2.tools.final import FunctionTool
+
+from cacheprefix import Session
+from cacheprefix.config import given_or_configured
+from cacheprefix.errors import SetupError, ToolClashError
+from cacheprefix_ag2._client import PrefixConfig, adopt
+from cacheprefix_ag2._policy import ConversationId, PrefixPolicy, Volatile
+from cacheprefix_ag2._team import Seat, schema_key, team_of
+
+T = TypeVar("T")
+
+_BINDING = "_cacheprefix"
+_LEAST = 200
+"""Characters below which moving a text is not worth a changed prompt; about 50 tokens."""
+
+
+class _Binding:
+    """What holds an agent and its session together."""
+
+    def __init__(self, agent: Any, session: Session, policy: PrefixPolicy) -> None:
+        self.session = session
+        self.given = agent.config
+        self.config = PrefixConfig(agent.config, session) if agent.config is not None else None
+        self.middleware = Middleware(AssemblerMiddleware, policies=[policy])
+
+
+def known(target: object) -> bool:
+    """Whether ``target`` is an ag2 agent, or a list, tuple or dict of agents."""
+    found = _agents(target)
+    return bool(found) and all(isinstance(each, Agent) for each in found)
+
+
+def wrap(
+    target: T,
+    session: Session | None = None,
+    *,
+    volatile: Volatile | None = None,
+    conversation: ConversationId | None = None,
+) -> T:
+    """Make an agent, or a list, tuple or dict of agents, send forks of the session's shared prefix; in place.
+
+    What the agents' system prompts have in common becomes the shared system text unless the session's prefix has
+    one. ``volatile`` gives texts for one request (time, retrieval), which stand at its end; ``conversation`` the id
+    of a request's conversation, by default its channel's or stream's. Without a session one is made from the
+    configuration; ``session_of`` finds it.
+
+    Raises ``SetupError`` for anything else, for what is wrapped already, for two agents of one name, and for an ag2
+    whose names are not those this version knows.
+    """
+    if not known(target):
+        raise SetupError(f"wrap takes an ag2 Agent, or a list of them, found {type(target).__name__}")
+    agents = _agents(target)
+    session = given_or_configured(session)
+    names = [agent.name for agent in agents]
+    for agent in agents:
+        if _BINDING in vars(agent):
+            raise SetupError(f"{agent.name!r} is wrapped already; unwrap it first")
+        missing = [name for name in ("config", "_middleware", "system_prompt", "tools") if not hasattr(agent, name)]
+        if missing:
+            raise SetupError(f"this ag2's Agent has no {missing[0]}: install ag2 1.2, or a newer cacheprefix-ag2")
+    team_of(session)
+    double = {name for name in names if names.count(name) > 1}
+    if double:
+        raise SetupError(f"two agents are named {min(double)!r}; roles are told apart by name")
+    if not session.prefix.text:
+        session.adopt_system(_common(["\n".join(agent.system_prompt) for agent in agents]))
+    for agent in agents:
+        _bind(agent, session, PrefixPolicy(session, volatile=volatile, conversation=conversation))
+    return target
+
+
+def unwrap(target: T) -> T:
+    """Take everything back. Does nothing when not wrapped."""
+    for agent in _agents(target):
+        binding = vars(agent).pop(_BINDING, None)
+        if isinstance(binding, _Binding):
+            if agent.config is binding.config:
+                agent.config = binding.given
+            agent._middleware = [each for each in agent._middleware if each is not binding.middleware]
+            team_of(binding.session).seats.pop(agent.name, None)
+    return target
+
+
+def session_of(target: Any) -> Session | None:
+    """The session of a wrapped agent, or of the first of several; None when it is not wrapped."""
+    found = (vars(agent).get(_BINDING) for agent in _agents(target))
+    return next((binding.session for binding in found if isinstance(binding, _Binding)), None)
+
+
+def _bind(agent: Any, session: Session, policy: PrefixPolicy) -> None:
+    binding = _Binding(agent, session, policy)
+    schemas = [tool.schema for tool in agent.tools if isinstance(tool, FunctionTool)]
+    if session.mode != "observe":
+        try:
+            adopt(session, schemas)
+        except ToolClashError as error:
+            session.note(f"agent {agent.name!r} keeps its own tools, which others share no cache with: {error}")
+    model = "" if binding.given is None else binding.given.model
+    session.join(agent.name)
+    first = "\n".join(agent.system_prompt).lstrip().startswith(session.prefix.system.strip())
+    names = tuple(schema.function.name for schema in schemas)
+    team_of(session).seats[agent.name] = Seat(model, schema_key(agent.response_schema), names, first=first)
+    if binding.config is not None:
+        agent.config = binding.config
+    # Innermost, behind the application's own policies and middleware: what they leave is what is laid out.
+    agent.add_middleware(binding.middleware)
+    setattr(agent, _BINDING, binding)
+
+
+def _agents(target: Any) -> list[Any]:
+    if isinstance(target, Mapping):
+        return list(target.values())
+    return list(target) if isinstance(target, (list, tuple)) else [target]
+
+
+def _common(texts: Sequence[str]) -> str:
+    """The longer of the whole lines that all texts begin or end with; empty when there is little in common."""
+    if len(texts) < 2:
+        return ""
+    rows = [text.strip().split("\n") for text in texts]
+    head = _start(rows)
+    tail = _start([row[::-1] for row in rows])[::-1]
+    found = max("\n".join(head).strip(), "\n".join(tail).strip(), key=len)
+    return found if len(found) >= _LEAST else ""
+
+
+def _start(rows: Sequence[Sequence[str]]) -> list[str]:
+    found: list[str] = []
+    for lines in zip(*rows, strict=False):
+        if len(set(lines)) > 1:
+            break
+        found.append(lines[0])
+    return found

@@ -1,0 +1,70 @@
+"""Drives ag2's own agents and clients through the team of the conformance suite."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import asynccontextmanager
+
+import httpx2
+from ag2 import Agent, MemoryStream, tool
+from ag2.config import AnthropicConfig, OpenAIConfig, OpenAIResponsesConfig
+
+from cacheprefix_ag2 import wrap
+
+# Reading them takes longer than all the calls that a client of these tests makes.
+_CERTIFICATES = ssl.create_default_context()
+RULES = {"openai-chat": "openai-5.6", "openai-responses": "openai-5.6", "anthropic": "anthropic"}
+MODELS = {"openai-chat": "gpt-5.6", "openai-responses": "gpt-5.6", "anthropic": "claude-sonnet-4-6"}
+_CONFIGS = {"openai-chat": OpenAIConfig, "openai-responses": OpenAIResponsesConfig, "anthropic": AnthropicConfig}
+
+
+@asynccontextmanager
+async def configured(api, provider, **options):
+    """ag2's own config for an API, with one HTTP client for all that is made from it."""
+    base = provider.anthropic_base_url if api == "anthropic" else provider.openai_base_url
+    if api == "openai-responses":
+        options.setdefault("store", False)
+    async with httpx2.AsyncClient(verify=_CERTIFICATES) as http:
+        settings = {"api_key": "k", "base_url": base, "http_client": http, "max_retries": 0}
+        yield _CONFIGS[api](**{"model": MODELS[api], **settings, **options})
+
+
+def tools_of(team):
+    """The team's tools as ag2's."""
+
+    def made(spec):
+        def run(lines: int = 0, name: str = "") -> str:
+            """What the tool gives back."""
+            return team.run_tool(spec["name"], {})
+
+        return tool(run, name=spec["name"], description=spec["description"], schema=dict(spec["parameters"]))
+
+    return [made(spec) for spec in team.tools]
+
+
+class Ag2Driver:
+    """All roles take their turns on one stream, as ag2's agents share a conversation."""
+
+    ways = ("ainvoke", "astream")
+    budgets = True
+
+    def __init__(self, api):
+        self.api = api
+        self.rules = RULES[api]
+
+    def run(self, team, provider, session):
+        """Play the team."""
+        return asyncio.run(self._run(team, provider, session))
+
+    async def _run(self, team, provider, session):
+        async with configured(self.api, provider, streaming=team.way == "astream") as config:
+            agents = [Agent(role.name, team.system(role), config=config, tools=tools_of(team)) for role in team.roles]
+            if session is not None:
+                wrap(agents, session, conversation=lambda context: team.thread)
+            stream, texts = MemoryStream(), []
+            for question in team.questions:
+                for at, agent in enumerate(agents):
+                    reply = await agent.ask(question if not at else f"{agent.name}, it is your turn.", stream=stream)
+                    texts.append(reply.body)
+            return texts
