@@ -14,6 +14,7 @@ CORE := .venv
 AUTOGEN := .venv-autogen
 CREWAI := .venv-crewai
 MAF := .venv-maf
+AG2 := .venv-ag2
 DOCS := .venv-docs
 READY := .stamp-ready
 PYTEST := -m pytest -ra --durations=5
@@ -22,8 +23,9 @@ PYTEST := -m pytest -ra --durations=5
 AUTOGEN_TESTS := $(wildcard tests/autogen/test_*.py tests/autogen/*/test_*.py)
 CREWAI_TESTS := $(wildcard tests/crewai/test_*.py tests/crewai/*/test_*.py)
 MAF_TESTS := $(wildcard tests/maf/test_*.py)
+AG2_TESTS := $(wildcard tests/ag2/test_*.py)
 
-.PHONY: help demo test lint build bench clean docs env fuzz pins verify-pins test-core test-autogen test-crewai test-maf
+.PHONY: help demo test lint build bench clean docs env fuzz pins verify-pins test-core test-autogen test-crewai test-maf test-ag2
 
 help:
 	@echo 'make demo     run the demo; ARGS="--json" and the like are passed on'
@@ -51,11 +53,14 @@ $(MAF)/$(READY): WHAT = -e '.[server]' -e './adapters/maf[openai,anthropic,orche
 	hypothesis mypy pytest pytest-asyncio pytest-xdist
 $(MAF)/$(READY): PINS = constraints/maf.txt
 $(MAF)/$(READY): pyproject.toml adapters/maf/pyproject.toml constraints/maf.txt
+$(AG2)/$(READY): WHAT = -e '.[server]' -e './adapters/ag2[openai,anthropic]' hypothesis mypy pytest pytest-asyncio pytest-xdist
+$(AG2)/$(READY): PINS = constraints/ag2.txt
+$(AG2)/$(READY): pyproject.toml adapters/ag2/pyproject.toml constraints/ag2.txt
 $(DOCS)/$(READY): WHAT = -e '.[docs]'
 $(DOCS)/$(READY): PINS = constraints/docs.txt
 $(DOCS)/$(READY): pyproject.toml constraints/docs.txt
 
-$(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(DOCS)/$(READY):
+$(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$(READY) $(DOCS)/$(READY):
 	@test -n "$(PYTHON)" || { echo 'no Python with venv found: install Python 3.10 or newer'; exit 1; }
 	@echo "== $(@D): installing the versions of $(PINS); this takes minutes the first time"
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
@@ -76,10 +81,10 @@ lint: $(CORE)/$(READY)
 	$(CORE)/bin/mypy cacheprefix adapters/langgraph/cacheprefix_langgraph adapters/sdk/cacheprefix_sdk
 
 # The core's tests come last, so that the run ends with their closing line.
-test: lint $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai) $(if $(MAF_TESTS),test-maf) test-core
+test: lint $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai) $(if $(MAF_TESTS),test-maf) $(if $(AG2_TESTS),test-ag2) test-core
 
 test-core: $(CORE)/$(READY)
-	$(CORE)/bin/python $(PYTEST) -n $(JOBS) --ignore=tests/autogen --ignore=tests/crewai --ignore=tests/maf $(ARGS)
+	$(CORE)/bin/python $(PYTEST) -n $(JOBS) --ignore=tests/autogen --ignore=tests/crewai --ignore=tests/maf --ignore=tests/ag2 $(ARGS)
 
 test-autogen: $(AUTOGEN)/$(READY)
 	$(AUTOGEN)/bin/mypy adapters/autogen/cacheprefix_autogen
@@ -93,9 +98,13 @@ test-maf: $(MAF)/$(READY)
 	$(MAF)/bin/mypy adapters/maf/cacheprefix_maf
 	$(MAF)/bin/python $(PYTEST) -n $(JOBS) tests/maf
 
+test-ag2: $(AG2)/$(READY)
+	$(AG2)/bin/mypy adapters/ag2/cacheprefix_ag2
+	$(AG2)/bin/python $(PYTEST) -n $(JOBS) tests/ag2
+
 build: $(CORE)/$(READY)
 	rm -rf dist
-	for each in . adapters/langgraph adapters/autogen adapters/crewai adapters/maf adapters/sdk; do \
+	for each in . adapters/ag2 adapters/langgraph adapters/autogen adapters/crewai adapters/maf adapters/sdk; do \
 		$(CORE)/bin/python -m build --no-isolation --outdir dist $$each; done
 	$(CORE)/bin/python -m twine check --strict dist/*
 
@@ -119,7 +128,7 @@ fuzz: $(CORE)/$(READY)
 bench-page: $(CORE)/$(READY)
 	$(CORE)/bin/python -m benchmarks.page $(ARGS)
 
-environment_of = $(if $(filter autogen%,$1),$(AUTOGEN),$(if $(filter crewai%,$1),$(CREWAI),$(if $(filter maf%,$1),$(MAF),$(CORE))))
+environment_of = $(if $(filter autogen%,$1),$(AUTOGEN),$(if $(filter crewai%,$1),$(CREWAI),$(if $(filter maf%,$1),$(MAF),$(if $(filter ag2%,$1),$(AG2),$(CORE)))))
 
 .SECONDEXPANSION:
 bench-%: $$(call environment_of,$$*)/$(READY)
@@ -127,8 +136,8 @@ bench-%: $$(call environment_of,$$*)/$(READY)
 	$(call environment_of,$*)/bin/python -m benchmarks.bench_$* $(ARGS)
 
 # Upgrade deliberately: change a version in constraints/, let the tests run, then write down what is installed.
-pins: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(DOCS)/$(READY)
-	@for each in $(CORE):langgraph $(AUTOGEN):autogen $(CREWAI):crewai $(MAF):maf $(DOCS):docs; do \
+pins: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$(READY) $(DOCS)/$(READY)
+	@for each in $(CORE):langgraph $(AUTOGEN):autogen $(CREWAI):crewai $(MAF):maf $(AG2):ag2 $(DOCS):docs; do \
 		into=constraints/$${each#*:}.txt; \
 		{ grep '^#' $$into; $${each%:*}/bin/python -m pip freeze --exclude-editable 2>/dev/null \
 			| grep -E '^[A-Za-z0-9._-]+==' | grep -vi '^cacheprefix' | LC_ALL=C sort -f; } > $$into.new; \
@@ -140,5 +149,5 @@ verify-pins: $(CORE)/$(READY)
 	$(CORE)/bin/python constraints/lock.py verify
 
 clean:
-	rm -rf $(CORE) $(AUTOGEN) $(CREWAI) $(MAF) $(DOCS) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(CORE) $(AUTOGEN) $(CREWAI) $(MAF) $(AG2) $(DOCS) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find cacheprefix adapters tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "cacheprefix"
-ADAPTERS = {"langgraph", "autogen", "crewai", "maf", "sdk"}
+ADAPTERS = {"ag2", "langgraph", "autogen", "crewai", "maf", "sdk"}
 
 ALWAYS = {"errors", "_version"}
 BELOW = {
@@ -41,7 +41,7 @@ LEAVES = {
 """Nothing below imports these. Among them arrows point one way too: an audit replays a log through the
 simulated provider's rules, a report shows an audit, fixtures serve and audit, the command line starts all."""
 
-FRAMEWORKS = ("agent_framework", "autogen", "crewai", "deepagents", "langchain", "langgraph", "litellm")
+FRAMEWORKS = ("ag2", "agent_framework", "autogen", "crewai", "deepagents", "langchain", "langgraph", "litellm")
 EXTRAS = (
     "genai_prices",
     "jinja2",

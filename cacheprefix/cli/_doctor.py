@@ -21,6 +21,7 @@ _ADAPTERS = {
     "autogen": "autogen-agentchat",
     "crewai": "crewai",
     "maf": "agent-framework-core",
+    "ag2": "ag2",
     "sdk": "openai",
 }
 """An adapter's short name and the distribution of the framework it is for."""
