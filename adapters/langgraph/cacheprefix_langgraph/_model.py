@@ -26,6 +26,7 @@ from cacheprefix_langgraph._configured import configured
 from cacheprefix_langgraph._enter import ahead, enter, waiting
 from cacheprefix_langgraph._prewarm import PREWARM
 from cacheprefix_langgraph._sending import (
+    HELD,
     ROLE,
     SENDING,
     SESSION,
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Runnable[Any, Any])
 
 _ENTRIES = (SESSION, ROLE, PREWARM)
+_EVENTS = "v3"
+"""The version of LangChain's events whose streams a model makes itself; the others come by ``astream``."""
 
 
 def wrap_model(
@@ -158,6 +161,26 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
 
             return begun() if waited is None else behind(lambda: ahead(self, input, kwargs, waited), begun)
 
+        def stream_events(self, input: Any, config: Any = None, *, version: Any = "v2", **kwargs: Any) -> Any:  # noqa: A002
+            if version != _EVENTS:
+                return base.stream_events(self, input, config, version=version, **kwargs)
+            given, config, kwargs, token = enter(self, input, config, kwargs)
+            held = _holding(self, token)
+            return base.stream_events(held, given, config, version=version, **kwargs)
+
+        def astream_events(self, input: Any, config: Any = None, *, version: Any = "v2", **kwargs: Any) -> Any:  # noqa: A002
+            if version != _EVENTS:
+                return base.astream_events(self, input, config, version=version, **kwargs)
+            waited = waiting(self, config)
+
+            async def begun() -> Any:
+                await ahead(self, input, kwargs, waited)
+                given, ours, options, token = enter(self, input, config, kwargs, waited=waited)
+                held = _holding(self, token)
+                return await base.astream_events(held, given, ours, version=version, **options)
+
+            return begun()
+
         def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
             session = self.__dict__[SESSION]
             if session.mode == "fork":
@@ -257,12 +280,23 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
     for name in ("_stream", "_astream", "_generate", "_agenerate", "_get_request_payload"):
         if not _defines(base, name):
             delattr(Forked, name)
+    if "stream_events" not in BaseChatModel.__dict__:
+        # LangChain before version 1.4 has no events of its own for models.
+        del Forked.stream_events, Forked.astream_events
     Forked.__name__, Forked.__qualname__, Forked.__module__ = (
         base.__name__,
         base.__qualname__,
         base.__module__,
     )
     return Forked
+
+
+def _holding(model: Any, token: Any) -> Any:
+    """A copy of the model for one request, which knows it in whatever task its stream is read."""
+    copy = model.model_copy()
+    copy.__dict__[HELD] = SENDING.get()
+    SENDING.reset(token)
+    return copy
 
 
 def _remade(model: Any) -> Any:

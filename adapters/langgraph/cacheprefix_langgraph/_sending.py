@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SESSION = "__cacheprefix_session__"
 VIEWS = "__cacheprefix_views__"
+HELD = "__cacheprefix_sending__"
+"""On a copy that is for one request alone: that request."""
 ROLE = "__cacheprefix_role__"
 """Name and instruction of the role that a model was bound to."""
 
@@ -263,7 +265,8 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
 
 def current(model: Any) -> tuple[Sending, Token[Sending | None]]:
     """The request under way; a fresh one where the class was called without ``invoke`` (its own batch, an agent)."""
-    sending = SENDING.get()
+    held = model.__dict__.get(HELD)
+    sending = SENDING.get() if held is None else held
     if sending is None or (sending.turn is not None and sending.payload is None):
         frame = FRAME.get()
         conversation, scope = (frame.conversation, frame.scope) if frame else ("", None)
