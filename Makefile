@@ -38,7 +38,7 @@ help:
 	@echo 'make clean    remove environments and what was built'
 
 # One recipe for all environments: each says what it installs and at which tested versions.
-$(CORE)/$(READY): WHAT = -e '.[bench,dev,release,transformers]' -e './adapters/langgraph[openai,anthropic,google,prebuilt,savers]' \
+$(CORE)/$(READY): WHAT = -e '.[bench,dev,notebooks,release,transformers]' -e './adapters/langgraph[openai,anthropic,google,prebuilt,savers]' \
 	-e './adapters/sdk[openai,anthropic]'
 $(CORE)/$(READY): PINS = constraints/langgraph.txt
 $(CORE)/$(READY): pyproject.toml adapters/langgraph/pyproject.toml adapters/sdk/pyproject.toml constraints/langgraph.txt
@@ -64,11 +64,13 @@ $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$
 	@test -n "$(PYTHON)" || { echo 'no Python with venv found: install Python 3.10 or newer'; exit 1; }
 	@echo "== $(@D): installing the versions of $(PINS); this takes minutes the first time"
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	@pins=$(PINS); $(@D)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { pins=/dev/null; \
+	@pins=$(PINS); report="--report $(@D)/installed.json"; \
+	$(@D)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { pins=/dev/null; report=; \
 		echo "   the pinned versions need Python 3.11; on this one the declared ranges decide"; }; \
-	PIP_CONSTRAINT=$$pins $(@D)/bin/python -m pip install --progress-bar off $(WHAT) | awk ' \
+	PIP_CONSTRAINT=$$pins $(@D)/bin/python -m pip install --progress-bar off $$report $(WHAT) | awk ' \
 		/^(Collecting|Processing)/ { if (++n % 20 == 0) { print "   " n " packages looked at"; fflush() } } \
 		/^(Building|Installing)/   { print "   " substr($$0, 1, 90) "..."; fflush() }'
+	@test ! -f $(@D)/installed.json || $(@D)/bin/python constraints/lock.py check $(@D)/installed.json
 	@touch $@
 
 env: $(CORE)/$(READY)

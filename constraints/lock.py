@@ -1,7 +1,8 @@
 """The hashes of the pinned files: write them down, or compare them with what an index serves now.
 
-python constraints/lock.py write     after `make pins`
-python constraints/lock.py verify    exit code 1 when a file of the same name has another hash
+python constraints/lock.py write            after `make pins`
+python constraints/lock.py verify           exit code 1 when a file of the same name has another hash
+python constraints/lock.py check REPORT     the same for what `pip install --report REPORT` installed
 
 uv looks the pins up without downloading anything. Locked are the files for CPython 3.11 on Linux (x86-64), and the
 source where there is no wheel; elsewhere files of other names are counted as not compared. Mirrors serve the same
@@ -10,10 +11,12 @@ files, so no address is kept.
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 if sys.version_info >= (3, 11):
@@ -44,7 +47,13 @@ def served() -> dict[str, str]:
     return found
 
 
-def _name(file: dict[str, str]) -> str:
+def installed(report: Path) -> dict[str, str]:
+    """File name to sha256 of everything that pip downloaded for an installation, by its report."""
+    items = [item["download_info"] for item in json.loads(report.read_text("utf-8"))["install"]]
+    return {_name(item): item["archive_info"]["hashes"]["sha256"] for item in items if "archive_info" in item}
+
+
+def _name(file: dict[str, Any]) -> str:
     return unquote(Path(urlsplit(file["url"]).path).name)
 
 
@@ -60,16 +69,19 @@ def locked() -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or verify."""
+    """Write, verify or check."""
     if arguments == ["write"]:
         found = served()
         LOCK.write_text(HEAD + "".join(f"{name} sha256:{found[name]}\n" for name in sorted(found)), "utf-8")
         print(f"{len(found)} files locked")
         return 0
-    if arguments != ["verify"]:
+    if arguments == ["verify"]:
+        known, found = locked(), served()
+    elif len(arguments) == 2 and arguments[0] == "check":
+        known, found = locked(), installed(Path(arguments[1]))
+    else:
         print(__doc__, file=sys.stderr)
         return 2
-    known, found = locked(), served()
     wrong = [name for name in found if known.get(name, found[name]) != found[name]]
     for name in wrong:
         print(f"{name}: sha256 {found[name]}, but {known[name]} is locked", file=sys.stderr)

@@ -128,3 +128,18 @@ def test_the_lock_names_a_file_that_changed(tmp_path, monkeypatch, capsys):
     assert "0 files as locked, 0 not, 1 not compared" in shown.out
     assert shown.err.startswith("a-1-py3-none-any.whl: sha256 111")
     assert main([]) == 2
+
+
+def test_what_pip_reports_as_installed_is_held_against_the_lock(tmp_path, monkeypatch, capsys):
+    """A file with another hash fails by its name; the project's own folders have none."""
+    import json
+    import runpy
+
+    main = runpy.run_path(str(ROOT / "constraints" / "lock.py"))["main"]
+    monkeypatch.setitem(main.__globals__, "locked", lambda: {"b-1.tar.gz": "0" * 64})
+    for digest, code in (("0", 0), ("1", 1)):
+        info = {"url": "https://files.example/x/b-1.tar.gz", "archive_info": {"hashes": {"sha256": digest * 64}}}
+        items = [{"download_info": one} for one in (info, {"url": "file:///here", "dir_info": {}})]
+        (tmp_path / "report.json").write_text(json.dumps({"install": items}), "utf-8")
+        assert main(["check", str(tmp_path / "report.json")]) == code
+    assert capsys.readouterr().err.startswith("b-1.tar.gz: sha256 111")
