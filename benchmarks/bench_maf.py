@@ -27,7 +27,7 @@ from benchmarks import _table
 from cacheprefix import Session
 from cacheprefix.profiles import default_registry
 from cacheprefix.server import Record, Reply, Request, SimulatedProvider, ToolCall, fill
-from cacheprefix_maf import session_of, wrap
+from cacheprefix_maf import wrap
 
 RULES = (("openai", "gpt-5", 0.1), ("openai", "gpt-4o", 0.5), ("anthropic", "claude-sonnet-4-6", 0.1))
 NAMES = ("planner", "critic", "writer")
@@ -97,11 +97,12 @@ def handoffs(client: Any) -> Any:
     return built.with_start_agent(agents[0]).build()
 
 
-async def alone(target: Any) -> None:
-    """Three tasks of one agent in one session."""
-    session = AgentSession(session_id="one")
-    for number in range(3):
-        await target.run(f"{TASK} Part {number}.", session=session)
+async def apart(agents: Sequence[Agent]) -> None:
+    """Three tasks of each agent in a session of its own."""
+    for each in agents:
+        session = AgentSession(session_id=each.name)
+        for number in range(3):
+            await each.run(f"{TASK} Part {number}.", session=session)
 
 
 def searches(role: str, turn: int) -> str:
@@ -131,7 +132,9 @@ WORKLOADS: dict[str, tuple[Build, Callable[[str, int], str]]] = {
         lambda *_: "",
     ),
     "Handoff 3 agents": (handoffs, hands_on),
-    "1 agent x3 tasks, tools": (lambda c: agent(c, "planner", tools=True), searches),
+    "1 agent x3 tasks, tools": (lambda c: [agent(c, "planner", tools=True)], searches),
+    "3 agents x3 tasks, sessions of their own": (team, lambda *_: ""),
+    "3 agents x3 tasks, sessions of their own, tools": (lambda c: team(c, tools=True), searches),
 }
 
 
@@ -151,11 +154,13 @@ def run(name: str, rules: str, model: str, *, shared: bool) -> tuple[Sequence[Re
                 else OpenAIChatCompletionClient(model=model, async_client=sdk)
             )
             target = build(client)
-            if shared:
-                wrap(target, Session())
-            await (alone(target) if isinstance(target, Agent) else target.run(TASK))
+            agents = target if isinstance(target, list) else []
+            session = Session(HANDBOOK if agents else None)
+            for each in (agents or [target]) if shared else ():
+                wrap(each, session)
+            await (apart(agents) if agents else target.run(TASK))
             await sdk.close()
-            return session_of(target)
+            return session
 
         session = asyncio.run(go())
         return list(provider.requests), session

@@ -238,6 +238,36 @@ async def test_a_saved_session_goes_on_with_the_same_bytes(servers):
     assert bodies[3] == bodies[2]
 
 
+async def test_conversations_that_nobody_else_has_keep_their_role_in_front(servers):
+    """Behind the shared system text, before the agent's own history, which is read again with every request."""
+    session = session_for("openai-chat")
+    steps = {name: [call("look"), "Done.", "More."] for name in NAMES}
+    async with served(servers, "openai-chat", **steps) as (client, provider):
+        for agent in team(client, session, tools=[look()]):
+            held = AgentSession()
+            await agent.run(TASK, session=held)
+            await agent.run("And then?", session=held)
+    found = prompts(provider)
+    assert [texts(prompt)[:2] for prompt in found[3:6]] == [
+        [HANDBOOK, '<role name="critic">\nYou are the critic.\n</role>']
+    ] * 3
+    for earlier, later in (found[:2], found[1:3], found[3:5], found[4:6]):
+        assert [one.data for one in later.sections[: len(earlier.sections)]] == [one.data for one in earlier.sections]
+    assert provider.requests[3].outcome.read_tokens > 1_000
+
+
+async def test_a_tool_that_comes_later_is_appended(servers):
+    """The union stays as it was; the tool is declared behind it and runs."""
+    session, ran = session_for("openai-chat"), []
+    async with served(servers, "openai-chat", writer=[call("late"), "Done."]) as (client, provider):
+        planner, writer = team(client, session)[0], wrap(role(client, "writer"), session)
+        await planner.run(TASK)
+        await writer.run(TASK, tools=[look("late", ran=ran)])
+    assert "tools" not in provider.requests[0].json
+    assert [tool["function"]["name"] for tool in provider.requests[1].json["tools"]] == ["late"]
+    assert ran == [""]
+
+
 async def test_one_agent_reads_all_it_wrote(servers):
     """The framework names an agent's messages after its turn, which would change them in the prompt."""
     session = session_for("openai-chat")

@@ -112,7 +112,8 @@ async def _prepared(
         adopt(member, own)
         conversation = _conversation(asked, name)
         if not asked.bounded:
-            layout = laid_out(member, conversation, messages, options, session.profile(model, api), model)
+            rules, private = session.profile(model, api), held is not None and not member.conversation
+            layout = laid_out(member, conversation, messages, options, rules, model, private=private)
         if held is not None and len(conversation.ledger):
             held.state[_STATE] = conversation.to_json()
     if layout is not None:
@@ -134,7 +135,7 @@ async def _prepared(
         trailing=bool(volatile),
     )
     sending = Sending(session, api, prepared, turn, volatile, member.volatile_role)
-    if boundary is not None:
+    if layout is not None and layout.union:
         refuse_others(member, asked.context.options, own)
     sent = Laid(messages if layout is None else layout.messages)
     sent.sending = sending

@@ -74,6 +74,15 @@ def history_of(messages: Sequence[Message], name: str, memory: ToolMemory) -> Hi
     return History(tuple(message.text for message in messages[:lead]), shared, [*kept, *rest[start:]])
 
 
+def own_history(messages: Sequence[Message], name: str, *, lead: bool = True) -> History:
+    """An agent's messages as they are, for a history that nobody else has; ``lead`` takes system texts out of it."""
+    start = 0
+    while lead and start < len(messages) and messages[start].role == "system":
+        start += 1
+    beside = tuple(message.text for message in messages[:start])
+    return History(beside, [], [_nameless(message, name) for message in messages[start:]])
+
+
 def _turn_start(messages: Sequence[Message], name: str) -> int:
     """Where the tool loop under way begins: nothing of it has been said to anyone."""
     at = len(messages)
@@ -95,7 +104,7 @@ def _spoken(message: Message) -> list[Message]:
     return [Message("user", [f"[{message.author_name or 'assistant'}]\n{text}"])] if texts else []
 
 
-def nameless(message: Message, name: str) -> Message:
+def _nameless(message: Message, name: str) -> Message:
     """An agent's own message as it was in its tool loop: the framework names the author only when the turn is over."""
     if message.role != "assistant" or message.author_name != name:
         return message
@@ -135,8 +144,8 @@ def condensed(
     local: list[Message] = []
     for index in range(len(messages) + 1):
         # What is inserted before the turn's first message still stands in the shared part.
-        (shared if index <= own else local).extend(
-            Message("user", [decision.text]) for decision in by_index[index] if isinstance(decision, Insert)
+        (shared if index <= own > 0 else local).extend(
+            Message("user", [one.text]) for one in by_index[index] if isinstance(one, Insert)
         )
         if index < len(messages):
             done = _decided(messages[index], [one for one in by_index[index] if not isinstance(one, Insert)])

@@ -12,9 +12,9 @@ from agent_framework import Message
 from cacheprefix import Conversation
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import Prompt
-from cacheprefix_maf._history import History, condensed, history_of, nameless
+from cacheprefix_maf._history import condensed, history_of, own_history
 from cacheprefix_maf._member import Member
-from cacheprefix_maf._tools import united
+from cacheprefix_maf._tools import plain, united
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class Layout:
     options: Mapping[str, Any]
     tail: str = ""
     forked: bool = True
+    union: bool = False
+    """Whether it carries the tools of all roles."""
 
     def boundary(self, prompt: Prompt) -> int | None:
         """Where the shared part ends: before the role's text."""
@@ -42,13 +44,15 @@ def laid_out(
     options: Mapping[str, Any],
     profile: Profile,
     model: str,
+    *,
+    private: bool = False,
 ) -> Layout | None:
-    """The request as a fork; None to leave it as it is.
+    """The request as a fork; None to leave it as it is. ``private`` says that nobody else has its history.
 
     The layout stays the application's for a single role, for a response schema (a lane that nobody shares), for
     instructions in a provider's own blocks, and below the provider's minimum; large results are shortened there too.
     """
-    return _forked(member, conversation, messages, options, profile, model) or _plain(
+    return _forked(member, conversation, messages, options, profile, model, private=private) or _plain(
         member, conversation, messages, options, model
     )
 
@@ -56,8 +60,7 @@ def laid_out(
 def _plain(
     member: Member, conversation: Conversation, messages: Sequence[Message], options: Mapping[str, Any], model: str
 ) -> Layout | None:
-    given = [nameless(message, member.name) for message in messages]
-    done = condensed(member.session, conversation, History((), [], given), model, 0)
+    done = condensed(member.session, conversation, own_history(messages, member.name, lead=False), model, 0)
     sent = [*done.shared, *done.local]
     same = len(sent) == len(messages) and all(map(operator.is_, sent, messages))
     return None if same else Layout(sent, options, forked=False)
@@ -70,25 +73,30 @@ def _forked(
     options: Mapping[str, Any],
     profile: Profile,
     model: str,
+    *,
+    private: bool,
 ) -> Layout | None:
     session = member.session
-    instructions = options.get("instructions") or ""
-    alone = session.alone or not member.layout
+    instructions, shared = options.get("instructions") or "", session.prefix.system.strip()
+    alone = session.alone or not member.layout or (private and not shared)
     if alone or options.get("response_format") is not None or not isinstance(instructions, str):
         return None
     own = list(options.get("tools") or ())
-    fields, said = united(member, own, profile, options)
+    history = own_history(messages, member.name) if private else history_of(messages, member.name, member.tool_memory)
+    same = {tool.name for tool in session.prefix.tools} == {getattr(tool, "name", "") for tool in own}
+    union = not member.keeps_tools and all(map(plain, own)) and (same or not private)
+    fields, said = united(session, own, profile, options) if union else ({"tools": own} if own else {}, None)
     static = session.count(session.prefix.text, model)
-    static += sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools)
-    history = condensed(session, conversation, history_of(messages, member.name, member.tool_memory), model, static)
-    shared = session.prefix.system.strip()
-    texts = [text.replace(shared, "", 1).strip() if shared else text for text in (instructions, *history.beside)]
-    tail = session.tail_for(member.role, "\n\n".join(dict.fromkeys(text for text in texts if text)), tools=said)
+    static += sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools if union)
     if not session.shares(
         conversation.id, model, lambda: static + sum(session.count(message.text, model) for message in history.shared)
     ):
         return None
+    history = condensed(session, conversation, history, model, static)
+    texts = [text.replace(shared, "", 1).strip() if shared else text for text in (instructions, *history.beside)]
+    tail = session.tail_for(member.role, "\n\n".join(dict.fromkeys(text for text in texts if text)), tools=said)
     rest = {name: value for name, value in options.items() if name not in ("instructions", "tools")}
     system = {"instructions": session.prefix.text} if session.prefix.text else {}
+    # With a history of its own the role stands before that, where it is read again with every later request.
     spoken = [Message("user", [tail])] if tail else []
-    return Layout([*history.shared, *spoken, *history.local], {**rest, **system, **fields}, tail)
+    return Layout([*history.shared, *spoken, *history.local], {**rest, **system, **fields}, tail, union=union)

@@ -8,6 +8,7 @@ from typing import Any
 
 from agent_framework import FunctionTool
 
+from cacheprefix import Session
 from cacheprefix.errors import ToolClashError
 from cacheprefix.prefix import Tool
 from cacheprefix.profiles import Profile
@@ -58,18 +59,16 @@ def declared(name: str, schema: bytes) -> FunctionTool:
 
 
 def united(
-    member: Member, own: Sequence[Any], profile: Profile, options: Mapping[str, Any]
+    session: Session, own: Sequence[Any], profile: Profile, options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[str, ...] | None]:
     """The options that put the union in place of the role's tools, and the names that the tail has to tell."""
-    union = [tool for tool in member.session.prefix.tools if isinstance(tool, Tool)]
-    if member.keeps_tools or not union or any(not plain(tool) for tool in own):
-        return ({"tools": list(own)} if own else {}), None
+    union = [tool for tool in session.prefix.tools if isinstance(tool, Tool)]
     names = {tool.name for tool in union}
     extra = [tool for tool in own if tool.name not in names]
     listed = [*(declared(tool.name, tool.schema) for tool in union), *extra]
     bound = tuple(tool.name for tool in own)
     if set(bound) >= names:
-        return {"tools": listed}, None
+        return ({"tools": listed} if listed else {}), None
     if bound or options.get("tool_choice") not in (None, "auto"):
         return {"tools": listed}, bound
     if profile.tool_choice_safe != "keep":
@@ -85,7 +84,7 @@ def refuse_others(member: Member, options: Any, own: Sequence[Any]) -> None:
     listed = ", ".join(sorted(bound)) or "none"
     others = []
     for tool in member.session.prefix.tools:
-        if isinstance(tool, Tool) and tool.name not in bound and not member.keeps_tools:
+        if isinstance(tool, Tool) and tool.name not in bound:
             known = declared(tool.name, tool.schema)
             stand_in = Refusing(name=known.name, description=known.description, input_model=known.parameters())
             stand_in.said = (
