@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -23,12 +23,13 @@ from typing import Any
 
 from typing_extensions import Self
 
+from cacheprefix.profiles import Registry, Slots, default_registry
 from cacheprefix.prompt import Counter
 
 MODEL = "tiny-bytes"
-_MARKERS = ("<|end|>", "<|im_start|>", "<|im_end|>", "<|tools|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
+MARKERS = ("<|end|>", "<|im_start|>", "<|im_end|>", "<|tools|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 _END, _IM_END = 256, 258
-_TEMPLATE = """\
+TEMPLATE = """\
 {%- for one in tools or [] %}{{ '<|im_start|><|tools|>' }}{{ one | tojson }}{{ '<|im_end|>' }}{% endfor %}
 {%- for m in messages %}
 {%- set role = m.role if m.role in ['system', 'assistant', 'tool'] else 'user' %}
@@ -81,7 +82,7 @@ def _rendered(value: Any) -> Any:
     return value
 
 
-COUNTER = Counter("bytes, as the tiny model has them", exact=True, count=count)
+COUNTER = Counter("bytes, as the tiny model has them", exact=True, count=count, opening=ENVELOPE_TOKENS)
 
 
 def write_model(path: Path, size: Size = TINY, *, context: int = 65_536) -> None:
@@ -90,7 +91,7 @@ def write_model(path: Path, size: Size = TINY, *, context: int = 65_536) -> None
     import numpy  # noqa: PLC0415, ICN001 - comes with gguf
 
     width, inner = size.width, size.inner
-    tokens = [*_byte_letters(), *_MARKERS]
+    tokens = [*byte_letters(), *MARKERS]
     draw = numpy.random.default_rng(0)
 
     def random(rows: int, columns: int) -> Any:
@@ -110,14 +111,14 @@ def write_model(path: Path, size: Size = TINY, *, context: int = 65_536) -> None
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(tokens)
-    kinds = [gguf.TokenType.NORMAL] * 256 + [gguf.TokenType.CONTROL] * len(_MARKERS)
+    kinds = [gguf.TokenType.NORMAL] * 256 + [gguf.TokenType.CONTROL] * len(MARKERS)
     writer.add_token_types(kinds)
     # The reader wants to see a list: the bytes C0 and C1 stand in no UTF-8 text, so that nothing is ever merged.
     writer.add_token_merges(["\u00c0 \u00c1"])
     writer.add_bos_token_id(_END)
     writer.add_eos_token_id(_IM_END)
     writer.add_add_bos_token(False)  # noqa: FBT003 - their signature
-    writer.add_chat_template(_TEMPLATE)
+    writer.add_chat_template(TEMPLATE)
     writer.add_tensor("token_embd.weight", draw.standard_normal((len(tokens), width)).astype(numpy.float32))
     for layer in range(size.layers):
         for name, rows, columns in (
@@ -143,7 +144,14 @@ def write_model(path: Path, size: Size = TINY, *, context: int = 65_536) -> None
     writer.close()
 
 
-def _byte_letters() -> list[str]:
+def rules(slots: int = 1) -> Registry:
+    """The profiles, with ``llama.cpp`` as ``LocalEngine`` runs it: so many slots, and all prompts kept beside them."""
+    row = default_registry().get("llama.cpp")
+    own = Slots(count=slots, similarity=0.1, stored_tokens=None, unified=False)
+    return default_registry().with_profiles([replace(row, slots=own)])
+
+
+def byte_letters() -> list[str]:
     """The letter that byte-level vocabularies write for each byte: itself where it is printable."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))

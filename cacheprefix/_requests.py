@@ -47,10 +47,10 @@ class Shared:
     foresight: Foresight = field(default_factory=Foresight)
 
     @classmethod
-    def fresh(cls, clock: Callable[[], float], count: Callable[[str, str], int]) -> Shared:
+    def fresh(cls, clock: Callable[[], float], count: Callable[[str, str], int], opening: int = 0) -> Shared:
         """That of a session that has seen nothing yet."""
-        trees = (CacheModel(clock=clock, count=count), CacheModel(clock=clock, count=count))
-        return cls(*trees, Totals(), Notices(), Memo(), OrderedDict(), set(), threading.RLock())
+        model, unmodified = (CacheModel(clock=clock, count=count, opening=opening) for _ in range(2))
+        return cls(model, unmodified, Totals(), Notices(), Memo(), OrderedDict(), set(), threading.RLock())
 
 
 @dataclass(frozen=True, slots=True)

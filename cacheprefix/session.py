@@ -115,7 +115,7 @@ class Session:
         self.results: Results = results if results is not None else ResultStore(MemoryStore())
         self.plugins = Plugins.with_builtins(plugins)
         self._counting = Counting(counter, self.plugins)
-        self.shared = Shared.fresh(clock, self.count)
+        self.shared = Shared.fresh(clock, self.count, counter.opening if counter else 0)
         self.gate_store = gate_store
         self._gate = self.new_gate(gate) if gate else None
         self.tool_calls = ToolCalls(self, tool_cache)

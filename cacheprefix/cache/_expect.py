@@ -13,6 +13,7 @@ from cacheprefix.profiles import Profile, Ttl, Usage
 from cacheprefix.prompt import CountTokens, Prompt, Section, shared_characters, shared_tokens
 
 if TYPE_CHECKING:
+    from cacheprefix.cache._slots import Taken
     from cacheprefix.cache._tree import Life, Node
 
 
@@ -70,6 +71,8 @@ class Request:
     count: CountTokens
     earlier: tuple[int, ...] = ()
     """Breakpoints of the best earlier prompt, by section index."""
+    taken: Taken | None = None
+    """What its slot holds, for engines that keep lines."""
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -84,6 +87,8 @@ def outlook(request: Request) -> Outlook:
     part, sibling = _part(request, readable=False)
     if profile.control in ("none", "named") or not request.sections:
         return Outlook(0, 0, "cold_start", None, {}, {}, found, part, sibling)
+    if request.taken is not None:
+        return _in_line(request, request.taken, found, part, sibling)
     if profile.match == "breakpoint":
         return _breakpoints(request, found, part, sibling)
     if profile.match == "unit":
@@ -112,6 +117,8 @@ def _blocks(request: Request, found: Marks, part: int, sibling: Node | None) -> 
     if whole == len(path) and here < part and sibling is not None:
         reason, place = _state(sibling.life, now), whole
     shared += here
+    if profile.recomputes_last:
+        shared = min(shared, total - 1)
     read = shared - shared % profile.block_tokens
     if read < max(profile.min_tokens, 1):
         read = 0
@@ -124,6 +131,16 @@ def _blocks(request: Request, found: Marks, part: int, sibling: Node | None) -> 
     ends = dict.fromkeys(range(whole if read else 0, len(totals)), ttl)
     alive = whole if read else 0
     return Outlook(read, complete if read else 0, reason, place, billed, ends, found, part, sibling, alive)
+
+
+def _in_line(request: Request, taken: Taken, found: Marks, part: int, sibling: Node | None) -> Outlook:
+    """What the slot holds; where another request took it since, its earlier content has had its time."""
+    path = request.path
+    shared = (request.totals[len(path) - 1] if path else 0) + part
+    reason: Cause = "hit" if shared else "cold_start"
+    if shared > taken.read + 1:
+        reason = "concurrent_cold_start" if taken.busy > taken.read else "ttl_expired"
+    return Outlook(taken.read, taken.whole, reason, min(taken.whole, len(path)), {}, {}, found, part, sibling)
 
 
 def _state(life: Life | None, now: float) -> Cause:

@@ -15,6 +15,7 @@ from cacheprefix.cache._content import answers
 from cacheprefix.cache._expect import Expectation, Outlook, Request, outlook
 from cacheprefix.cache._judge import Sight, judge
 from cacheprefix.cache._line import Line, Record
+from cacheprefix.cache._slots import Servers, Taken
 from cacheprefix.cache._tree import Common, Forest, Life, Node, address, keys_of
 from cacheprefix.cache._verdict import Verdict, read_diagnostics
 from cacheprefix.profiles import Profile, Usage
@@ -40,6 +41,7 @@ class Observation:
     fresh: list[Life] = field(default_factory=list)
     used: list[Life] = field(default_factory=list)
     before: Sequence[int] = ()
+    taken: Taken | None = None
     done: bool = False
     verdict: Verdict | None = None
 
@@ -71,14 +73,16 @@ class CacheModel:
     """What the provider's cache holds, as far as requests and answers tell. Thread-safe, bounded by bytes.
 
     ``count(text, model)`` must be the counter the prompts were decoded with: it is asked where two sections
-    share only a beginning. ``clock`` gives seconds where a call is not told the time. An alarm needs a loss of
-    more than ``alarm_share`` of the prompt, more than ``alarm_tokens`` and more than one block.
+    share only a beginning; ``opening`` is how many tokens a message has before its text. ``clock`` gives seconds
+    where a call is not told the time. An alarm needs a loss of more than ``alarm_share`` of the prompt, more than
+    ``alarm_tokens`` and more than one block.
     """
 
     def __init__(
         self,
         *,
         count: CountTokens = estimate_tokens,
+        opening: int = 0,
         max_bytes: int = 128_000_000,
         clock: Callable[[], float] = time.time,
         alarm_share: float = 0.01,
@@ -89,6 +93,7 @@ class CacheModel:
         self._alarm = (alarm_share, alarm_tokens)
         self._lock = threading.RLock()
         self._forest = Forest(max_bytes)
+        self._servers = Servers(count, opening)
         self._lines: OrderedDict[tuple[str, str], Line] = OrderedDict()
         self._next = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT)
@@ -106,7 +111,8 @@ class CacheModel:
             lane, salts = address(prompt, profile, scope)
             totals = list(accumulate([section.tokens for section in prompt.sections]))
             root, path = self._forest.look(lane, keys_of(prompt.sections, salts))
-            request = Request(prompt, profile, totals, root, path, now, self._count, self._earlier(path))
+            taken = self._servers.look(prompt, profile, scope)
+            request = Request(prompt, profile, totals, root, path, now, self._count, self._earlier(path), taken)
             return self._expectation(request, outlook(request))
 
     def begin(
@@ -138,7 +144,8 @@ class CacheModel:
                 start, keys = (), keys_of(prompt.sections, salts)
                 totals = list(accumulate([section.tokens for section in prompt.sections]))
             root, path = self._forest.look(lane, keys, start)
-            request = Request(prompt, profile, totals, root, path, now, self._count, self._earlier(path))
+            taken = self._servers.take(prompt, profile, scope)
+            request = Request(prompt, profile, totals, root, path, now, self._count, self._earlier(path), taken)
             seen = outlook(request)
             expectation = self._expectation(request, seen)
             record = Record(
@@ -160,7 +167,7 @@ class CacheModel:
             record.path = path
             for node in path:
                 node.last = record.index
-            observation = Observation(expectation, record, profile, sight, path, seen, before=before)
+            observation = Observation(expectation, record, profile, sight, path, seen, before=before, taken=taken)
             self._enter(observation, now)
             old = line.add(record)
             self._forest.remember(record)
@@ -195,6 +202,7 @@ class CacheModel:
                 for life in observation.used:
                     life.refresh(now)
             observation.done, observation.record.pending = True, False
+            self._servers.release(observation.taken, usage)
             verdict = judge(
                 observation.record, observation.profile, observation.sight, observation.path,
                 usage, read_diagnostics(diagnostics), self._alarm,
@@ -270,22 +278,21 @@ class CacheModel:
         record = finding.record
         if record.forgotten:
             return 0
+        if profile.slots is not None:
+            found = None if record.slim else self._servers.look(record.prompt, profile, record.scope)
+            return 0 if found is None else found.read
         root, path = self._forest.look(record.lane, record.keys)
-        readable = 0
         if profile.match == "block":
-            for index, node in enumerate(path):
-                if not node.readable(now):
-                    break
-                readable = record.totals[index]
-        else:
-            last = next((i for i in range(len(path) - 1, -1, -1) if path[i].readable(now)), None)
-            readable = 0 if root is None or last is None else record.totals[last]
-        return readable
+            whole = next((index for index, node in enumerate(path) if not node.readable(now)), len(path))
+            return record.totals[whole - 1] if whole else 0
+        last = next((i for i in range(len(path) - 1, -1, -1) if path[i].readable(now)), None)
+        return 0 if root is None or last is None else record.totals[last]
 
     def _undo(self, observation: Observation) -> None:
         """Take a request back, as if it had never been sent."""
         record = observation.record
         record.failed = True
+        self._servers.give_back(observation.taken)
         for life in observation.fresh:
             life.writers -= 1
         for index, node in enumerate(observation.path):

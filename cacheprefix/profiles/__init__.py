@@ -20,6 +20,7 @@ from cacheprefix.profiles._profile import (
     Profile,
     Readable,
     Restriction,
+    Slots,
     Ttl,
 )
 from cacheprefix.profiles._registry import Registry, default_registry, load_profiles, profile_for
@@ -42,6 +43,7 @@ __all__ = [
     "Readable",
     "Registry",
     "Restriction",
+    "Slots",
     "Ttl",
     "Usage",
     "cost_units",

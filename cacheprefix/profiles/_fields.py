@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from cacheprefix.errors import ProfileError
-from cacheprefix.profiles._profile import Ttl
+from cacheprefix.profiles._profile import Slots, Ttl
 
 _PLACEMENTS = ("lane", "tools", "system", "messages", "none")
 CONFIDENCES = ("high", "medium", "low", "contested")
@@ -27,9 +27,10 @@ _INTS = {"min_tokens": 0, "block_tokens": 1, "max_breakpoints": 0, "lookback": 0
          "rate_per_key": 1}  # fmt: skip
 _FLAGS = frozenset({"collapse_runs", "implicit_breakpoint", "automatic_breakpoint",
                     "cold_parallel_shares", "input_includes_cached", "mid_system", "thinking_bound",
-                    "strips_thinking", "charges_storage"})  # fmt: skip
+                    "strips_thinking", "charges_storage", "recomputes_last"})  # fmt: skip
 _TEXTS = frozenset({"provider", "routing_key", "note"})
-_OPTIONAL = frozenset({"lookback", "read_candidates", "routing_key", "rate_per_key", "markers"})
+_SLOTS = tuple(spec.name for spec in fields(Slots))
+_OPTIONAL = frozenset({"lookback", "read_candidates", "routing_key", "rate_per_key", "markers", "slots"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,27 @@ def _ttl(key: str, raw: Mapping[str, Any], where: Where) -> Ttl:
     )
 
 
+def _slots(key: str, value: object, where: Where) -> Slots:
+    if not isinstance(value, dict):
+        raise where.error(key, f"is {shown(value)}", f"write a table, as {key} = {{ count = 1 }}")
+    for name in value:
+        if name not in _SLOTS:
+            raise where.error(f"{key}.{name}", "is not known", f"use: {', '.join(_SLOTS)}")
+    found = {name: value.get(name, getattr(Slots(), name)) for name in _SLOTS}
+    for name, least in (("count", 1), ("stored_tokens", 0)):
+        number = found[name]
+        if number == "none" and name == "stored_tokens":
+            found[name] = None
+        elif isinstance(number, bool) or not isinstance(number, int) or number < least:
+            raise where.error(f"{key}.{name}", f"is {shown(number)}", f"write a whole number of at least {least}")
+    return Slots(
+        count=found["count"],
+        similarity=_number(f"{key}.similarity", found["similarity"], where),
+        stored_tokens=found["stored_tokens"],
+        unified=_flag(f"{key}.unified", found["unified"], where),
+    )
+
+
 def shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
@@ -150,6 +172,7 @@ _CHECKS: dict[str, Callable[[str, object, Where], Any]] = {
     "models": names_of,
     "apis": _apis,
     "read": _number,
+    "slots": _slots,
     "ttls": _ttls,
     "settings": _settings,
     "usage_fields": _paths,

@@ -60,6 +60,24 @@ class Ttl:
     """Longest life in all, however often it is read. ``None``: no such limit known."""
 
 
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """How an engine keeps lines instead of a tree: each slot holds the prompt it served last, and nothing else."""
+
+    count: int = 1
+    """Requests served at once; others wait for a slot."""
+
+    similarity: float = 0.0
+    """A slot is chosen by its content where more than this share of the request stands in it, else the one used
+    least recently."""
+
+    stored_tokens: int | None = 0
+    """Tokens of whole prompts kept beside the slots, from where one moves back into a slot. ``None``: no limit."""
+
+    unified: bool = False
+    """Whether slots that serve nothing are emptied into that store whenever another request starts."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """The cache rules in force for one provider and model family.
@@ -131,6 +149,12 @@ class Profile:
 
     cold_parallel_shares: bool = False
     """Whether requests that start together on a cold prefix read from one another."""
+
+    recomputes_last: bool = False
+    """Whether a prompt's last token is computed even where all of it is cached, as it is by engines."""
+
+    slots: Slots | None = None
+    """For engines that keep lines (scope ``slot``): how many, and how one is chosen. ``None``: a tree."""
 
     input_includes_cached: bool = True
     """Whether the reported input count contains the cached tokens."""

@@ -17,6 +17,7 @@ from cacheprefix.prompt._compare import (
 from cacheprefix.prompt._json import dumps, dumps_sorted, loads
 from cacheprefix.prompt._memo import Memo
 from cacheprefix.prompt._sections import (
+    MESSAGE_TOKENS,
     TIERS,
     Api,
     CountTokens,
@@ -39,6 +40,7 @@ from cacheprefix.prompt._tokens import (
 
 __all__ = [
     "ESTIMATE",
+    "MESSAGE_TOKENS",
     "TIERS",
     "Api",
     "CountTokens",

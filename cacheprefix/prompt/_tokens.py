@@ -48,6 +48,9 @@ class Counter:
     name: str
     exact: bool
     count: CountTokens
+    opening: int = 0
+    """Tokens that a message has before its text, its role being the last: an engine reads them from a message that
+    differs in its first letter. 0 where that is not known."""
 
     def __call__(self, text: str, model: str = "") -> int:
         """Tokens of ``text`` for ``model``."""

@@ -154,3 +154,9 @@ def _refuse_rising(ordered: Sequence[tuple[int, Ttl]], prompt: Prompt) -> None:
                 f"{prompt.sections[index].path}: a ttl={ttl.name!r} cache_control block must not come after "
                 f"a ttl={before.name!r} one; blocks are processed in the order tools, system, messages"
             )
+
+
+def message_ends(sections: Sequence[Section]) -> list[int]:
+    """Indexes of the sections that end a message."""
+    last = len(sections) - 1
+    return [index for index in range(len(sections)) if index == last or sections[index + 1].head != "+"]

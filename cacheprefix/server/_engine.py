@@ -14,22 +14,27 @@ from dataclasses import dataclass
 
 from cacheprefix.profiles import Profile, Ttl
 from cacheprefix.prompt import (
-    TIERS,
     CountTokens,
-    Placement,
     Prompt,
     Section,
-    Tier,
     estimate_tokens,
     lane_key,
-    salt,
     section,
     shared_characters,
     shared_tokens,
 )
-from cacheprefix.server._breakpoints import Breakpoint, billed, breakpoints, lifetime, running_totals, window
+from cacheprefix.server._breakpoints import (
+    Breakpoint,
+    billed,
+    breakpoints,
+    lifetime,
+    message_ends,
+    running_totals,
+    window,
+)
 from cacheprefix.server._outcome import CacheOutcome
-from cacheprefix.server._tree import Forest, Life, Node
+from cacheprefix.server._slots import SlotEngines, Stay
+from cacheprefix.server._tree import Forest, Life, Node, keys_of
 
 _NEVER = float("inf")
 
@@ -44,21 +49,26 @@ class Serving:
         fresh: Sequence[Life] = (),
         used: Sequence[Life] = (),
         made: Sequence[Node] = (),
+        stay: Stay | None = None,
     ) -> None:
         self.outcome = outcome
         self._cache = cache
         self._fresh = fresh
         self._used = used
         self._made = made
+        self._stay = stay
 
     def begun(self, at: float) -> None:
         """The first token went out at ``at``."""
         if self._cache.profile.readable == "first_token":
             self._open(at)
 
-    def ended(self, at: float) -> None:
-        """The answer ended at ``at``."""
+    def ended(self, at: float, output_tokens: int = 0) -> None:
+        """The answer ended at ``at``; what was generated stays with the prompt where the profile keeps lines."""
         self._open(at)
+        if self._stay is not None:
+            with self._cache.lock:
+                self._stay.end(output_tokens)
         if self._cache.profile.ttl_from == "end":
             for life in self._used:
                 life.extend(at)
@@ -66,6 +76,8 @@ class Serving:
     def failed(self) -> None:
         """The request failed: entries that nobody can read yet go away."""
         with self._cache.lock:
+            if self._stay is not None:
+                self._stay.fail()
             for life in self._fresh:
                 life.writers -= 1
                 if life.writers <= 0 and life.readable_at == _NEVER:
@@ -115,7 +127,8 @@ class ProviderCache:
 
     ``capacity_tokens`` bounds what is kept; the least recently used leaves go first. With ``crowding`` a key
     used more often than the profile's ``rate_per_key`` is spread over further machines with caches of their
-    own. Lifetimes that a provider does not state never end here.
+    own. Lifetimes that a provider does not state never end here. ``opening`` is how many tokens a message has
+    before its text, which an engine with slots reads too.
     """
 
     def __init__(
@@ -125,6 +138,7 @@ class ProviderCache:
         count: CountTokens = estimate_tokens,
         capacity_tokens: int | None = None,
         crowding: bool = False,
+        opening: int = 0,
     ) -> None:
         self.profile = profile
         self.lock = threading.Lock()
@@ -132,6 +146,7 @@ class ProviderCache:
         self._forest = Forest(capacity_tokens)
         self._crowding = crowding
         self._arrivals: dict[bytes, deque[float]] = {}
+        self._slots = SlotEngines(profile, count, opening)
 
     def __len__(self) -> int:
         """Sections held."""
@@ -161,6 +176,9 @@ class ProviderCache:
         with self.lock:
             if self.profile.control in ("none", "named") or not prompt.sections:
                 return Serving(self, CacheOutcome(prompt.tokens))
+            if self.profile.slots is not None:
+                outcome, stay = self._slots.of(prompt.model, scope).begin(prompt)
+                return Serving(self, outcome, stay=stay)
             request = self._request(prompt, now, scope)
             self._forest.tidy(now)
             request.path = self._forest.walk(request.root, request.keys)
@@ -185,7 +203,7 @@ class ProviderCache:
         lane = lane_key(prompt, placement, provider=self.profile.name, scope=f"{scope}\0{shard}")
         if self._crowding and self.profile.rate_per_key:
             lane += self._machine(lane, now, self.profile.rate_per_key)
-        keys = _keys(prompt, placement)
+        keys = keys_of(prompt, placement)
         return _Request(prompt, now, self._forest.root(lane), keys, [], lifetime(prompt, self.profile), [], [])
 
     def _machine(self, lane: bytes, now: float, rate: int) -> bytes:
@@ -211,7 +229,7 @@ class ProviderCache:
         ends = {mark.section: mark.ttl for mark in writing}
         if profile.implicit_reads == "prefix":
             last = max(mark.section for mark in marks)
-            for index in _message_ends(sections[: last + 1]):
+            for index in message_ends(sections[: last + 1]):
                 if totals[index] >= profile.min_tokens:
                     ends.setdefault(index, request.ttl)
         return outcome, ends
@@ -248,6 +266,8 @@ class ProviderCache:
         shared = totals[whole - 1] if whole else 0
         if whole < len(sections):
             shared += self._part(request, whole)
+        if profile.recomputes_last:
+            shared = min(shared, total - 1)
         read = shared // profile.block_tokens * profile.block_tokens
         read = read if read >= max(profile.min_tokens, 1) else 0
         if read:
@@ -342,28 +362,6 @@ def _born(node: Node, ttl: Ttl, now: float) -> Life:
     return node.life
 
 
-def _keys(prompt: Prompt, placement: Mapping[str, Placement]) -> list[bytes]:
-    """For each section its key under its parent.
-
-    A tier's salt is part of the key of the first section at or behind the tier's place: a setting that
-    invalidates a tier thereby invalidates everything from there on.
-    """
-    keys = [one.digest for one in prompt.sections]
-    entered = 0
-    for index, one in enumerate(prompt.sections):
-        salts = b""
-        while entered <= _PLACE[one.tier]:
-            salts += salt(prompt, placement, TIERS[entered])
-            entered += 1
-        keys[index] = salts + one.digest
-        if entered == len(TIERS):
-            break
-    return keys
-
-
-_PLACE: Mapping[Tier, int] = {tier: place for place, tier in enumerate(TIERS)}
-
-
 def _use(path: Sequence[Node], now: float) -> None:
     """A read starts the lives of what it covers anew, where the profile says so."""
     for node in path:
@@ -374,11 +372,6 @@ def _use(path: Sequence[Node], now: float) -> None:
 
 def _data(node: Node) -> bytes:
     return b"" if node.section is None else node.section.data
-
-
-def _message_ends(sections: Sequence[Section]) -> list[int]:
-    last = len(sections) - 1
-    return [index for index in range(len(sections)) if index == last or sections[index + 1].head != "+"]
 
 
 def _cut(one: Section, length: int, count: CountTokens, model: str) -> Section:

@@ -165,7 +165,7 @@ class Simulator:
             if broken:
                 exchange.serving.failed()
             else:
-                exchange.serving.ended(at)
+                exchange.serving.ended(at, record.output_tokens)
         if self._log is not None:
             self._log.write(record)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 
 from cacheprefix.profiles import Ttl
-from cacheprefix.prompt import Section
+from cacheprefix.prompt import TIERS, Placement, Prompt, Section, Tier, salt
 
 
 class Life:
@@ -160,3 +160,25 @@ class Forest:
         del row[bisect_left(row, (node.section.data, node.key))]
         if not row:
             del node.parent.branches[node.group]
+
+
+def keys_of(prompt: Prompt, placement: Mapping[str, Placement]) -> list[bytes]:
+    """For each section its key under its parent.
+
+    A tier's salt is part of the key of the first section at or behind the tier's place: a setting that
+    invalidates a tier thereby invalidates everything from there on.
+    """
+    keys = [one.digest for one in prompt.sections]
+    entered = 0
+    for index, one in enumerate(prompt.sections):
+        salts = b""
+        while entered <= _PLACE[one.tier]:
+            salts += salt(prompt, placement, TIERS[entered])
+            entered += 1
+        keys[index] = salts + one.digest
+        if entered == len(TIERS):
+            break
+    return keys
+
+
+_PLACE: Mapping[Tier, int] = {tier: place for place, tier in enumerate(TIERS)}

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from benchmarks import local_engine
-from benchmarks.local_engine import COUNTER, ENVELOPE_TOKENS, MODEL, LocalEngine, missing, write_model
+from benchmarks.local_engine import COUNTER, MODEL, LocalEngine, missing, rules, write_model
 from cacheprefix import Session
 from cacheprefix.profiles import normalise_usage
 
@@ -25,10 +25,10 @@ TOOL = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def session():
-    """A session that counts as the engine does and knows its rules."""
-    return Session(provider="llama.cpp", counter=COUNTER, gate=None)
+    """A session that counts as the engine does, knows its rules, and has seen all that these tests send to it."""
+    return Session(provider="llama.cpp", profiles=rules(), counter=COUNTER, gate=None)
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ def chat(engine, session):
         yield ask
 
 
-def close(verdict):
-    """Whether the engine read what was expected, up to a message's envelope and the last token, never reused."""
-    return -1 <= verdict.reported_tokens - verdict.expected_tokens <= ENVELOPE_TOKENS
+def exact(verdict):
+    """Whether the engine read what was expected, to the token."""
+    return verdict.reported_tokens == verdict.expected_tokens
 
 
 def system(text):
@@ -70,7 +70,7 @@ def test_forks_read_the_shared_part_from_a_real_cache(chat, fresh_text, stream, 
     verdicts = [chat([handbook, user("Go."), user(role)], stream=stream, **tools) for role in ROLES]
     # What an earlier test left behind, the tools at most, the session cannot know.
     assert verdicts[0].reported_tokens < len(HANDBOOK) / 2
-    assert all(map(close, verdicts[1:])), [(one.expected_tokens, one.reported_tokens) for one in verdicts]
+    assert all(map(exact, verdicts[1:])), [(one.expected_tokens, one.reported_tokens) for one in verdicts]
     assert all(one.reported_tokens > len(HANDBOOK) for one in verdicts[1:])
     assert [one.cause for one in verdicts[1:]] == ["hit", "hit"]
 
@@ -79,16 +79,16 @@ def test_roles_in_front_read_nothing(chat, fresh_text):
     """The same texts with the role first share no more than the words before the first difference."""
     handbook = fresh_text(HANDBOOK)
     verdicts = [chat([system(f"{role} {handbook}"), user("Go.")]) for role in ROLES]
-    assert all(map(close, verdicts))
+    assert all(map(exact, verdicts))
     assert all(one.reported_tokens < 12 for one in verdicts[1:])
 
 
-def test_an_identical_request_reads_all_but_its_last_token(chat, fresh_text):
+def test_an_identical_request_reads_all_but_its_last_token(chat, session, fresh_text):
     """The engine computes the last token again, because it needs what follows it."""
     messages = [system(fresh_text(HANDBOOK)), user("Go.")]
     chat(messages)
     again = chat(messages)
-    assert again.reported_tokens == again.expected_tokens - 1
+    assert again.reported_tokens == again.expected_tokens == session.calls[-1].input_tokens - 1
     assert again.kind == "hit"
 
 
@@ -103,7 +103,7 @@ def test_edits_anywhere_cost_what_was_expected(chat, fresh_text, seed):
             at = draw.randrange(1, len(history))
             history[at] = user(history[at]["content"][:30] + draw.choice("xyz") + history[at]["content"][31:])
         verdict = chat(list(history))
-        assert close(verdict), (step, verdict.expected_tokens, verdict.reported_tokens)
+        assert exact(verdict), (step, verdict.expected_tokens, verdict.reported_tokens)
 
 
 def test_a_calls_history_with_tool_results_reads_as_expected(chat, fresh_text):
@@ -116,7 +116,7 @@ def test_a_calls_history_with_tool_results_reads_as_expected(chat, fresh_text):
         {"role": "tool", "tool_call_id": "c1", "content": "x = 1\n" * 50},
     ]
     verdicts = [chat([*history, user(role)], tools=[TOOL]) for role in ROLES]
-    assert all(map(close, verdicts[1:]))
+    assert all(map(exact, verdicts[1:]))
     assert verdicts[1].reported_tokens > len(HANDBOOK) + 300
 
 
@@ -138,15 +138,17 @@ def test_the_anthropic_endpoint_reads_as_expected(engine, session, fresh_text, s
                 usage = client.messages.create(**turn.body).usage
             assert normalise_usage(usage.model_dump(), "anthropic").cache_read_tokens is not None
             verdicts.append(turn.finish(usage.model_dump()))
-    assert all(map(close, verdicts)), [(one.expected_tokens, one.reported_tokens) for one in verdicts]
+    assert all(map(exact, verdicts)), [(one.expected_tokens, one.reported_tokens) for one in verdicts]
     assert all(one.reported_tokens > len(HANDBOOK) for one in verdicts[1:])
 
 
 def test_the_engine_counts_what_the_session_counts(chat, session, fresh_text):
     """With the engine's own tokenizer the input is the same to the token."""
-    for content in ("abc", "é漢😀", '{"a": [1]}'):
+    texts = ("abc", "é漢😀", '{"a": [1]}')
+    for content in texts:
         chat([system(fresh_text(content)), user(content)], tools=[TOOL])
-    assert [call.usage.input_tokens for call in session.calls] == [call.input_tokens for call in session.calls]
+    calls = session.calls[-len(texts) :]
+    assert [call.usage.input_tokens for call in calls] == [call.input_tokens for call in calls]
 
 
 def test_a_model_is_the_same_bytes_every_time(tmp_path):
@@ -171,3 +173,26 @@ def test_without_its_packages_there_is_no_engine_and_the_reason_is_told(monkeypa
     """What the tests of an environment without the wheel say when they are skipped."""
     monkeypatch.setattr(local_engine, "find_spec", lambda name: None if name == "xllamacpp" else object())
     assert missing() == "no local engine: xllamacpp not installed (extra test)"
+
+
+def test_slots_are_chosen_as_the_engine_chooses_them(tmp_path, fresh_text):
+    """Two agents and interludes on three slots: each request reads what its slot, or a stored prompt, still holds."""
+    if missing():
+        pytest.skip(missing())
+    write_model(tmp_path / "tiny.gguf")
+    session = Session(provider="llama.cpp", profiles=rules(3), counter=COUNTER, gate=None)
+    draw = random.Random(5)
+    histories = [[system(fresh_text(HANDBOOK))] for _ in range(5)]
+    with (
+        LocalEngine(tmp_path / "tiny.gguf", slots=3) as running,
+        openai.OpenAI(base_url=running.openai_base_url, api_key="any", max_retries=0) as client,
+    ):
+        for step in range(30):
+            history = draw.choice(histories)
+            history.append(user("".join(draw.choices("abcd ", k=draw.choice([20, 900])))))
+            if step % 7 == 6:
+                del history[1:-1]
+            turn = session.begin({"model": MODEL, "messages": list(history), "max_tokens": 3}, "openai-chat")
+            verdict = turn.finish(client.chat.completions.create(**turn.body).usage.model_dump())
+            assert exact(verdict), (step, verdict.expected_tokens, verdict.reported_tokens)
+    assert sum(call.usage.cache_read_tokens > 0 for call in session.calls) > 15

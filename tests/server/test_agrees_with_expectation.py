@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from cacheprefix.cache import CacheModel
-from cacheprefix.profiles import Profile, Usage, default_registry
+from cacheprefix.profiles import Profile, Slots, Usage, default_registry
 from cacheprefix.prompt import Prompt, decode
 from cacheprefix.server import ProviderCache, RefusedError, Serving
 
@@ -87,13 +87,25 @@ def prompt_of(request: Sent, profile: Profile) -> Prompt:
     return decode(body, "anthropic")
 
 
-@pytest.mark.parametrize("row", ROWS)
+SLOTS = {"slots": Slots(2, 0.1, None), "one slot": Slots(1, 0.1, 2000), "slots without a store": Slots(3, 0.5)}
+"""Engines that keep lines, beside the table's ``llama.cpp``."""
+
+
+def rules(row: str) -> Profile:
+    """A row of the table, or ``llama.cpp`` with other slots."""
+    if row not in SLOTS:
+        return default_registry().get(row)
+    return replace(default_registry().get("llama.cpp"), slots=SLOTS[row])
+
+
+@pytest.mark.parametrize("row", [*ROWS, *SLOTS])
 @examples(max_examples=40)
 @given(requests=st.lists(sent(), min_size=2, max_size=8))
 def test_what_the_client_expects_is_what_the_provider_reads_and_writes(row, requests):
     """Concurrent starts, gaps around the lifetimes, failed calls, two scopes, marks anywhere: no difference."""
-    profile = default_registry().get(row)
-    provider, client = ProviderCache(profile), CacheModel()
+    profile = rules(row)
+    opening = 2 if profile.slots else 0
+    provider, client = ProviderCache(profile, opening=opening), CacheModel(opening=opening)
     under_way: list[tuple[float, Sent, Serving, Any]] = []
     now = 0.0
     for request in requests:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cacheprefix.profiles import default_registry
+from cacheprefix.profiles import Slots, default_registry
 from cacheprefix.prompt import Prompt, decode, estimate_tokens, shared_sections, shared_tokens
 from cacheprefix.server import ProviderCache, RefusedError
 
@@ -90,10 +91,27 @@ def test_llama_cpp_shares_nothing_between_requests_that_start_together():
     server = cache("llama.cpp")
     together = [server.begin(ask(text(1, 100)), 0) for _ in range(4)]
     assert [one.outcome.read_tokens for one in together] == [0, 0, 0, 0]
-    together[0].begun(1)
-    assert server.serve(ask(text(1, 100)), 2).read_tokens == 0
-    together[0].ended(3)
-    assert server.serve(ask(text(1, 100)), 4).read_tokens == 103
+    # A fifth waits for a slot, and finds there what was served before: all but the last token, always computed.
+    assert server.begin(ask(text(1, 100)), 2).outcome.read_tokens == 102
+
+
+def test_llama_cpp_on_one_slot_reads_what_its_last_request_left():
+    """A slot holds one line: after another prompt only what that has in common is read, unless it was stored."""
+    row = default_registry().get("llama.cpp")
+    for stored, read in ((0, 0), (None, 102)):
+        server = ProviderCache(replace(row, slots=Slots(count=1, stored_tokens=stored)))
+        server.serve(ask(text(100, 100)), 0)
+        server.serve(ask(text(200, 100)), 1)
+        assert server.serve(ask(text(100, 100)), 2).read_tokens == read
+
+
+@pytest.mark.parametrize(("generated", "read"), [(1, 100), (300, 200)])
+def test_what_a_slot_generated_counts_for_how_much_of_its_line_would_be_lost(generated, read):
+    """Where a long answer makes that more than half, the line is stored first and can be read again."""
+    server = ProviderCache(replace(default_registry().get("llama.cpp"), slots=Slots(count=1, stored_tokens=None)))
+    server.begin(ask(text(100, 97), text(200, 97)), 0).ended(0, generated)
+    server.serve(ask(text(100, 97), text(300, 197)), 1)
+    assert server.serve(ask(text(100, 97), text(200, 97), text(400, 97)), 2).read_tokens == read
 
 
 def test_vllms_cache_salt_separates():
