@@ -157,7 +157,8 @@ class PrefixClient(LLMClient):
         if not self.tapped:
             return None
         first = "\n".join(plan.prompts).lstrip().startswith(session.prefix.system.strip())
-        seat, carried = _seated(team, Seat(self.model, schema_key(schema), first=first), given)
+        tail_tokens = session.count(plan.text, self.model)
+        seat, carried = _seated(team, Seat(self.model, schema_key(schema), tail=tail_tokens, first=first), given)
         team.seats[plan.role] = seat
         opened = next((event for event in plan.events if isinstance(event, ModelRequest)), None)
         team.heard(plan.role, plan.talk, repr(opened and opened.parts))

@@ -37,6 +37,8 @@ class Seat:
     tools: tuple[str, ...] = ()
     plain: bool = False
     """It has tools that no union can hold: those the provider runs, or of a name that means two things."""
+    tail: int = 0
+    """Tokens of its own text, which its siblings' requests do not read from the cache."""
     first: bool = False
     """Its own prompt begins with the shared system text already."""
 
@@ -97,19 +99,23 @@ class Team:
         return seat.model, seat.schema, None if carries else seat.tools
 
     def _gain(self, seat: Seat, stays: Stays, asked: int) -> float:
-        """What a turn saves by sharing, tools left out."""
+        """What a turn saves by sharing: what it begins with, paid once, and what others said; tools left out."""
         read, agents = self.session.profile(seat.model).read, max(2, len(self.seats))
         # Where all prompts begin alike as they are, and the provider shares what does, nothing is gained there.
         automatic = self.session.profile(seat.model).markers is None
         alike = automatic and all(each.first and not self._foreign(each) for each in self.seats.values())
         opening = 0 if alike else self._count(self.session.prefix.text, seat.model)
+        others = (agents - 1) / agents
+        spread = opening * others / ROUNDS - seat.tail
         if stays == "stream":
-            opening += asked - (0 if self.common else REPLY)
-        spread = (1.0 - read) * opening * (agents - 1) / (agents * ROUNDS)
+            # Only what the stream begins with is common; a short question is the agent's own until one was not.
+            spread += others * (asked if self.common else max(0, asked - REPLY))
+        if stays == "call":
+            spread += REPLY * (agents - 1)
         if stays == "turn":
             # In a channel ag2 leaves an agent's own messages out of its requests, and a fork has and re-reads them.
-            return spread + REPLY * ((agents - 2) - agents * read)
-        return spread + (REPLY * (1.0 - read) if stays == "call" else 0.0)
+            return spread * (1.0 - read) + REPLY * ((agents - 2) - agents * read)
+        return spread * (1.0 - read)
 
     def _foreign(self, seat: Seat) -> int:
         """Tokens of the union's tools that an agent has not."""

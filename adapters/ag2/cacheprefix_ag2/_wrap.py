@@ -10,6 +10,7 @@ from ag2.assembly import AssemblerMiddleware
 from ag2.tools.final import FunctionTool
 
 from cacheprefix import Session
+from cacheprefix.bodies import instruction_of
 from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError, ToolClashError
 from cacheprefix_ag2._client import PrefixConfig, adopt
@@ -108,7 +109,9 @@ def _bind(agent: Any, session: Session, policy: PrefixPolicy) -> None:
     session.join(agent.name)
     first = "\n".join(agent.system_prompt).lstrip().startswith(session.prefix.system.strip())
     names = tuple(schema.function.name for schema in schemas)
-    team_of(session).seats[agent.name] = Seat(model, schema_key(agent.response_schema), names, first=first)
+    own = session.count(instruction_of(agent.system_prompt, session.prefix.system), model)
+    seat = Seat(model, schema_key(agent.response_schema), names, tail=own, first=first)
+    team_of(session).seats[agent.name] = seat
     if binding.config is not None:
         agent.config = binding.config
     # Innermost, behind the application's own policies and middleware: what they leave is what is laid out.
