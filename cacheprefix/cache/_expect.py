@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cacheprefix.cache._causes import Cause
 from cacheprefix.cache._marks import Marks, marks, message_ends, reach, request_ttl
 from cacheprefix.profiles import Profile, Ttl, Usage
-from cacheprefix.prompt import CountTokens, Prompt, Section, shared_characters, shared_tokens
+from cacheprefix.prompt import MESSAGE_TOKENS, CountTokens, Prompt, Section, shared_characters, shared_tokens
 
 if TYPE_CHECKING:
     from cacheprefix.cache._slots import Taken
@@ -73,6 +73,8 @@ class Request:
     """Breakpoints of the best earlier prompt, by section index."""
     taken: Taken | None = None
     """What its slot holds, for engines that keep lines."""
+    opening: int = 0
+    """Tokens that a message has before its text; 0 where that is not known."""
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -116,7 +118,7 @@ def _blocks(request: Request, found: Marks, part: int, sibling: Node | None) -> 
     here, _ = _part(request, readable=True, index=whole)
     if whole == len(path) and here < part and sibling is not None:
         reason, place = _state(sibling.life, now), whole
-    shared += here
+    shared += here + _markers(request, whole)
     if profile.recomputes_last:
         shared = min(shared, total - 1)
     read = shared - shared % profile.block_tokens
@@ -167,6 +169,22 @@ def _part(request: Request, *, readable: bool, index: int | None = None) -> tupl
         if tokens > best:
             best, which = tokens, node
     return best, which
+
+
+def _markers(request: Request, at: int) -> int:
+    """Tokens of markers shared behind equal sections, less what closes a message that goes on with another block.
+
+    A message's envelope counts with its first section: what opens it, its role last, and what closes it.
+    """
+    parent = request.path[at - 1] if at else request.root
+    if not request.opening or parent is None or at >= len(request.sections):
+        return 0
+    own, heads = request.sections[at].head, parent.heads()
+    if own == "+" or heads == {"+"}:
+        return request.opening - MESSAGE_TOKENS
+    if own in heads:
+        return request.opening
+    return request.opening - 1 if heads else 0
 
 
 def _breakpoints(request: Request, found: Marks, part: int, sibling: Node | None) -> Outlook:

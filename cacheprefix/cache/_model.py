@@ -89,6 +89,7 @@ class CacheModel:
         alarm_tokens: int = 0,
     ) -> None:
         self._count = count
+        self._opening = opening
         self._clock = clock
         self._alarm = (alarm_share, alarm_tokens)
         self._lock = threading.RLock()
@@ -112,7 +113,8 @@ class CacheModel:
             totals = list(accumulate([section.tokens for section in prompt.sections]))
             root, path = self._forest.look(lane, keys_of(prompt.sections, salts))
             taken = self._servers.look(prompt, profile, scope)
-            request = Request(prompt, profile, totals, root, path, now, self._count, self._earlier(path), taken)
+            earlier = self._earlier(path)
+            request = Request(prompt, profile, totals, root, path, now, self._count, earlier, taken, self._opening)
             return self._expectation(request, outlook(request))
 
     def begin(
@@ -145,7 +147,8 @@ class CacheModel:
                 totals = list(accumulate([section.tokens for section in prompt.sections]))
             root, path = self._forest.look(lane, keys, start)
             taken = self._servers.take(prompt, profile, scope)
-            request = Request(prompt, profile, totals, root, path, now, self._count, self._earlier(path), taken)
+            earlier = self._earlier(path)
+            request = Request(prompt, profile, totals, root, path, now, self._count, earlier, taken, self._opening)
             seen = outlook(request)
             expectation = self._expectation(request, seen)
             record = Record(

@@ -107,6 +107,12 @@ class Node:
         life = self.life
         return life is not None and life.readable_at <= now <= life.expires
 
+    def heads(self) -> set[str]:
+        """The envelopes of its children."""
+        if self.branches is None:
+            return {child.section.head for child in self.children.values() if child.section is not None}
+        return {head for (_, head), row in self.branches.items() if row}
+
     def neighbours(self, section: Section) -> tuple[Iterator[Node], Iterator[Node]]:
         """Children that may share a beginning with ``section``: smaller and greater texts, the nearest first.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from cacheprefix.profiles import Profile, Ttl
 from cacheprefix.prompt import (
+    MESSAGE_TOKENS,
     CountTokens,
     Prompt,
     Section,
@@ -128,7 +129,7 @@ class ProviderCache:
     ``capacity_tokens`` bounds what is kept; the least recently used leaves go first. With ``crowding`` a key
     used more often than the profile's ``rate_per_key`` is spread over further machines with caches of their
     own. Lifetimes that a provider does not state never end here. ``opening`` is how many tokens a message has
-    before its text, which an engine with slots reads too.
+    before its text, which engines read too.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class ProviderCache:
         self.profile = profile
         self.lock = threading.Lock()
         self._count = count
+        self._opening = opening
         self._forest = Forest(capacity_tokens)
         self._crowding = crowding
         self._arrivals: dict[bytes, deque[float]] = {}
@@ -265,7 +267,7 @@ class ProviderCache:
         totals = running_totals(sections)
         shared = totals[whole - 1] if whole else 0
         if whole < len(sections):
-            shared += self._part(request, whole)
+            shared += self._part(request, whole) + self._around(request, whole)
         if profile.recomputes_last:
             shared = min(shared, total - 1)
         read = shared // profile.block_tokens * profile.block_tokens
@@ -284,6 +286,16 @@ class ProviderCache:
         own, now = request.sections[index], request.now
         near = request.parent(index).alike(request.group(index), own.data, lambda node: node.readable(now))
         return max((self._shared(node, own, request) for node in near), default=0)
+
+    def _around(self, request: _Request, index: int) -> int:
+        """Opening markers that section ``index`` shares with its siblings, or minus a closing one counted early."""
+        if not self._opening:
+            return 0
+        others = {node.section.head for node in request.parent(index).children.values() if node.section}
+        head = request.sections[index].head
+        if head == "+" or (others and others <= {"+"}):
+            return self._opening - MESSAGE_TOKENS
+        return (self._opening - (head not in others)) if others else 0
 
     def _shared(self, node: Node, own: Section, request: _Request) -> int:
         if node.section is None:

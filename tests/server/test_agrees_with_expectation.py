@@ -104,7 +104,7 @@ def rules(row: str) -> Profile:
 def test_what_the_client_expects_is_what_the_provider_reads_and_writes(row, requests):
     """Concurrent starts, gaps around the lifetimes, failed calls, two scopes, marks anywhere: no difference."""
     profile = rules(row)
-    opening = 2 if profile.slots else 0
+    opening = 2 if profile.recomputes_last else 0
     provider, client = ProviderCache(profile, opening=opening), CacheModel(opening=opening)
     under_way: list[tuple[float, Sent, Serving, Any]] = []
     now = 0.0
