@@ -163,6 +163,19 @@ async def test_a_response_schema_keeps_the_layout(servers, api):
     assert session.failures == {}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", APIS)
+async def test_observing_a_response_schema_changes_no_byte(servers, api, stream):
+    """Whoever renders the schema, the framework or its SDK."""
+    more = {"store": False} if api == "openai-responses" else {}
+    async with served(servers, api, planner=['{"good": true}']) as (client, provider):
+        planner = role(client, "planner", default_options={"response_format": Verdict, **more})
+        await said(planner, stream=stream)
+        await said(wrap(planner, session_for(api, mode="observe")), stream=stream)
+    plain, observed = (record.body for record in provider.requests)
+    assert plain == observed
+
+
 async def test_a_service_that_keeps_the_history_is_only_measured(servers):
     """OpenAI's responses are stored unless the application says otherwise; then a fork would be stored too."""
     session = session_for("openai-responses")

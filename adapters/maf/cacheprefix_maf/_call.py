@@ -12,6 +12,7 @@ from agent_framework import ChatContext, Message, ResponseStream
 from cacheprefix import Conversation
 from cacheprefix.errors import BudgetError
 from cacheprefix.prefix import FOLLOW
+from cacheprefix_maf._history import condensed
 from cacheprefix_maf._layout import laid_out
 from cacheprefix_maf._member import Member
 from cacheprefix_maf._tools import adopt, own_of, refuse_others
@@ -107,18 +108,20 @@ async def _prepared(
     writes = session.mode == "fork" and not stored
     if stored:
         session.note(f"agent {member.role!r} is only measured: the service keeps its history (store=False shares)")
-    layout, prepared = None, given
+    layout, prepared, body = None, given, body_of(given)
     if writes:
         adopt(member, own)
         conversation = _conversation(asked, name)
         if not asked.bounded:
             rules, private = session.profile(model, api), held is not None and not member.conversation
-            layout = laid_out(member, conversation, messages, options, rules, model, private=private)
+            layout = laid_out(member, name, messages, options, rules, model, private=private)
+        if layout is not None:
+            prepared = await prepared_by(client, layout.messages, layout.options, rest)
+        body = body_of(prepared)
+        if not asked.bounded:
+            body = condensed(session, conversation, body, api, layout.tail if layout is not None else "", model)
         if held is not None and len(conversation.ledger):
             held.state[_STATE] = conversation.to_json()
-    if layout is not None:
-        prepared = await prepared_by(client, layout.messages, layout.options, rest)
-    body = body_of(prepared)
     boundary = layout.boundary if layout is not None and layout.forked else None
     leave = FOLLOW if boundary is None else await session.aqueue(body, api, boundary=boundary, scope=member.scope)
     volatile = member.volatile_text() if writes else ""

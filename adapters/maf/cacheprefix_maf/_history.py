@@ -1,4 +1,4 @@
-"""The history in one form for all roles, and what the core decides on it, carried out on the framework's messages.
+"""The history in one form for all roles, and what the core decides on it.
 
 The framework shows an agent its own tool traffic of earlier turns and hides it from the others, and several
 clients leave out who spoke. Here the speaker stands in the text, and tool traffic ends with its turn.
@@ -7,33 +7,20 @@ clients leave out who spoke. Here the speaker stands in the text, and tool traff
 from __future__ import annotations
 
 import copy
-import json
-from collections import defaultdict
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agent_framework import Content, Message
 
 from cacheprefix import Conversation, Session
-from cacheprefix.context import (
-    Count,
-    Decision,
-    Drop,
-    DropCall,
-    DropResult,
-    DropThinking,
-    Insert,
-    MessageView,
-    ReplaceResult,
-    make_call,
-    make_message,
-    make_result,
-)
+from cacheprefix.context import Count, Decision, Form, Insert, MessageView, apply, form_of, sendable, views_of
+from cacheprefix.prompt import Api
 from cacheprefix_maf._member import ToolMemory
 
-_MEDIA = ("data", "uri", "hosted_file", "hosted_vector_store")
 _APPROVALS = ("function_approval_request", "function_approval_response")
+_SPEAKER = re.compile(r"\[[^\]\n]+\]\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,111 +109,44 @@ def _with(message: Message, contents: Sequence[Content]) -> Message:
 
 
 def condensed(
-    session: Session, conversation: Conversation, history: History, model: str, static_tokens: int
-) -> History:
-    """The history with large results cut once and, where that is due and pays, compacted.
+    session: Session, conversation: Conversation, body: dict[str, Any], api: Api, tail: str, model: str
+) -> dict[str, Any]:
+    """The body with large results cut once and, where that is due and pays, its history compacted.
 
-    Whatever was not decided on stays the same object. Raises ``BudgetError`` where the session's request budget
+    The system text and the role's stay where they are. Raises ``BudgetError`` where the session's request budget
     cannot be met.
     """
-    if not session.decides(conversation):
-        return history
-    messages, own = [*history.shared, *history.local], len(history.shared)
+    form, field = form_of(api), "input" if api == "openai-responses" else "messages"
+    if form is None or not session.decides(conversation):
+        return body
+    given = list(body.get(field) or ())
+    lead = next((at for at, one in enumerate(given) if one.get("role") not in ("system", "developer")), len(given))
+    own = max((at for at, one in enumerate(given) if tail and _says(one, tail)), default=lead)
+    role = given[own : own + 1] if tail else []
+    shared, local = given[lead:own], given[own + len(role) :]
     none: list[MessageView] = []
-    views = session.attempt("views", lambda: views_of(messages, session.counter(model)), none)
-    decisions = session.condense(conversation, views, model, static_tokens=static_tokens) if views else ()
+    views = session.attempt("views", lambda: _views([*shared, *local], form, session.counter(model)), none)
+    decisions = session.condense(conversation, views, model, api) if views else ()
     if not decisions:
-        return history
-    by_index: dict[int, list[Decision]] = defaultdict(list)
-    for decision in decisions:
-        by_index[decision.index].append(decision)
-    shared: list[Message] = []
-    local: list[Message] = []
-    for index in range(len(messages) + 1):
-        # What is inserted before the turn's first message still stands in the shared part.
-        (shared if index <= own > 0 else local).extend(
-            Message("user", [one.text]) for one in by_index[index] if isinstance(one, Insert)
-        )
-        if index < len(messages):
-            done = _decided(messages[index], [one for one in by_index[index] if not isinstance(one, Insert)])
-            (shared if index < own else local).extend(done)
-    return History(history.beside, shared, local)
+        return body
+    first = [one for one in decisions if one.index < len(shared) or (shared and _ends(one, len(shared)))]
+    rest = [replace(one, index=one.index - len(shared)) for one in decisions if one not in first]
+    done = [*given[:lead], *apply(shared, first, form), *role, *apply(local, rest, form)]
+    return {**body, field: sendable(done)}
 
 
-def _decided(message: Message, decisions: Sequence[Decision]) -> list[Message]:
-    """A message after its decisions: itself, a changed copy, or nothing."""
-    if not decisions:
-        return [message]
-    if any(isinstance(decision, Drop) for decision in decisions):
-        return []
-    replaced = {one.part: one for one in decisions if isinstance(one, ReplaceResult)}
-    gone = {one.part for one in decisions if isinstance(one, (DropResult, DropThinking))}
-    calls = {one.call_id for one in decisions if isinstance(one, DropCall)}
-    contents = [
-        _replaced(content, replaced[part]) if part in replaced else content
-        for part, content in enumerate(message.contents)
-        if part not in gone and not (content.type == "function_call" and content.call_id in calls)
-    ]
-    twin = copy.copy(message)
-    twin.contents = contents
-    return [twin] if contents else []
+def _ends(decision: Decision, end: int) -> bool:
+    """Whether something is inserted behind the shared part: there it still belongs to that."""
+    return isinstance(decision, Insert) and decision.index == end
 
 
-def _replaced(content: Content, decision: ReplaceResult) -> Content:
-    media = [item for item in content.items or () if item.type != "text"] if decision.keep_media else []
-    result = [Content.from_text(decision.text), *media]
-    return Content.from_function_result(
-        content.call_id or "", id=content.id, result=result, exception=content.exception
-    )
+def _says(message: Mapping[str, Any], text: str) -> bool:
+    content = message.get("content")
+    parts = [content] if isinstance(content, str) else [one.get("text") for one in content or ()]
+    return message.get("role") == "user" and parts == [text]
 
 
-def views_of(messages: Sequence[Message], count: Count) -> list[MessageView]:
-    """Light views of messages; results and reasoning count their place in the contents as their part."""
-    names = {one.call_id: one.name for message in messages for one in message.contents if one.type == "function_call"}
-    return [_view(message, names, count) for message in messages]
-
-
-def _view(message: Message, names: Mapping[Any, Any], count: Count) -> MessageView:
-    parts = list(enumerate(message.contents))
-    texts = [one.text or "" for _, one in parts if one.type == "text"]
-    calls = [
-        make_call(one.call_id or "", one.name or "", _arguments(one), count)
-        for _, one in parts
-        if one.type == "function_call"
-    ]
-    results = [
-        make_result(
-            one.call_id or "",
-            str(names.get(one.call_id) or ""),
-            _result_text(one),
-            count,
-            is_error=True if one.exception else None,
-            media=[str(item.uri) for item in one.items or () if item.type in _MEDIA],
-            part=part,
-        )
-        for part, one in parts
-        if one.type == "function_result"
-    ]
-    media = [str(one.uri or one.file_id) for _, one in parts if one.type in _MEDIA]
-    thinking = [(part, one.text or "") for part, one in parts if one.type == "text_reasoning"]
-    spoken = message.role == "user" and bool(texts) and _speaker(texts[0])
-    role: Any = message.role if message.role in ("system", "user", "tool") and not spoken else "assistant"
-    return make_message(role, texts, count, calls=calls, results=results, thinking=thinking, media=media)
-
-
-def _speaker(text: str) -> bool:
+def _views(messages: Sequence[Mapping[str, Any]], form: Form, count: Count) -> list[MessageView]:
+    views = views_of(messages, form, count)
     # A canonical message is sent as a user's; for what may be dropped, it is an agent's.
-    first, line, _ = text.partition("\n")
-    return bool(line) and first.startswith("[") and first.endswith("]")
-
-
-def _result_text(content: Content) -> str:
-    items = content.items
-    if items:
-        return "\n".join(item.text or "" for item in items if item.type == "text")
-    return "" if content.result is None else str(content.result)
-
-
-def _arguments(content: Content) -> str:
-    given = content.arguments
-    return given if isinstance(given, str) else json.dumps(given or {})
+    return [replace(view, role="assistant") if _SPEAKER.match(view.text) else view for view in views]

@@ -9,10 +9,10 @@ from typing import Any
 
 from agent_framework import Message
 
-from cacheprefix import Conversation
+from cacheprefix.bodies import instruction_of
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import Prompt
-from cacheprefix_maf._history import condensed, history_of, own_history
+from cacheprefix_maf._history import history_of, own_history
 from cacheprefix_maf._member import Member
 from cacheprefix_maf._tools import plain, united
 
@@ -39,7 +39,7 @@ class Layout:
 
 def laid_out(
     member: Member,
-    conversation: Conversation,
+    conversation: str,
     messages: Sequence[Message],
     options: Mapping[str, Any],
     profile: Profile,
@@ -50,37 +50,13 @@ def laid_out(
     """The request as a fork; None to leave it as it is. ``private`` says that nobody else has its history.
 
     The layout stays the application's for a single role, for a response schema (a lane that nobody shares), for
-    instructions in a provider's own blocks, and below the provider's minimum; large results are shortened there too.
+    instructions in a provider's own blocks, and below the provider's minimum.
     """
-    return _forked(member, conversation, messages, options, profile, model, private=private) or _plain(
-        member, conversation, messages, options, model
-    )
-
-
-def _plain(
-    member: Member, conversation: Conversation, messages: Sequence[Message], options: Mapping[str, Any], model: str
-) -> Layout | None:
-    done = condensed(member.session, conversation, own_history(messages, member.name, lead=False), model, 0)
-    sent = [*done.shared, *done.local]
-    same = len(sent) == len(messages) and all(map(operator.is_, sent, messages))
-    return None if same else Layout(sent, options, forked=False)
-
-
-def _forked(
-    member: Member,
-    conversation: Conversation,
-    messages: Sequence[Message],
-    options: Mapping[str, Any],
-    profile: Profile,
-    model: str,
-    *,
-    private: bool,
-) -> Layout | None:
     session = member.session
     instructions, shared = options.get("instructions") or "", session.prefix.system.strip()
     alone = session.alone or not member.layout or (private and not shared)
     if alone or options.get("response_format") is not None or not isinstance(instructions, str):
-        return None
+        return _plain(member, messages, options)
     own = list(options.get("tools") or ())
     history = own_history(messages, member.name) if private else history_of(messages, member.name, member.tool_memory)
     same = {tool.name for tool in session.prefix.tools} == {getattr(tool, "name", "") for tool in own}
@@ -89,14 +65,17 @@ def _forked(
     static = session.count(session.prefix.text, model)
     static += sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools if union)
     if not session.shares(
-        conversation.id, model, lambda: static + sum(session.count(message.text, model) for message in history.shared)
+        conversation, model, lambda: static + sum(session.count(message.text, model) for message in history.shared)
     ):
-        return None
-    history = condensed(session, conversation, history, model, static)
-    texts = [text.replace(shared, "", 1).strip() if shared else text for text in (instructions, *history.beside)]
-    tail = session.tail_for(member.role, "\n\n".join(dict.fromkeys(text for text in texts if text)), tools=said)
+        return _plain(member, messages, options)
+    tail = session.tail_for(member.role, instruction_of((instructions, *history.beside), shared), tools=said)
     rest = {name: value for name, value in options.items() if name not in ("instructions", "tools")}
     system = {"instructions": session.prefix.text} if session.prefix.text else {}
     # With a history of its own the role stands before that, where it is read again with every later request.
     spoken = [Message("user", [tail])] if tail else []
     return Layout([*history.shared, *spoken, *history.local], {**rest, **system, **fields}, tail, union=union)
+
+
+def _plain(member: Member, messages: Sequence[Message], options: Mapping[str, Any]) -> Layout | None:
+    sent = own_history(messages, member.name, lead=False).local
+    return None if all(map(operator.is_, sent, messages)) else Layout(sent, options, forked=False)

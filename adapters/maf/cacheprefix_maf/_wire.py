@@ -45,9 +45,11 @@ class Sending:
             return fresh
         if self.volatile:
             marked = with_volatile(marked, self.api, self.volatile, self.volatile_role)
-        sent = {name: marked.get(name, value) for name, value in fresh.items()}
+        before = body_of(self.prepared)
+        changed = {name: value for name, value in marked.items() if name not in before or value != before[name]}
         # The SDKs take fields they have no argument for beside the others.
-        added = {name: value for name, value in marked.items() if name not in fresh}
+        added = {name: value for name, value in changed.items() if name not in fresh}
+        sent = {**fresh, **{name: value for name, value in changed.items() if name in fresh}}
         return {**sent, "extra_body": {**(fresh.get("extra_body") or {}), **added}} if added else sent
 
     def update(self, update: Any) -> None:
