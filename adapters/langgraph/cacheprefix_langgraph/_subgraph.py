@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
+from langgraph.pregel.protocol import PregelProtocol
 
 from cacheprefix import Session
 from cacheprefix.errors import SetupError
@@ -44,10 +45,10 @@ def subgraph(
     """
     given: object = graph
     if not isinstance(given, Pregel):
-        message = (
-            f"subgraph takes a compiled LangGraph graph, found {type(given).__name__}; "
-            "call .compile() first, or decorate a function with forked(...)"
-        )
+        todo = "call .compile() first, or decorate a function with forked(...)"
+        if isinstance(given, PregelProtocol):
+            todo = "a remote graph asks its models where it is served: wrap them and its nodes there"
+        message = f"subgraph takes a compiled LangGraph graph, found {type(given).__name__}; {todo}"
         raise SetupError(message)
     for node in graph.nodes.values():
         if isinstance(node.bound, ToolNode):
