@@ -19,6 +19,31 @@ MODELS = {"openai-chat": "gpt-5.6", "openai-responses": "gpt-5.6", "anthropic": 
 _CONFIGS = {"openai-chat": OpenAIConfig, "openai-responses": OpenAIResponsesConfig, "anthropic": AnthropicConfig}
 
 
+HANDBOOK = "The handbook says that every statement needs a source. " * 90
+
+
+def role_text(name):
+    """What only this agent's prompt says."""
+    return f"You are the {name}."
+
+
+def agent(name, config, *, tools=(), **options):
+    """An agent whose prompt is its role and the handbook."""
+    return Agent(name, f"{role_text(name)}\n\n{HANDBOOK}", config=config, tools=tools, **options)
+
+
+def texts(record):
+    """The texts of a request's messages in order; system text and tools left out."""
+    return [section.text for section in record.prompt.tier("messages")]
+
+
+def head(record, name):
+    """All sections of a request before the text of a role, tools and system first."""
+    sections = record.prompt.sections
+    end = next(at for at, one in enumerate(sections) if role_text(name) in one.text)
+    return [(one.tier, one.data) for one in sections[:end]]
+
+
 @asynccontextmanager
 async def configured(api, provider, **options):
     """ag2's own config for an API, with one HTTP client for all that is made from it."""
@@ -46,11 +71,12 @@ def tools_of(team):
 class Ag2Driver:
     """All roles take their turns on one stream, as ag2's agents share a conversation."""
 
-    ways = ("ainvoke", "astream")
     budgets = True
 
     def __init__(self, api):
         self.api = api
+        # One client of OpenAI's and that of Anthropic are called both ways.
+        self.ways = ("astream",) if api == "openai-responses" else ("ainvoke", "astream")
         self.rules = RULES[api]
 
     def run(self, team, provider, session):

@@ -11,13 +11,22 @@ pytest.importorskip("ag2", reason="ag2's tests run in an environment of their ow
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cacheprefix.server import SimulatedProvider
+from cacheprefix.server import Reply, Rule, Rules, SimulatedProvider, ToolCall, fill
+
+
+def _script():
+    """The model calls a tool where it is told to, once, and else never says the same twice."""
+    def called(request):
+        return Reply(tool_calls=(ToolCall(request.tail.rpartition("Call ")[2].split(".")[0], {}),))
+
+    judged = Rule("Judge", Reply('{"good": true}'))
+    return Rules([Rule("Call ", called, round=0), judged], lambda request: Reply(fill(f"Answer {request.index}:", 40)))
 
 
 @pytest.fixture(scope="session")
 def servers():
     """One provider for each API's rules."""
-    with SimulatedProvider("openai-5.6") as openai, SimulatedProvider("anthropic") as claude:
+    with SimulatedProvider("openai-5.6", _script()) as openai, SimulatedProvider("anthropic", _script()) as claude:
         yield {"openai-chat": openai, "openai-responses": openai, "anthropic": claude}
 
 

@@ -50,7 +50,7 @@ class PrefixConfig(ModelConfig):
 
     def create(self) -> PrefixClient:
         """A client of the wrapped config, watched."""
-        return PrefixClient(self.config.create(), self.session, self.config.model)
+        return PrefixClient(self.config.create(), self.session, model_of(self.config))
 
     def create_files_client(self) -> Any:
         """The wrapped config's."""
@@ -60,6 +60,14 @@ class PrefixConfig(ModelConfig):
         if name in ("config", "session"):
             raise AttributeError(name)
         return getattr(self.config, name)
+
+
+def model_of(config: ModelConfig | None) -> str:
+    """The model's name; empty where a config has none to tell, as ag2's scripted one."""
+    try:
+        return "" if config is None else config.model
+    except NotImplementedError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from cacheprefix import Session
 from cacheprefix.bodies import instruction_of
 from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError, ToolClashError
-from cacheprefix_ag2._client import PrefixConfig, adopt
+from cacheprefix_ag2._client import PrefixConfig, adopt, model_of
 from cacheprefix_ag2._policy import ConversationId, PrefixPolicy, Volatile
 from cacheprefix_ag2._team import Seat, schema_key, team_of
 
@@ -105,7 +105,7 @@ def _bind(agent: Any, session: Session, policy: PrefixPolicy) -> None:
             adopt(session, schemas)
         except ToolClashError as error:
             session.note(f"agent {agent.name!r} keeps its own tools, which others share no cache with: {error}")
-    model = "" if binding.given is None else binding.given.model
+    model = model_of(binding.given)
     session.join(agent.name)
     first = "\n".join(agent.system_prompt).lstrip().startswith(session.prefix.system.strip())
     names = tuple(schema.function.name for schema in schemas)

@@ -1,0 +1,215 @@
+"""Where things stand in the requests of wrapped ag2 agents, and which agents share."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from ag2 import Agent, MemoryStream, tool
+from ag2.knowledge import MemoryKnowledgeStore
+from ag2.network import Hub, HubClient, LocalLink, Passport
+from ag2_driver import HANDBOOK, agent, configured, head, role_text, texts
+from pydantic import BaseModel
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.prompt import ESTIMATE
+from cacheprefix_ag2 import session_of, wrap
+
+NAMES = ("planner", "critic", "writer")
+
+
+class Verdict(BaseModel):
+    good: bool
+
+
+def named(name, says="noted"):
+    """A tool without arguments."""
+    return tool(lambda: says, name=name, description=f"The tool {name}.", schema={"type": "object", "properties": {}})
+
+
+def session(**options):
+    """A session that counts as the provider does."""
+    return Session(counter=ESTIMATE, **options)
+
+
+async def discuss(agents, questions, kind="discussion"):
+    """The agents answer a person's questions on a channel of ag2's network."""
+    hub = await Hub.open(MemoryKnowledgeStore())
+    client = HubClient(LocalLink(hub))
+    try:
+        for each in agents:
+            await client.register(each, attach_plugin=False)
+        person = await client.register_human(Passport(name="user"))
+        channel = await person.open(type=kind, target=[each.name for each in agents])
+        for at, question in enumerate(questions, 1):
+            await person.send(channel.channel_id, question)
+            for _ in range(500):
+                state = await client.adapter_state(channel.channel_id)
+                if state.turn_count >= at * (len(agents) + 1):
+                    break
+                await asyncio.sleep(0.01)
+    finally:
+        await client.close()
+        await hub.close()
+
+
+async def test_on_a_stream_of_its_own_the_role_stands_behind_the_first_request(fresh):
+    """For good: later turns only append, so nothing is paid for twice."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+        planner, _ = wrap([agent("planner", config), agent("critic", config)], session())
+        stream = MemoryStream()
+        await planner.ask("What now?", stream=stream)
+        await planner.ask("And then?", stream=stream)
+    first, second = [texts(record) for record in server.requests]
+    assert first == ["What now?", f'<role name="planner">\n{role_text("planner")}\n</role>']
+    assert second[:2] == first
+    assert second[-1] == "And then?"
+
+
+async def test_on_a_stream_of_several_the_role_stands_at_the_end(fresh):
+    """All that stands before is everybody's, tool calls too."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+        agents = wrap([agent(name, config, tools=[named("look")]) for name in NAMES], session())
+        stream = MemoryStream()
+        for each in agents:
+            await each.ask("Call look.", stream=stream)
+    last = server.requests[-1]
+    assert role_text("writer") in texts(last)[-1]
+    assert sum("noted" in text for text in texts(last)) == 3
+    # The critic's last request is the beginning of the writer's last one.
+    assert head(last, "writer")[: len(head(server.requests[3], "critic"))] == head(server.requests[3], "critic")
+
+
+async def test_a_channel_has_one_transcript_for_everyone(fresh):
+    """With each agent's own words in it, which ag2 leaves out, and the speaker's name before them."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+        await discuss(wrap([agent(name, config) for name in NAMES], session()), ("One?", "Two?"))
+    second = server.requests[3:]
+    said = [[text for text in texts(record) if "<role" not in text] for record in second]
+    assert said[0] == said[1] == said[2]
+    assert [text.split(" ")[0] for text in said[0]] == ["[user]:", "[planner]:", "[critic]:", "[writer]:", "[user]:"]
+    assert all("<role" in texts(record)[-1] for record in second)
+    assert second[-1].outcome.read_tokens > 1_200
+
+
+async def test_two_on_a_channel_are_named_too(fresh):
+    """ag2 tells two participants apart by the assistant's role alone, which is another for each."""
+    server = fresh("anthropic")
+    async with configured("anthropic", server) as config:
+        shared = Session(SharedPrefix(system=HANDBOOK), counter=ESTIMATE)
+        await discuss(wrap([agent("planner", config)], shared), ("One?", "Two?"), kind="conversation")
+    said = texts(server.requests[1])[:3]
+    assert [text.split(" ")[0] for text in said] == ["[user]:", "[planner]:", "[user]:"]
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
+async def test_roles_carry_one_union_of_tools(fresh, api):
+    """In order of names; a role is kept to its own by ``tool_choice`` where that breaks nothing, else by words."""
+    server = fresh(api)
+    async with configured(api, server) as config:
+        agents = [agent("planner", config, tools=[named("look"), named("write")])]
+        agents += [agent("critic", config, tools=[named("look")])]
+        stream = MemoryStream()
+        for each in wrap(agents, session()):
+            await each.ask("What now?", stream=stream)
+    first, second = server.requests
+    assert [one.data for one in first.prompt.tier("tools")] == [one.data for one in second.prompt.tier("tools")]
+    assert len(second.prompt.tier("tools")) == 2
+    assert "tool_choice" not in first.json
+    if api == "anthropic":
+        assert "Tools you may use in this role: look." in texts(second)[-1]
+    else:
+        assert second.json["tool_choice"]["type"] == "allowed_tools"
+        assert "write" not in str(second.json["tool_choice"])
+
+
+async def test_a_tool_of_another_role_is_refused(fresh):
+    """ag2 knows only the agent's own tools, tells the model so, and the turn goes on."""
+    server = fresh("anthropic")
+    used = []
+    write = tool(lambda: used.append(1) or "", name="write", description="w", schema={"type": "object"})
+    async with configured("anthropic", server) as config:
+        agents = wrap([agent("planner", config, tools=[write]), agent("critic", config)], session())
+        reply = await agents[1].ask("Call write.")
+    assert reply.body.startswith("Answer")
+    assert not used
+    assert "not found" in " ".join(texts(server.requests[1])).lower()
+
+
+async def test_a_tool_that_means_two_things_keeps_its_agent_apart(fresh):
+    """One name and two schemas make no union; it is noted, and the requests are the agent's own."""
+    server = fresh("openai-chat")
+    other = tool(lambda: "", name="look", description="Something else.", schema={"type": "object"})
+    async with configured("openai-chat", server) as config:
+        agents = [agent("planner", config, tools=[named("look")]), agent("critic", config, tools=[other])]
+        shared = session()
+        for each in wrap(agents, shared):
+            await each.ask("What now?")
+    assert "Something else." in str(server.requests[1].json["tools"])
+    assert any("keeps its own tools" in note for note in shared.report().notes)
+
+
+async def test_a_response_schema_is_a_lane_of_its_own(fresh):
+    """Two agents with the same one share it; the only one with another keeps its own layout."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+        judges = [agent(name, config, response_schema=Verdict) for name in ("critic", "judge")]
+        agents = wrap([*judges, agent("lone", config, response_schema=list[int]), agent("planner", config)], session())
+        question = "Judge this. " + "A long and careful question about the plan. " * 40
+        for each in agents:
+            reply = await each.ask(question)
+            assert each is not agents[0] or (await reply.content()).good
+    first, second, lone, plain = server.requests
+    assert head(first, "critic") == head(second, "judge")
+    assert second.outcome.read_tokens > 1_000
+    assert lone.prompt.tier("system")[0].text.startswith(role_text("lone"))
+    assert plain.prompt.tier("system")[0].text.startswith(role_text("planner"))
+
+
+async def test_text_for_one_call_stands_at_the_very_end(fresh):
+    """What a prompt hook computes, what another policy adds, and the volatile texts given to ``wrap``."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+        agents = [agent("planner", config, tools=[named("look")]), agent("critic", config)]
+        agents[0].prompt(lambda: "It is Monday.")
+        wrap(agents, session(), volatile=lambda: {"time": "12:01"})
+        await agents[0].ask("Call look.")
+    for record in server.requests:
+        assert texts(record)[-1] == "<context>\nIt is Monday.\n</context>\n\n<time>\n12:01\n</time>"
+        assert "Monday" not in str(record.json["messages"][:-1])
+
+
+async def test_parallel_agents_let_one_write_what_they_share(fresh):
+    """The others read it."""
+    server = fresh("anthropic")
+    async with configured("anthropic", server, streaming=True) as config:
+        agents = wrap([agent(name, config) for name in NAMES], session())
+        await asyncio.gather(*(each.ask("What now?") for each in agents))
+    assert sorted(record.outcome.read_tokens > 1_000 for record in server.requests) == [False, True, True]
+
+
+async def test_an_agent_called_as_a_tool_is_a_fork_as_well(fresh):
+    """On the stream that ag2 gives it."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+        critic = agent("critic", config)
+        planner = agent("planner", config, tools=[critic.as_tool(name="ask_critic", description="Ask the critic.")])
+        shared = session_of(wrap([planner, critic], session()))
+        await planner.ask("Call ask_critic.")
+    assert shared.failures == {}
+    assert len(server.requests) >= 2
+
+
+async def test_without_a_prefix_what_the_prompts_have_in_common_is_shared(fresh):
+    """Agents that have nothing in common, and one alone, are left as they are but for the routing key."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+        alone = wrap(Agent("planner", "You plan.", config=config), session())
+        assert session_of(wrap([agent(name, config) for name in NAMES])).prefix.system == HANDBOOK.strip()
+        await alone.ask("What now?")
+    sent = dict(server.requests[0].json)
+    sent.pop("prompt_cache_key", None)
+    assert [message["content"] for message in sent["messages"]] == ["You plan.", "What now?"]

@@ -1,0 +1,183 @@
+"""What wrapping keeps, measures, saves and takes back."""
+
+from __future__ import annotations
+
+import pytest
+from ag2 import Agent, MemoryStream
+from ag2.events import ModelMessageChunk
+from ag2.testing import TestConfig as ScriptedConfig
+from ag2_driver import HANDBOOK, agent, configured, role_text, texts
+from test_layout import named, session
+
+import cacheprefix
+from cacheprefix import RequestBudget, Session, SharedPrefix, ToolResultBudget
+from cacheprefix.errors import BudgetError, ConfigError, SetupError
+from cacheprefix_ag2 import PrefixConfig, PrefixPolicy, PrefixState, session_of, unwrap, wrap
+
+APIS = ("openai-chat", "openai-responses", "anthropic")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("api", APIS)
+async def test_the_usage_is_the_providers_own(fresh, api, streaming):
+    """Of every call, streamed or not, with what was read; and ag2 reports the same to the application."""
+    server, chunks = fresh(api), []
+    async with configured(api, server, streaming=streaming) as config:
+        agents = wrap([agent("planner", config), agent("critic", config)], session())
+        stream = MemoryStream()
+        stream.where(ModelMessageChunk).subscribe(lambda event: chunks.append(event.content))
+        for each in agents:
+            reply = await each.ask("What now?", stream=stream)
+    calls, records = session_of(agents).calls, server.requests
+    assert [call.usage.cache_read_tokens for call in calls] == [record.outcome.read_tokens for record in records]
+    assert [call.usage.input_tokens for call in calls] == [record.outcome.input_tokens for record in records]
+    assert records[1].outcome.read_tokens > 1_000
+    assert (await reply.usage()).total.cache_read_input_tokens == sum(r.outcome.read_tokens for r in records)
+    assert bool(chunks) is streaming
+    assert all((call.first_token_at is not None) is streaming for call in calls)
+
+
+async def test_marks_stand_where_sharing_ends(fresh):
+    """ag2 marks the system text and the newest message; in a fork that is the role's own text, and nobody reads it."""
+    server = fresh("anthropic")
+    async with configured("anthropic", server) as config:
+        agents = wrap([agent("planner", config), agent("critic", config)], session())
+        stream = MemoryStream()
+        for each in agents:
+            await each.ask("What now?", stream=stream)
+        await unwrap(agents[0]).ask("What now?")
+    _, fork, plain = server.requests
+    *shared, own = fork.json["messages"]
+    assert "cache_control" in str(shared[-1])
+    assert "cache_control" not in str(own)
+    assert role_text("critic") in str(own)
+    assert "cache_control" in str(plain.json["messages"][-1])
+
+
+async def test_a_stream_resumed_elsewhere_sends_the_same_bytes(fresh):
+    """The decisions on its tool results are events of its history, and another budget does not change them."""
+    server = fresh("openai-chat")
+    long = "\n".join(f"line {number} of the log" for number in range(2_000))
+
+    async def play(stream, budget, events=()):
+        async with configured("openai-chat", server) as config:
+            agents = [agent("planner", config, tools=[named("look", long)]), agent("critic", config)]
+            wrap(agents, session(budget=ToolResultBudget(max_tokens=budget)))
+            if events:
+                await stream.history.replace(events)
+            else:
+                await agents[0].ask("Call look.", stream=stream)
+                await agents[1].ask("And you?", stream=stream)
+            await agents[0].ask("What now?", stream=stream)
+
+    first = MemoryStream()
+    await play(first, 200)
+    saved = list(await first.history.get_events())
+    assert long not in str(server.requests[-1].json)
+    sent = server.requests[-1].body
+    # What a storage does with events, and without those of the last turn.
+    last = max(at for at, event in enumerate(saved) if type(event).__name__ == "ModelRequest")
+    loaded = [type(event).from_dict(event.to_dict()) if isinstance(event, PrefixState) else event for event in saved]
+    assert any(isinstance(event, PrefixState) for event in loaded[:last])
+    await play(MemoryStream(id=first.id), 1_500, loaded[:last])
+    assert server.requests[-1].body == sent
+
+
+async def test_unwrapping_gives_everything_back(fresh):
+    """The config, the middleware and the bytes."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+        agents = [agent("planner", config, tools=[named("look")]), agent("critic", config)]
+        await agents[0].ask("What now?")
+        before = agents[0].middleware
+        unwrap(wrap(agents, session()))
+        assert agents[0].config is config
+        assert agents[0].middleware == before
+        assert session_of(agents) is None
+        await agents[0].ask("What now?")
+    assert server.requests[0].body == server.requests[1].body
+
+
+async def test_a_failure_of_ours_sends_the_applications_request(fresh):
+    """And is counted."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+        shared = session()
+        agents = [agent("planner", config), agent("critic", config)]
+        await agents[0].ask("What now?")
+        wrap(agents, shared, volatile=lambda: 1 // 0)
+        with pytest.warns(cacheprefix.session.CacheprefixWarning, match="layout"):
+            await agents[0].ask("What now?")
+    plain, failed = server.requests
+    assert plain.json["messages"] == failed.json["messages"]
+    assert shared.failures == {"layout": 1}
+
+
+async def test_by_hand_the_policy_and_the_config_go_together(fresh):
+    """The policy alone changes nothing and says so; a config given at the call works as an agent's own."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+        shared = Session(SharedPrefix(system=HANDBOOK), counter=cacheprefix.prompt.ESTIMATE)
+        made = agent("planner", config, assembly=[PrefixPolicy(shared)])
+        await made.ask("What now?")
+        await made.ask("What now?", config=PrefixConfig(config, shared))
+        assert PrefixConfig(config, shared).copy(model="gpt-5.7").model == "gpt-5.7"
+    plain, fork = server.requests
+    assert texts(plain) == ["What now?"]
+    assert texts(fork)[-1] == f'<role name="planner">\n{role_text("planner")}\n</role>'
+    assert any("no PrefixConfig" in note for note in shared.report().notes)
+
+
+async def test_a_client_without_an_sdk_is_left_alone():
+    """As ag2's own scripted one; it is noted."""
+    shared = session()
+    agents = [agent(name, ScriptedConfig("fine")) for name in ("planner", "critic")]
+    wrap(agents, shared)
+    assert (await agents[0].ask("What now?")).body == "fine"
+    assert any("no SDK to watch" in note for note in shared.report().notes)
+    assert shared.report().total.calls == 0
+
+
+async def test_a_budget_that_cannot_be_met_is_heard_of(fresh):
+    """It is no failure of ours that a request does not fit."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+        shared = session(request_budget=RequestBudget(2_000, 100), compaction=1_900)
+        agents = wrap([agent("planner", config), agent("critic", config)], shared)
+        with pytest.raises(BudgetError):
+            await agents[0].ask("word " * 9_000)
+
+
+async def test_an_old_history_is_compacted_before_the_roles_text(fresh):
+    """Which stays, whatever is left out."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+        agents = wrap([agent("planner", config), agent("critic", config)], session(compaction=4_000))
+        stream = MemoryStream()
+        for number in range(8):
+            await agents[number % 2].ask(f"Question {number}? " + "More of it. " * 150, stream=stream)
+    last = texts(server.requests[-1])
+    assert "Question 1?" not in str(last)
+    assert role_text("critic") in last[-1]
+
+
+def test_what_cannot_be_wrapped_is_named():
+    """And nothing is wrapped."""
+    config = ScriptedConfig("fine")
+    with pytest.raises(SetupError, match="takes an ag2 Agent, or a list of them, found dict"):
+        wrap({}, session())
+    made = wrap(Agent("planner", config=config), session())
+    with pytest.raises(SetupError, match="'planner' is wrapped already"):
+        wrap(made, session())
+    with pytest.raises(SetupError, match="two agents are named 'a'"):
+        wrap([Agent("a", config=config), Agent("a", config=config)], session())
+
+
+def test_the_core_finds_the_adapter(monkeypatch):
+    """``cacheprefix.wrap`` takes agents; without a session the configuration counts."""
+    made = Agent("planner", config=ScriptedConfig("fine"))
+    assert cacheprefix.wrap(made) is made
+    assert session_of(made).mode == "fork"
+    monkeypatch.setenv("CACHEPREFIX_MODE", "sideways")
+    with pytest.raises(ConfigError, match="CACHEPREFIX_MODE"):
+        wrap(Agent("critic", config=ScriptedConfig("fine")))
