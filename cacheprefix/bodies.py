@@ -14,7 +14,7 @@ from typing import Any
 
 from cacheprefix._replies import Answer, history_field, read_answer, result_messages, user_message
 from cacheprefix._turn import Turn
-from cacheprefix.context import MessageView, apply, form_of, views_of
+from cacheprefix.context import MessageView, apply, form_of, sendable, views_of
 from cacheprefix.prefix import FOLLOW, Pass
 from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import Api, Prompt, loads
@@ -228,7 +228,9 @@ def _condensed(session: Session, history: list[Any], role: Role, model: str, api
     views = session.attempt("views", lambda: views_of(history, form, session.counter(model)), none)
     # Outside of attempt: it fails open by itself, and a request budget that cannot be met is to be heard of.
     decisions = session.condense(session.conversation(role.conversation), views, model, api) if views else ()
-    return session.attempt("condense", lambda: apply(history, decisions, form), history) if decisions else history
+    if not decisions:
+        return history
+    return session.attempt("condense", lambda: sendable(apply(history, decisions, form)), history)
 
 
 def _tools(session: Session, body: Mapping[str, Any], api: Api) -> _Tools:

@@ -9,6 +9,7 @@ import pytest
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.bodies import Role, allowed_choice, fork_body, instruction_of
+from cacheprefix.context import Compaction
 
 LONG = "The handbook says that every statement needs a source. " * 90
 USAGE = {"prompt_tokens": 2_000, "prompt_tokens_details": {"cached_tokens": 0}}
@@ -28,6 +29,15 @@ def test_a_body_is_not_changed_and_its_messages_are_passed_on():
     assert given == before
     assert fork.body["messages"][1] is given["messages"][1]
     assert fork.body["messages"][-1]["content"] == '<role name="critic">\nYou object.\n</role>'
+
+
+def test_a_summary_goes_out_without_our_marks():
+    """Providers refuse fields that they do not know."""
+    said = [{"role": role, "content": f"{role} {n} " * 200} for n in range(10) for role in ("user", "assistant")]
+    session = Session(SharedPrefix(system=LONG), compaction=Compaction(8_000, keep_turns=3))
+    fork = fork_body(session, {"model": "gpt-5.2", "messages": said}, "openai-chat", Role("critic"))
+    assert any(message["content"].startswith("[Earlier messages were removed") for message in fork.body["messages"])
+    assert {name for message in fork.body["messages"] for name in message} == {"role", "content"}
 
 
 @pytest.mark.parametrize("given", [{}, {"messages": 7}, {"messages": [3, None]}, {"messages": "hi", "tools": 4}])
