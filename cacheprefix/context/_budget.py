@@ -170,7 +170,9 @@ class _Deciding:
             else:
                 tokens, strategy = self.budget.limit(result.name) if own is None else (own[0], strategy_of(own[1]))
                 self.known.setdefault(strategy.name, strategy)
-                value = self._cut(result, tokens, strategy)
+                # A turn's limit holds for a turn of one result as well.
+                most = tokens if self.budget.per_turn is None else min(tokens, self.budget.per_turn)
+                value = self._cut(result, most, strategy)
             self._put("results", result.digest, value)
         return value
 

@@ -14,18 +14,14 @@ from cacheprefix.context._bound import loosen
 from cacheprefix.context._budget import ToolResultBudget
 from cacheprefix.context._decisions import (
     Drop,
-    DropCall,
-    DropResult,
-    DropThinking,
     Insert,
-    ReplaceResult,
 )
 from cacheprefix.context._draft import Draft, Protection, head_of, relaxations
 from cacheprefix.context._ledger import Ledger
-from cacheprefix.context._plan import Action, Plan, Reason
+from cacheprefix.context._plan import Plan, Reason
 from cacheprefix.context._policies import clear_thinking, clear_tool_results, drop_tool_uses, sliding_window
 from cacheprefix.context._prices import Prices, estimate
-from cacheprefix.context._record import record
+from cacheprefix.context._record import actions_of, record
 from cacheprefix.context._replay import sent
 from cacheprefix.context._shape import Shape
 from cacheprefix.context._situation import Policy, Situation, referenced_by_later
@@ -192,11 +188,11 @@ def plan_compaction(
         why = "an open call's thinking keeps its prefix" if held else "thinking behind a change goes with it"
         refusals = (*refusals, f"{why}: {rules.thinking_bound}")
     kept = here.static_tokens if here.front_moves else draft.before_first_change()
-    price = estimate(before, draft.tokens, kept, here.prices)
-    horizon = rules.horizon if rules.horizon is not None else float(max(turns, 1))
-    worth = draft.tokens < _SCARCE * trigger and price.pays(horizon)
     changes = record(draft, shape, ledger.section("inserts"))
     ask = rules.summarise == "fork" and bool(changes.summary_at)
+    price = estimate(before, draft.tokens, kept, here.prices, asked=before if ask else 0)
+    horizon = rules.horizon if rules.horizon is not None else float(max(turns, 1))
+    worth = draft.tokens < _SCARCE * trigger and price.pays(horizon)
     return Plan(
         reason,
         before,
@@ -204,7 +200,7 @@ def plan_compaction(
         kept,
         price,
         due=bool(changes.entries or changes.clearings) and not held and (reason != "trigger" or worth),
-        actions=_actions(draft),
+        actions=actions_of(draft),
         refusals=refusals,
         request=SummaryRequest(INSTRUCTION, summary) if ask else None,
         horizon=horizon,
@@ -261,12 +257,14 @@ class _Work:
     """Items before this one stay while anything else can go."""
     readable: bool
     protection: Protection
+    failed: frozenset[int] = frozenset()
 
     def relax(self, goal: int, ceiling: int) -> None:
         draft = self.draft
         if draft.tokens <= goal:
             return
         referenced = referenced_by_later(draft.whole)
+        self.failed = frozenset(at for at in draft.results_at for result in draft.whole[at].results if result.is_error)
         steps = relaxations(draft.whole, self.rules.keep_turns)
         gentle = tuple(policy for policy in self.row if not getattr(policy, "removes_messages", False))
         # All that was promised is kept while that is enough. After that the lesser loss goes first: results
@@ -302,6 +300,7 @@ class _Work:
         free = self.protection.free(0, edge, keep_users=False)
         for policy in (*self.row, sliding_window(batch=0)):
             if self.draft.tokens > room:
+                self.failed = frozenset()
                 self._run(policy, free, room, frozenset(), 99)
 
     def lead(self, room: int | None) -> None:
@@ -343,6 +342,7 @@ class _Work:
             referenced,
             self.readable,
             step,
+            self.failed,
         )
         draft.take(policy(situation), free)
 
@@ -365,33 +365,3 @@ def _summarise(draft: Draft, rules: Compaction, tokens: int, room: int | None) -
     removed = any(view is None for view in draft.views)
     if text and (removed or text != REMOVED):
         draft.insert(Insert(place, "user", text))
-
-
-def _actions(draft: Draft) -> tuple[Action, ...]:
-    removed = tokens = 0
-    counts: dict[str, list[int]] = {}
-    for index, decisions in draft.decided.items():
-        view = draft.views[index]
-        if view is None and isinstance(decisions[-1], Drop):
-            removed += 1
-            tokens += draft.whole[index].tokens
-            continue
-        entry = counts.setdefault(_KINDS[type(decisions[0])], [0, 0])
-        entry[0] += 1
-        entry[1] += draft.whole[index].tokens - (0 if view is None else view.tokens)
-    if removed:
-        counts["messages removed"] = [removed, tokens]
-    for new in draft.inserted.values():
-        entry = counts.setdefault("summaries", [0, 0])
-        entry[0] += 1
-        entry[1] -= draft.count(new.text)
-    return tuple(Action(kind, number, tokens) for kind, (number, tokens) in sorted(counts.items()))
-
-
-_KINDS: dict[type, str] = {
-    ReplaceResult: "results cleared",
-    DropCall: "tool uses dropped",
-    DropResult: "tool uses dropped",
-    DropThinking: "thinking dropped",
-    Drop: "messages removed",
-}

@@ -133,11 +133,19 @@ class Ledger:
         no decision names go too; epochs stay, they are history.
         """
         alive = set(live)
-        kept = {
-            (section, key): values
-            for (section, key), values in self._merged().items()
-            if section in ("epochs", "rules") or _DETAIL.split(key, maxsplit=1)[0] in alive
-        }
+        merged = self._merged()
+
+        def stands(section: str, key: str, values: Values) -> bool:
+            """Whether a decision concerns what is there: a removed run lasts as long as its last message does."""
+            if section in ("epochs", "rules") or _content(key) in alive:
+                return True
+            if section == "inserts":
+                section, values = "actions", merged.get(("actions", key.split("~", 1)[0]), ())
+            return section == "actions" and any(
+                value.startswith("r:") and _content(value[2:]) in alive for value in values
+            )
+
+        kept = {at: values for at, values in merged.items() if stands(*at, values)}
         named = {
             name
             for (section, _), values in kept.items()
@@ -226,6 +234,11 @@ def _grown(layers: tuple[_Layer, ...], fresh: dict[Key, Values]) -> tuple[_Layer
     while below and len(below[-1]) <= 2 * len(top):
         top = {**below.pop(), **top}
     return (*below, top)
+
+
+def _content(address: str) -> str:
+    """The digest of an address, without occurrence and part."""
+    return _DETAIL.split(address, maxsplit=1)[0]
 
 
 def merge_json(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any]:

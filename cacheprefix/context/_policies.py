@@ -127,9 +127,9 @@ def sliding_window(*, batch: float = 0.25, whole_turns: bool = False) -> Policy:
 
 
 def _oldest(situation: Situation, goal: int, *, whole_turns: bool) -> list[int]:
-    """Indexes of the oldest units that may go, up to ``goal`` tokens; unreferenced ones first."""
+    """Indexes of the oldest units that may go, up to ``goal`` tokens; errors and what was referenced last."""
     free, views = situation.free, situation.views
-    owner, referenced = situation.units, situation.referenced
+    owner, valued = situation.units, situation.referenced | situation.failed
     seen: set[int] = set()
     removed: list[int] = []
     later: list[Sequence[int]] = []
@@ -148,7 +148,7 @@ def _oldest(situation: Situation, goal: int, *, whole_turns: bool) -> list[int]:
             seen.update(members)
             if not _all(free, members):
                 continue
-        if referenced and not referenced.isdisjoint(members):
+        if valued and not valued.isdisjoint(members):
             later.append(members)
             continue
         removed += members

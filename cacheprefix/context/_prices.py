@@ -46,14 +46,15 @@ class Estimate:
         return self.break_even is not None and self.break_even <= turns
 
 
-def estimate(before: int, after: int, kept: int, prices: Prices) -> Estimate:
+def estimate(before: int, after: int, kept: int, prices: Prices, *, asked: int = 0) -> Estimate:
     """Price of going from ``before`` to ``after`` tokens with the first ``kept`` unchanged.
 
-    Everything behind the first change is written anew; what stands before it is still read.
+    Everything behind the first change is written anew; what stands before it is still read. ``asked`` are the input
+    tokens of a request that is made for the summary first.
     """
     if prices.cold:
-        without, with_ = before * prices.write, after * prices.write
+        without, with_ = before * prices.write, (after + asked) * prices.write
     else:
         without = before * prices.read
-        with_ = kept * prices.read + (after - kept) * max(prices.write, prices.read)
+        with_ = (kept + asked) * prices.read + (after - kept) * max(prices.write, prices.read)
     return Estimate(with_ - without, (before - after) * prices.read)

@@ -7,15 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cacheprefix.context._blocks import blocks_of, may_join
-from cacheprefix.context._decisions import DropCall, DropThinking, ReplaceResult
+from cacheprefix.context._decisions import Drop, DropCall, DropResult, DropThinking, ReplaceResult
 from cacheprefix.context._draft import Draft
 from cacheprefix.context._groups import turn_starts
 from cacheprefix.context._ledger import Ledger
-from cacheprefix.context._plan import Clearing
+from cacheprefix.context._plan import Action, Clearing
 from cacheprefix.context._replay import is_placeholder
 from cacheprefix.context._shape import Shape
 from cacheprefix.context._views import MessageView, digest_of
 from cacheprefix.context._zones import Consolidate, concatenate, joined_text
+
+_KINDS: dict[type, str] = {
+    ReplaceResult: "results cleared",
+    DropCall: "tool uses dropped",
+    DropResult: "tool uses dropped",
+    DropThinking: "thinking dropped",
+    Drop: "messages removed",
+}
 
 
 @dataclass(slots=True)
@@ -80,6 +88,28 @@ def _record_clear(out: Record, decision: ReplaceResult, view: MessageView, addre
         out.clearings.append(Clearing(address, result.tokens, result.text or ""))
     else:
         out.entries.append(("actions", address, f"={json.dumps(decision.text)}"))
+
+
+def actions_of(draft: Draft) -> tuple[Action, ...]:
+    """What a draft does, by kind, and the tokens that each takes out."""
+    removed = tokens = 0
+    counts: dict[str, list[int]] = {}
+    for index, decisions in draft.decided.items():
+        view = draft.views[index]
+        if view is None and isinstance(decisions[-1], Drop):
+            removed += 1
+            tokens += draft.whole[index].tokens
+            continue
+        entry = counts.setdefault(_KINDS[type(decisions[0])], [0, 0])
+        entry[0] += 1
+        entry[1] += draft.whole[index].tokens - (0 if view is None else view.tokens)
+    if removed:
+        counts["messages removed"] = [removed, tokens]
+    for new in draft.inserted.values():
+        entry = counts.setdefault("summaries", [0, 0])
+        entry[0] += 1
+        entry[1] -= draft.count(new.text)
+    return tuple(Action(kind, number, tokens) for kind, (number, tokens) in sorted(counts.items()))
 
 
 def to_join(views: Sequence[MessageView], ledger: Ledger) -> dict[str, list[int]]:

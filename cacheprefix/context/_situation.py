@@ -42,6 +42,8 @@ class Situation:
     """Whether a cleared result can be read again, which its placeholder then says."""
     step: int = 0
     """How far protections had to be relaxed; 0 keeps all that the settings promise."""
+    failed: frozenset[int] = frozenset()
+    """Messages that hold an error: what went wrong is removed last, as what was referenced is."""
 
     @property
     def need(self) -> int:

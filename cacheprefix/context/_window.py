@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cacheprefix.context._groups import groups_of
 from cacheprefix.context._views import MessageView
 from cacheprefix.errors import BudgetError, SetupError
 from cacheprefix.profiles import window_of
@@ -81,17 +82,18 @@ class ContextStats:
 def hand_over(views: Sequence[MessageView], last: int = 6, *, max_chars: int = 4_000) -> str:
     """The last messages as plain text, for a framework that starts an agent with an empty history.
 
-    Tool calls are named and results shortened; a call that hands over to this very agent and has no
-    answer yet is left out. ``last`` 0 gives an empty text.
+    Tool calls are named and results shortened; a call without an answer, such as the one that hands over to this
+    very agent, is left out. ``last`` 0 gives an empty text.
     """
     if last <= 0:
         return ""
+    answered = {(group.index, result.call_id) for group in groups_of(views) for _, result in group.results}
     shown: list[str] = []
-    for view in views:
+    for index, view in enumerate(views):
         if view.role == "system" or view.key is not None:
             continue
         parts = [view.text] if view.texts else []
-        parts += [f"[calls {call.name}]" for call in view.calls]
+        parts += [f"[calls {call.name}]" for call in view.calls if (index, call.id) in answered]
         parts += [f"[{result.name or 'tool'}: {_short(result.text or '', 400)}]" for result in view.results]
         if parts:
             shown.append(f"{view.role}: {_short(' '.join(parts), max_chars)}")

@@ -103,6 +103,12 @@ def test_thirty_results_of_one_turn_share_the_turn_budget():
     assert sum(estimate_tokens(message["content"]) for message in out[1:]) <= 6_000
 
 
+def test_a_turns_limit_holds_for_a_single_result_too():
+    """One result may not be larger than all results of a turn together may be."""
+    out, _ = _run([_call(), _result(_lines(400))], budget=ToolResultBudget(max_tokens=4_000, per_turn=200))
+    assert estimate_tokens(out[1]["content"]) <= 200
+
+
 def test_a_turn_is_decided_only_after_the_join():
     """While a branch is still out, nothing is decided for the turn, so late results cannot conflict."""
     calls = {"role": "assistant", "content": None, "tool_calls": [_entry("c1"), _entry("c2")]}

@@ -21,6 +21,7 @@ from cacheprefix.context import (
     apply,
     clear_thinking,
     clear_tool_results,
+    digests_of,
     drop_tool_uses,
     orphans_of,
     plan_compaction,
@@ -188,6 +189,30 @@ def test_errors_pins_and_durable_context_survive():
     assert pinned in small
 
 
+def test_errors_are_the_last_that_a_window_removes():
+    """What went wrong long ago outlives younger turns, and goes where nothing else is left."""
+    failed = _turn(900, result="Error: no such file\n" + "trace " * 20)
+    messages = [*_talk(4), *failed, *_talk(40)]
+    rules = {"keep_head": 0.0, "policies": (sliding_window(),)}
+    out, _, _ = _compacted(messages, trigger=_size(messages) // 2, **rules)
+    assert failed[2] in out
+    assert messages[2] not in out
+    least, _, _ = _compacted(messages, around=Circumstances(request=RequestBudget(600)), **rules)
+    assert failed[2] not in least
+
+
+def test_pruning_a_trimmed_history_leaves_removed_messages_removed():
+    """A framework that cuts the front off must not bring back the rest of what a compaction took."""
+    messages = [message for n in range(40) for message in _turn(n, args=f'{{"n":{n}}}')]
+    whole = views_of(messages, "openai-chat")
+    ledger = plan_compaction(whole, Ledger(), Compaction(_size(messages) // 3, keep_users=False)).commit()
+    first = min(d.index for d in replay(whole, ledger).decisions if isinstance(d, Drop))
+    views = views_of(messages[first + 4 :], "openai-chat")
+    pruned = ledger.prune(digests_of(views))
+    assert replay(views, pruned).decisions == replay(views, ledger).decisions
+    assert any(isinstance(decision, Drop) for decision in replay(views, pruned).decisions)
+
+
 def test_thinking_is_not_cleared_where_a_provider_binds_it_to_the_prefix():
     """The refusal is told with its reason."""
     messages = [
@@ -339,6 +364,15 @@ def test_a_summary_by_fork_is_asked_for_and_then_stands():
     summary = next(message for message in out if "_cacheprefix" in message)
     assert summary["content"].startswith("We chose plan B.")
     assert len(summary["content"]) <= 400
+
+
+def test_a_plan_with_a_summary_by_fork_counts_the_asking():
+    """The request that the summary is asked with reads the whole prompt once more."""
+    messages = _talk(60)
+    rules = {"trigger": _size(messages) // 2, "summary_tokens": 100}
+    _, extract, _ = _compacted(messages, **rules)
+    _, asked, _ = _compacted(messages, summarise="fork", **rules)
+    assert asked.price.rewrite - extract.price.rewrite == pytest.approx(0.1 * asked.before)
 
 
 def test_a_summary_that_fails_leaves_an_extract():

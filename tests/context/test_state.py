@@ -344,6 +344,8 @@ def test_a_hand_over_is_text_of_the_last_messages():
     assert text.splitlines()[0].startswith("assistant: [calls shell]")
     assert text.splitlines()[-1] == "assistant: done"
     assert hand_over(views, 0) == ""
+    handing = views_of([*CYCLE["openai-chat"], CYCLE["openai-chat"][1]], "openai-chat")
+    assert hand_over(handing, 3) == text
 
 
 def test_a_state_of_another_system_text_or_version_is_refused():
