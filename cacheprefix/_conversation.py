@@ -172,12 +172,16 @@ class Conversation:
         self._change(lambda state: appended(state, messages, self._terms, self.scope))
 
     def append_context(self, content: str | Sequence[Any], key: str = "context", *, role: Role = "user") -> None:
-        """Append durable context under a key. Raises ``BudgetError`` when it is more than may ever stand."""
+        """Append durable context under a key. Raises ``BudgetError`` when it is more than may ever stand.
+
+        That is ``context_limit``, or what the request budget leaves beside the static text and the tools.
+        """
         terms = self._terms
+        limit = terms.context_limit
+        if limit is None and terms.request is not None:
+            limit = max(0, terms.request.room - terms.fixed_tokens)
         self._change(
-            lambda state: context.append_context(
-                state, content, key, limit=terms.context_limit, role=role, count=terms.count
-            )
+            lambda state: context.append_context(state, content, key, limit=limit, role=role, count=terms.count)
         )
 
     def set_zone(self, name: str, text: str) -> None:
@@ -279,8 +283,7 @@ class Conversation:
             limit = terms.request.room
         if limit is None:
             limit = (terms.compaction or Compaction()).trigger or Compaction().trigger or 0
-        static = terms.static_tokens + (terms.count(terms.system) if terms.system else 0)
-        return context.stats(self._state, limit, static_tokens=static, count=terms.count)
+        return context.stats(self._state, limit, static_tokens=terms.fixed_tokens, count=terms.count)
 
     def hand_over(self, last: int = 6, *, max_chars: int = 4_000) -> str:
         """The last messages as plain text, for an agent that starts with an empty history."""

@@ -69,6 +69,11 @@ class Terms:
     """Fits a compaction to the provider: prices, warmth of the cache, hooks."""
     attempt: Attempt = plainly
 
+    @property
+    def fixed_tokens(self) -> int:
+        """Tokens of the static text and the tools."""
+        return self.static_tokens + (self.count(self.system) if self.system else 0)
+
 
 def guarded(attempt: Attempt, step: str, work: Callable[[], T], otherwise: T) -> T:
     """Fail open, but for a budget that cannot be met: what would be sent then is refused anyway."""

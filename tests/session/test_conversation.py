@@ -110,6 +110,17 @@ def test_a_plan_is_priced_by_the_models_profile():
     assert len(previews) == 2
 
 
+def test_durable_context_beyond_the_request_budget_is_refused_when_it_is_appended():
+    """It could never be sent, so it is told at once and by how much, and leaves no trace."""
+    session = Session("system " * 50, counter=ESTIMATE, request_budget=RequestBudget(1_000, 200))
+    conversation = session.conversation("t", api="openai-chat")
+    before = conversation.dumps()
+    with pytest.raises(BudgetError) as caught:
+        conversation.append_context("fact " * 2_000)
+    assert caught.value.over_by > 1_500
+    assert conversation.dumps() == before
+
+
 def test_the_hand_over_is_plain_text_of_the_last_messages():
     """Calls are named, results shortened."""
     conversation = Conversation("t")
