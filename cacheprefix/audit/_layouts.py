@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from typing import Any
 
 from cacheprefix.cache import Breakpoint
@@ -18,7 +19,6 @@ from cacheprefix.prompt import (
     estimate_tokens,
     loads,
     section,
-    shared_characters,
     shared_sections,
 )
 
@@ -135,7 +135,7 @@ class Team:
     """How many requests have each system."""
     union: tuple[Section, ...] | None = None
     cut: tuple[tuple[bytes, ...], str] | None = None
-    """Digests of the leading system sections all have, and what the next one of all begins with."""
+    """Digests of the leading system sections all have, and the text that the rest of all holds."""
 
     def unite(self) -> tuple[Section, ...]:
         """All tools by name, the first of each name."""
@@ -148,7 +148,7 @@ class Team:
         return self.union
 
     def common(self) -> tuple[tuple[bytes, ...], str]:
-        """How much of the system is the same for (nearly) all requests: sections by digest, and text of the next one.
+        """How much of the system is the same for (nearly) all requests: sections by digest, and text of the rest.
 
         Systems that few requests have do not count, so one odd request does not undo what the others share.
         """
@@ -156,14 +156,9 @@ class Team:
             rows = [self.systems[key] for key in self._usual()]
             first = rows[0]
             sections = min(shared_sections(first, row) for row in rows)
-            following = [row[sections] if len(row) > sections else None for row in rows]
-            text = ""
-            heads = {(one.kind, one.head) if one is not None else None for one in following}
-            if len(heads) == 1 and following[0] is not None and following[0].kind == "text":
-                texts = [one.text for one in following if one is not None]
-                length = min(shared_characters(texts[0], other) for other in texts)
-                # Whole lines only: a role must not begin in the middle of a sentence.
-                text = texts[0][: texts[0].rfind("\n", 0, length) + 1]
+            rest = [row[sections:] for row in rows]
+            plain = len({(one.kind, one.head) for row in rest for one in row}) == 1 and all(rest)
+            text = _common_lines([_joined(row) for row in rest]) if plain and rest[0][0].kind == "text" else ""
             self.cut = (_digests(first[:sections]), text)
         return self.cut
 
@@ -244,15 +239,13 @@ def roles_to_tail(team: Team, laid: Laid) -> Laid:
     shared, text = team.common()
     kept = len(shared)
     system = prompt.tier("system")
-    following = system[kept].text if len(system) > kept else ""
-    if _digests(system[:kept]) != shared or not following.startswith(text):
+    rest = _joined(system[kept:])
+    if _digests(system[:kept]) != shared or text not in rest:
         return laid  # One of the odd ones: it shares nothing with the others as it is.
     head = list(system[:kept])
-    rest = [one.text for one in system[kept:]]
-    if text and rest:
+    if text:
         head.append(_part(system[kept], text))
-        rest[0] = rest[0][len(text) :]
-    role = "\n\n".join(part for part in rest if part)
+    role = rest.replace(text, "", 1).strip("\n") if text else rest
     own = (_tail(role),) if role else ()
     sections = (*prompt.tier("tools"), *head, *prompt.tier("messages"), *own)
     return Laid(replace(prompt, sections=sections), laid.tail + len(own))
@@ -293,6 +286,22 @@ def fork_points(prompts: Sequence[Prompt]) -> Callable[[Prompt], int | None]:
         return deepest or None
 
     return boundary
+
+
+def _joined(row: Sequence[Section]) -> str:
+    return "\n\n".join(one.text for one in row)
+
+
+def _common_lines(texts: Sequence[str]) -> str:
+    """The longest run of whole lines that all texts hold: a role stands before the shared text or behind it."""
+    block = texts[0].split("\n")
+    for text in texts[1:]:
+        if "\n".join(("", *block, "")) in f"\n{text}\n":
+            continue
+        lines = text.split("\n")
+        found = SequenceMatcher(None, lines, block, autojunk=False).find_longest_match()
+        block = block[found.b : found.b + found.size]
+    return "\n".join(block).strip("\n")
 
 
 def _tail(text: str) -> Section:

@@ -54,13 +54,14 @@ def _parts(audit: Audit, *, previous: bool) -> Iterator[_Table | _Lines]:
     all_ = totals.all
     logs = f"{len(audit.files)} logs" if len(audit.files) != 1 else audit.files[0]
     breaks = sum(group.count for group in totals.breaks) + totals.ungrouped
+    named = sum(1 for agent in totals.agents if agent)
     written = _share(all_.cache_write_tokens, all_.input_tokens)
     paid = f"cost {_number(all_.cost_units)} units{_usd(all_.usd if all_.priced else None)}"
     head = (
-        f"{logs}: {_number(all_.calls)} calls, {_number(len(totals.agents))} agents",
+        f"{logs}: {_counted(all_.calls, 'call')}, {_counted(named, 'agent') if named else 'agents not named'}",
         f"input {_number(all_.input_tokens)} tokens: {all_.hit_rate:.1%} read from the cache, {written} written",
         paid,
-        f"lost to breaks: {_number(all_.lost_tokens)} tokens{_usd(totals.lost_usd)} in {_number(breaks)} breaks",
+        f"lost to breaks: {_number(all_.lost_tokens)} tokens{_usd(totals.lost_usd)} in {_counted(breaks, 'break')}",
     )
     yield _Lines("What you pay", head)
     if audit.what_if:
@@ -207,6 +208,10 @@ def _near(place: str) -> str:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{_number(count)} {what}{'' if count == 1 else 's'}"
 
 
 def _money(value: float | None) -> str:

@@ -219,6 +219,24 @@ def test_roles_at_the_tail_and_one_tool_list_cost_a_team_less(tmp_path):
     assert then["all"] < min(then["roles_to_tail"], then["tools_unified"])
 
 
+@pytest.mark.parametrize("blocks", [False, True], ids=["one text", "text blocks"])
+@pytest.mark.parametrize("first", ["role", "handbook"])
+def test_a_handbook_that_all_roles_hold_is_found_before_and_behind_the_role(tmp_path, first, blocks):
+    """Most applications write the role first: then nothing is shared, and moving the role is what saves."""
+    handbook = "\n".join(f"Rule {number}: {prose(str(number), 60)}" for number in range(40))
+    lines = []
+    for role in ("planner", "critic", "writer"):
+        parts = [f"You are the {role}.\nBe brief.", handbook]
+        parts = parts if first == "role" else parts[::-1]
+        system = [{"type": "text", "text": part} for part in parts] if blocks else "\n\n".join(parts)
+        messages = [{"role": "user", "content": "Go."}]
+        lines.append({"model": "claude-sonnet-4-5", "max_tokens": 9, "system": system, "messages": messages})
+    found = {one["change"]: one for one in result_of(log_of(tmp_path, lines), rules="exact")["what_if"]}
+    roles = found["roles_to_tail"]
+    assert roles["cost_units_then"] < 0.5 * sum(len(json.dumps(line)) / 4 for line in lines)
+    assert (roles["cost_units_then"] < 0.5 * roles["cost_units_now"]) == (first == "role")
+
+
 def test_no_what_if_costs_more_than_what_is(tmp_path):
     """Each change is made only for teams it helps."""
     for api in ("openai-chat", "anthropic"):
