@@ -4,7 +4,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from context_histories import histories, is_empty, pairs, unpaired
+from context_histories import TOOLS, histories, is_empty, pairs, unpaired, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -458,7 +458,6 @@ def test_impossible_settings_are_refused(settings_):
 def test_any_history_comes_out_valid(api, data, share, users, head):
     """Pairs and order kept, no empty message, replay byte-identical, second run equal, within the window."""
     messages = data.draw(histories(api))
-    views = views_of(messages, api)
     window = max(40, _size(messages, api) * share // 100)
     around = Circumstances(request=RequestBudget(window))
     rules = Compaction(
@@ -467,6 +466,34 @@ def test_any_history_comes_out_valid(api, data, share, users, head):
         keep_head=head,
         summary_tokens=data.draw(st.sampled_from([0, 60, None])),
     )
+    _holds(messages, api, rules, around)
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
+def test_ten_thousand_messages_come_out_valid(api):
+    """The same for a very long run with parallel calls, ids used again, missing results and pictures."""
+    steps = []
+    for n in range(2_250 if api == "anthropic" else 1_600):
+        calls = [
+            (
+                f"call_{k}",
+                TOOLS[n % 5],
+                f'{{"q":{n}}}',
+                None if n % 31 == k else f"result {n}.{k} " + "x" * 90,
+                n % 40 == 0,
+            )
+            for k in range(2 + n % 2)
+        ]
+        steps += [("user", f"question {n} \ud800 日本", n % 50 == 0), ("call", "", n % 3 == 0, calls)]
+        steps += [("answer", f"answer {n} in src/mod_{n % 9}.py", n % 4 == 0)] * (1 + n % 2)
+    messages = written(steps, api)
+    assert len(messages) >= 10_000
+    window = _size(messages, api) // 3
+    _holds(messages, api, Compaction(window), Circumstances(request=RequestBudget(window)))
+
+
+def _holds(messages, api, rules, around):
+    views, window = views_of(messages, api), around.request.room
     before = unpaired(messages, api)
     orphans = len(orphans_of(views))
     try:
