@@ -473,7 +473,7 @@ def test_any_history_comes_out_valid(api, data, share, users, head):
 def test_ten_thousand_messages_come_out_valid(api):
     """The same for a very long run with parallel calls, ids used again, missing results and pictures."""
     steps = []
-    for n in range(2_250 if api == "anthropic" else 1_600):
+    for n in range(2_250 if api == "anthropic" else 1_750):
         calls = [
             (
                 f"call_{k}",
