@@ -8,9 +8,9 @@ from typing import Any
 from autogen_agentchat.messages import BaseChatMessage
 
 from cacheprefix import Conversation, Session
+from cacheprefix.bodies import instruction_of
 from cacheprefix_autogen._budget import shortener
 from cacheprefix_autogen._lanes import Seat, lanes
-from cacheprefix_autogen._layout import instruction_of
 from cacheprefix_autogen._member import Member, Options
 from cacheprefix_autogen._native import model_of, name_of
 from cacheprefix_autogen._transcript import Entry, Transcript

@@ -19,6 +19,7 @@ from autogen_core.models import (
 from autogen_core.tools import Tool, ToolSchema
 
 from cacheprefix import Session
+from cacheprefix.bodies import instruction_of
 from cacheprefix.profiles import Profile
 from cacheprefix_autogen._canonical import SENDER, called
 from cacheprefix_autogen._native import name_of, schema_of
@@ -135,13 +136,6 @@ def _schema_dict(schema: bytes) -> Mapping[str, Any]:
 
     plain: Mapping[str, Any] = loads(schema)
     return plain
-
-
-def instruction_of(texts: Sequence[str], shared: str, extra: str = "") -> str:
-    """The role's text: its system texts without the shared part in them."""
-    shared = shared.strip()
-    own = [text.replace(shared, "", 1).strip() if shared else text for text in texts]
-    return "\n\n".join(dict.fromkeys(part for part in (extra, *own) if part))
 
 
 def compose(

@@ -19,6 +19,7 @@ from autogen_core.models import (
 )
 
 from cacheprefix import Conversation, Session
+from cacheprefix.bodies import instruction_of
 from cacheprefix.context import MessageView
 from cacheprefix.prefix import VolatileRole
 from cacheprefix_autogen._budget import Ask, condensed, summarised
@@ -29,7 +30,6 @@ from cacheprefix_autogen._layout import (
     Layout,
     Request,
     compose,
-    instruction_of,
     restrict,
     shared_tokens,
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
+from cacheprefix.bodies import allowed_choice
 from cacheprefix.prefix import VolatileRole, with_volatile
 from cacheprefix.profiles import Usage, merge_usage, normalise_usage
 from cacheprefix.prompt import Api, Prompt
@@ -91,7 +92,7 @@ class Sending:
             return full
         added: dict[str, Any] = {}
         if self.allowed is not None and full.get("tools"):
-            added["tool_choice"] = allowed_choice(self.allowed)
+            added["tool_choice"] = allowed_choice(self.allowed, "openai-chat")
         if full.get("stream") and "stream_options" not in full:
             added["stream_options"] = {"include_usage": True}
         return {**full, **added} if added else full
@@ -208,14 +209,6 @@ class _Tee:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def allowed_choice(names: tuple[str, ...]) -> Any:
-    """OpenAI's ``tool_choice`` that allows only ``names``; the array of tools stays as it is."""
-    if not names:
-        return "none"
-    tools = [{"type": "function", "function": {"name": name}} for name in names]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
 
 
 def message_index(path: str) -> int:
