@@ -1,6 +1,7 @@
 """Compaction, budgets, lasting and passing context, commits and live verdicts, on recorded wire bytes."""
 
 import asyncio
+import json
 from itertools import pairwise
 
 import pytest
@@ -22,6 +23,7 @@ from cacheprefix_langgraph import (
     context_message,
     forked,
     pinned,
+    subgraph,
     wrap_model,
 )
 
@@ -259,6 +261,79 @@ def test_volatile_text_stands_behind_everything_and_is_never_stored(bench):
     assert "tick 1" in second.sections[-1].text
     assert second.sections[: len(first.sections) - 1] == first.sections[:-1]
     assert not any("tick" in message.text for message in out["messages"][:3])
+
+
+@pytest.mark.parametrize("kind", ["middleware", "pinned", "subgraph"])
+def test_volatile_text_stays_behind_everything_in_an_agents_tool_loop(bench, kind):
+    """The clock is behind the newest result on every call, and what was sent before it stays as it was sent."""
+    session = bench.session(HANDBOOK)
+    clock = iter(range(100))
+
+    def now(state):
+        return {"now": f"tick {next(clock)}"}
+
+    session.join("another")
+    bench.script([Reply(tool_calls=(ToolCall("read_file", {"path": "a"}),)), Reply("Done.")])
+    doors = {"session": session, "role": "reader", "volatile": now}
+    middleware = [] if kind == "subgraph" else [PrefixMiddleware(**doors, pinned=kind == "pinned")]
+    agent = create_agent(
+        wrap_model(bench.model(), session), bench.tools, system_prompt="You read.", middleware=middleware
+    )
+    graph = subgraph(agent, **doors) if kind == "subgraph" else agent
+    out = graph.invoke({"messages": [HumanMessage("Please begin.")]})
+    first, second = bench.prompts()
+    assert "tick 0" in first.sections[-1].text
+    assert f"tick {int(kind != 'subgraph')}" in second.sections[-1].text
+    assert second.sections[: len(first.sections) - 1] == first.sections[:-1]
+    marked = [section.text for prompt in (first, second) for section in prompt.sections if section.marker is not None]
+    assert not any("tick" in text for text in marked)
+    assert [message.type for message in out["messages"]] == ["human", "ai", "tool", "ai"]
+    assert not any("tick" in message.text for message in out["messages"])
+
+
+def test_another_role_may_say_the_volatile_text(bench):
+    """Where the provider has such a role behind the conversation; on Anthropic the user says it."""
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+
+    @forked(session, role="reader", volatile=lambda state: {"now": "noon"}, volatile_role="developer")
+    def speak(state):
+        return {"messages": [AIMessage(model.invoke([SystemMessage("You read."), *state["messages"]]).text)]}
+
+    StateGraph(MessagesState).add_node("speak", speak).add_edge(START, "speak").compile().invoke(
+        {"messages": [HumanMessage("Please begin.")]}
+    )
+    (prompt,) = bench.prompts()
+    body = json.loads(bench.bodies[0])
+    assert (body.get("messages") or body["input"])[-1]["role"] == ("user" if bench.api == "anthropic" else "developer")
+    assert [section.text for section in prompt.sections[-1:]] == ["<now>\nnoon\n</now>"]
+    assert "You read." in prompt.sections[-2].text
+
+
+@pytest.mark.parametrize("kind", ["node", "bound", "agent"])
+def test_what_is_too_short_to_share_still_says_all_that_was_left_to_us(bench, kind):
+    """The layout is the application's: shared text and role first, text for this call last, and no breakpoints."""
+    session = bench.session("Cite every source.")
+    doors = {"role": "reader", "instruction": "You read.", "volatile": lambda state: {"now": "noon"}}
+    if kind == "bound":
+        model = wrap_model(bench.model(), session, role="reader", instruction="You read.")
+        model.invoke([HumanMessage("Please begin.")])
+    elif kind == "agent":
+        session.join("another")
+        middleware = [PrefixMiddleware(session, **doors)]
+        agent = create_agent(bench.model(), [], system_prompt="Be brief.", middleware=middleware)
+        agent.invoke({"messages": [HumanMessage("Please begin.")]})
+    else:
+        model = wrap_model(bench.model(), session)
+        node = forked(session, **doors)(lambda state: {"messages": [model.invoke(state["messages"])]})
+        node({"messages": [SystemMessage("Cite every source. And be brief."), HumanMessage("Please begin.")]})
+    (prompt,) = bench.prompts()
+    told = "\n".join(section.text for section in prompt.sections)
+    expected = {"bound": ("Cite every source.", "You read.")}.get(kind, ("Cite every source.", "You read.", "noon"))
+    assert all(told.count(text) == 1 for text in expected)
+    assert "You read." in prompt.tier("system")[0].text
+    assert (prompt.sections[-1].text == "<now>\nnoon\n</now>") is (kind != "bound")
+    assert not any(section.marker is not None for section in prompt.sections)
 
 
 @ONE

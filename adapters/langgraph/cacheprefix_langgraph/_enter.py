@@ -8,7 +8,7 @@ from functools import partial
 from itertools import dropwhile
 from typing import Any, NamedTuple
 
-from langchain_core.messages import BaseMessage, SystemMessage
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables.config import RunnableConfig, ensure_config
 
 from cacheprefix import Session
@@ -17,7 +17,7 @@ from cacheprefix_langgraph._bodies import base_of, model_name, shows_body
 from cacheprefix_langgraph._choice import ONE_CALL, allowed_choice, one_call, union_of, without_limit
 from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten, scope_of, thread_of
 from cacheprefix_langgraph._native import asummariser, summariser
-from cacheprefix_langgraph._rewrite import rewrite, summarise_first
+from cacheprefix_langgraph._rewrite import completed, rewrite, summarise_first
 from cacheprefix_langgraph._sending import ROLE, SENDING, VIEWS, Sending, session_in
 from cacheprefix_langgraph._state import conversation_of, ledger_in
 from cacheprefix_langgraph._tools import name_of
@@ -146,13 +146,15 @@ def _rewritten(
     name = model_name(model)
     done = rewrite(messages, frame, model.__dict__[VIEWS], allowed=said, model=name, summarise=summarise)
     if _worth(model, done, frame):
+        if done.trailing and not shows_body(base_of(model)):
+            done = replace(done, messages=[*done.messages, HumanMessage(done.trailing)], trailing="")
         sending.rewritten, sending.single, sending.asked = done, single, (messages, kwargs)
         return done.messages, united
-    if done.given is None and not done.restored:
-        return None
     # The layout stays the application's; what was decided on its history holds from the first request on.
     lead = len(messages) - sum(1 for _ in dropwhile(lambda one: isinstance(one, SystemMessage), messages))
-    return [*messages[:lead], *done.history], kwargs
+    laid = completed(messages[:lead], done.history, frame)
+    same = len(laid) == len(messages) and all(a is b for a, b in zip(laid, messages, strict=True))
+    return None if same else (laid, kwargs)
 
 
 def _summarises(session: Session) -> bool:

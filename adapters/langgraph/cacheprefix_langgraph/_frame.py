@@ -16,7 +16,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from cacheprefix import Conversation, Session
-from cacheprefix.prefix import ForkPolicy
+from cacheprefix.prefix import ForkPolicy, VolatileRole, tail_text
 
 
 @dataclass(slots=True)
@@ -34,6 +34,7 @@ class Frame:
     pinned: bool = False
     """Role text before the role's own messages rather than at the very end."""
     volatile: Mapping[str, str] = field(default_factory=dict)
+    volatile_role: VolatileRole = "user"
     policy: ForkPolicy | None = None
     base: str | None = None
     """System text in place of the prefix's own, for an agent that shares with its own forks only."""
@@ -41,6 +42,16 @@ class Frame:
     """The conversation's ledger, merged from the graph's state."""
     scope: str | None = None
     """Tenant whose cache this is; None for the session's."""
+
+    @property
+    def trails(self) -> bool:
+        """Whether text for this call alone stands by itself, apart from the role's text."""
+        return bool(self.volatile) and (self.pinned or self.volatile_role != "user")
+
+    @property
+    def passing(self) -> str:
+        """The text for this call alone."""
+        return tail_text(self.role, "", volatile=self.volatile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,9 @@ class Rewritten:
     """The messages as the application made them, where a compaction took some away."""
     history: Sequence[BaseMessage] = ()
     """The conversation as decided on, without system text and tail."""
+    trailing: str = ""
+    """Text for this request alone that is put behind the finished body."""
+    trailing_role: VolatileRole = "user"
 
 
 _RUNNING: dict[int, int] = {}

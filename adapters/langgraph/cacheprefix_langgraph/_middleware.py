@@ -21,7 +21,7 @@ from typing_extensions import NotRequired
 from cacheprefix import Session
 from cacheprefix.config import given_or_configured
 from cacheprefix.context import Ledger, merge_json
-from cacheprefix.prefix import ForkPolicy
+from cacheprefix.prefix import ForkPolicy, VolatileRole
 from cacheprefix_langgraph._advice import advise
 from cacheprefix_langgraph._frame import Frame, scope_of, thread_of, within_frame
 from cacheprefix_langgraph._model import session_of, wrap_model
@@ -60,6 +60,7 @@ class PrefixMiddleware(AgentMiddleware):
         tools: Sequence[str] | None = None,
         pinned: bool = False,
         volatile: Callable[[Any], Mapping[str, str]] | None = None,
+        volatile_role: VolatileRole = "user",
         policy: ForkPolicy | None = None,
         scope: Scope = None,
     ) -> None:
@@ -74,6 +75,7 @@ class PrefixMiddleware(AgentMiddleware):
         self.allowed = None if tools is None else tuple(tools)
         self.pinned = pinned
         self.volatile = volatile
+        self.volatile_role = volatile_role
         self.policy = policy
 
     @property
@@ -136,6 +138,7 @@ class PrefixMiddleware(AgentMiddleware):
             allowed=self.allowed,
             pinned=self.pinned,
             volatile=dict(self.volatile(request.state)) if self.volatile is not None else {},
+            volatile_role=self.volatile_role,
             policy=self.policy,
         )
         model = request.model

@@ -14,7 +14,7 @@ from cacheprefix import Session
 from cacheprefix.config import given_or_configured
 from cacheprefix.context import Ledger
 from cacheprefix.errors import SetupError
-from cacheprefix.prefix import ForkPolicy
+from cacheprefix.prefix import ForkPolicy, VolatileRole
 from cacheprefix_langgraph._frame import Frame, scope_of, thread_of, within_frame
 from cacheprefix_langgraph._state import conversation_of, ledger_in, with_update
 
@@ -33,6 +33,7 @@ def forked(
     messages_key: str = "messages",
     pinned: bool = False,
     volatile: Callable[[Any], Mapping[str, str]] | None = None,
+    volatile_role: VolatileRole = "user",
     policy: ForkPolicy | None = None,
 ) -> Callable[[F], F]: ...
 def forked(
@@ -44,6 +45,7 @@ def forked(
     messages_key: str = "messages",
     pinned: bool = False,
     volatile: Callable[[Any], Mapping[str, str]] | None = None,
+    volatile_role: VolatileRole = "user",
     policy: ForkPolicy | None = None,
 ) -> Any:
     """Make a node's calls of wrapped models forks of the session's prefix.
@@ -52,7 +54,8 @@ def forked(
     prompt. ``role`` defaults to the function's name. ``tools`` names those the role may use, where that is
     less than what it binds. ``pinned=True`` puts the role's text before the messages that the node adds
     itself: cheaper for a node with a tool loop of its own that is not committed to the conversation.
-    ``volatile`` gives text for this call only (time, retrieval) from the state; it stands behind everything.
+    ``volatile`` gives text for this call only (time, retrieval) from the state; it stands behind everything, said by
+    ``volatile_role`` (Anthropic's API knows the user's there alone).
     Works on sync and async functions and callables; ``forked`` without a session makes one by
     ``Session.from_config()`` and attaches it as ``cacheprefix_session``.
     """
@@ -82,6 +85,7 @@ def forked(
                 allowed=None if tools is None else tuple(tools),
                 pinned=pinned,
                 volatile=dict(volatile(state)) if volatile is not None else {},
+                volatile_role=volatile_role,
                 policy=policy,
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
@@ -49,12 +49,35 @@ def rewrite(
     done = settled(rest, frame, views, model, head, text, summarise)
     sent, shared = done.messages, done.border
     given = None if done.lossless else list(messages)
-    if not text:
-        return Rewritten([*head, *sent], "", len(sent) - shared, texts, done.restored, given, sent)
-    tail = HumanMessage(text, additional_kwargs={TAIL_KEY: frame.role})
-    if frame.pinned:
-        return Rewritten([*head, *sent[:shared], tail, *sent[shared:]], text, 0, texts, done.restored, given, sent)
-    return Rewritten([*head, *sent, tail], text, len(sent) - shared, texts, done.restored, given, sent)
+    own = len(sent) - shared
+    laid = [*head, *sent]
+    if text:
+        tail = HumanMessage(text, additional_kwargs={TAIL_KEY: frame.role})
+        laid = [*head, *sent[:shared], tail, *sent[shared:]] if frame.pinned else [*laid, tail]
+        own = 0 if frame.pinned else own
+    trailing = frame.passing if frame.trails else ""
+    return Rewritten(laid, text, own, texts, done.restored, given, sent, trailing, frame.volatile_role)
+
+
+def completed(
+    lead: Sequence[BaseMessage], history: Sequence[BaseMessage], frame: Frame
+) -> list[BaseMessage]:
+    """A request in the application's own layout, with what it leaves to us to say: shared, role's and passing text.
+
+    The very same messages where it says all of that itself.
+    """
+    said = "\n\n".join(message.text for message in lead)
+    shared = frame.session.prefix.system.strip() if frame.base is None else ""
+    missing = [text for text in (shared, frame.instruction.strip()) if text and text not in said]
+    end: list[BaseMessage] = [HumanMessage(frame.passing)] if frame.volatile else []
+    if not missing:
+        return [*lead, *history, *end]
+    text = "\n\n".join(missing)
+    if not lead:
+        return [SystemMessage(text), *history, *end]
+    first, content = lead[0], lead[0].content
+    joined: Any = f"{text}\n\n{content}" if isinstance(content, str) else [{"type": "text", "text": text}, *content]
+    return [first.model_copy(update={"content": joined}), *lead[1:], *history, *end]
 
 
 async def summarise_first(
@@ -94,7 +117,8 @@ def _parts(
     while lead < len(messages) and isinstance(messages[lead], SystemMessage):
         lead += 1
     texts = tuple(message.text for message in messages[:lead])
-    text = frame.session.tail_for(frame.role, instruction_of(texts, frame), tools=allowed, volatile=frame.volatile)
+    volatile = {} if frame.trails else frame.volatile
+    text = frame.session.tail_for(frame.role, instruction_of(texts, frame), tools=allowed, volatile=volatile)
     system = frame.session.prefix.text if frame.base is None else frame.base
     return texts, list(messages[lead:]), [SystemMessage(system)] if system else [], text
 

@@ -12,7 +12,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, SystemMessage
 
 from cacheprefix import Session
-from cacheprefix.prefix import FOLLOW, Pass
+from cacheprefix.prefix import FOLLOW, Pass, with_volatile
 from cacheprefix.prompt import Prompt
 from cacheprefix.session import Boundary, unmodified
 from cacheprefix_langgraph._bodies import Body, as_sent, likeness, own_body, readable, shows_body
@@ -259,8 +259,12 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
         policy=frame.policy if frame else None,
         scope=sending.scope,
         leave=leave,
+        trailing=bool(done is not None and done.trailing),
     )
-    return as_sent(sending.turn.body, body.payload)
+    sent = sending.turn.body
+    if done is not None and done.trailing and body.own:
+        sent = with_volatile(sent, body.api, done.trailing, done.trailing_role)
+    return as_sent(sent, body.payload)
 
 
 def current(model: Any) -> tuple[Sending, Token[Sending | None]]:

@@ -12,7 +12,7 @@ from langgraph.pregel.protocol import PregelProtocol
 
 from cacheprefix import Session
 from cacheprefix.errors import SetupError
-from cacheprefix.prefix import ForkPolicy
+from cacheprefix.prefix import ForkPolicy, VolatileRole
 from cacheprefix_langgraph._frame import Frame, scope_of, thread_of, within_frame
 from cacheprefix_langgraph._node import messages_in
 from cacheprefix_langgraph._state import conversation_of, ledger_in
@@ -32,6 +32,7 @@ def subgraph(
     messages_key: str = "messages",
     pinned: bool = False,
     volatile: Callable[[Any], Mapping[str, str]] | None = None,
+    volatile_role: VolatileRole = "user",
     policy: ForkPolicy | None = None,
 ) -> G:
     """A copy of a compiled graph whose wrapped models' calls are forks of the session's prefix.
@@ -68,6 +69,7 @@ def subgraph(
             scope=scope,
             pinned=pinned,
             volatile=dict(volatile(state)) if volatile is not None else {},
+            volatile_role=volatile_role,
             policy=policy,
         )
 
