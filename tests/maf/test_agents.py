@@ -93,9 +93,9 @@ async def test_the_two_middlewares_need_no_wrap(servers):
 async def test_another_role_s_tool_is_declared_and_refused(servers):
     """The array is the same for all; a foreign call is answered with what the role may use, and not run."""
     ran = []
-    session = session_for("openai-chat")
+    session = session_for("anthropic")
     steps = {"planner": [call("write", query="x"), "Then not."]}
-    async with served(servers, "openai-chat", **steps) as (client, provider):
+    async with served(servers, "anthropic", **steps) as (client, provider):
         planner = wrap(role(client, "planner", tools=[look(ran=ran)]), session)
         critic = wrap(role(client, "critic", tools=[look("write", ran=ran)]), session)
         answer = await planner.run(TASK)
@@ -105,8 +105,24 @@ async def test_another_role_s_tool_is_declared_and_refused(servers):
         [one.data for one in found[0].tier("tools")]
     ] * 2
     assert "Tools you may use in this role: look." in texts(found[0])[-1]
-    assert texts(found[1])[-1] == "'write' was not run: tools available to the role 'planner' are: look."
+    assert "'write' was not run: tools available to the role 'planner' are: look." in texts(found[1])[-1]
     assert (answer.text, ran) == ("Then not.", [])
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses"])
+async def test_where_it_costs_nothing_tool_choice_keeps_a_role_to_its_tools(servers, api):
+    """OpenAI's ``allowed_tools`` is no part of the cached prompt."""
+    session = session_for(api)
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    async with served(servers, api) as (client, provider):
+        planner = wrap(role(client, "planner", tools=[look()], **options), session)
+        wrap(role(client, "critic", tools=[look("write")], **options), session)
+        await planner.run(TASK)
+    choice = provider.requests[0].json["tool_choice"]
+    assert choice["type"] == "allowed_tools"
+    assert json.dumps(choice).count('"name": "look"') == 1
+    assert '"write"' not in json.dumps(choice)
+    assert len(provider.requests[0].json["tools"]) == 2
 
 
 @pytest.mark.parametrize(("api", "choice"), [("openai-chat", "none"), ("anthropic", {"type": "auto"})])

@@ -10,6 +10,7 @@ from typing import Any
 from agent_framework import ChatContext, Message, ResponseStream
 
 from cacheprefix import Conversation
+from cacheprefix.bodies import allowed_choice
 from cacheprefix.errors import BudgetError
 from cacheprefix.prefix import FOLLOW
 from cacheprefix_maf._history import condensed
@@ -104,7 +105,7 @@ async def _prepared(
     given = await prepared_by(client, messages, options, rest)
     model = str(given.get("model", ""))
     name = member.conversation or (held.session_id if held else "")
-    stored = _stored(client, options)
+    stored, private = _stored(client, options), held is not None and not member.conversation
     writes = session.mode == "fork" and not stored
     if stored:
         session.note(f"agent {member.role!r} is only measured: the service keeps its history (store=False shares)")
@@ -113,11 +114,13 @@ async def _prepared(
         adopt(member, own)
         conversation = _conversation(asked, name)
         if not asked.bounded:
-            rules, private = session.profile(model, api), held is not None and not member.conversation
+            rules = session.profile(model, api)
             layout = laid_out(member, name, messages, options, rules, model, private=private)
         if layout is not None:
             prepared = await prepared_by(client, layout.messages, layout.options, rest)
         body = body_of(prepared)
+        if layout is not None and layout.allowed is not None:
+            body["tool_choice"] = allowed_choice(layout.allowed, api)
         if not asked.bounded:
             body = condensed(session, conversation, body, api, layout.tail if layout is not None else "", model)
         if held is not None and len(conversation.ledger):
@@ -135,6 +138,7 @@ async def _prepared(
         rewrite=writes,
         scope=member.scope,
         leave=leave,
+        continues=boundary is not None and private,
         trailing=bool(volatile),
     )
     sending = Sending(session, api, prepared, turn, volatile, member.volatile_role)

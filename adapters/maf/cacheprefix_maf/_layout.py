@@ -27,6 +27,8 @@ class Layout:
     forked: bool = True
     union: bool = False
     """Whether it carries the tools of all roles."""
+    allowed: tuple[str, ...] | None = None
+    """Tools to restrict it to by ``tool_choice``."""
 
     def boundary(self, prompt: Prompt) -> int | None:
         """Where the shared part ends: before the role's text."""
@@ -61,7 +63,8 @@ def laid_out(
     history = own_history(messages, member.name) if private else history_of(messages, member.name, member.tool_memory)
     same = {tool.name for tool in session.prefix.tools} == {getattr(tool, "name", "") for tool in own}
     union = not member.keeps_tools and all(map(plain, own)) and (same or not private)
-    fields, said = united(session, own, profile, options) if union else ({"tools": own} if own else {}, None)
+    alike = {"tools": own} if own else {}
+    fields, said, allowed = united(session, own, profile, options) if union else (alike, None, None)
     static = session.count(session.prefix.text, model)
     static += sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools if union)
     if not session.shares(
@@ -73,7 +76,8 @@ def laid_out(
     system = {"instructions": session.prefix.text} if session.prefix.text else {}
     # With a history of its own the role stands before that, where it is read again with every later request.
     spoken = [Message("user", [tail])] if tail else []
-    return Layout([*history.shared, *spoken, *history.local], {**rest, **system, **fields}, tail, union=union)
+    sent = [*history.shared, *spoken, *history.local]
+    return Layout(sent, {**rest, **system, **fields}, tail, union=union, allowed=allowed)
 
 
 def _plain(member: Member, messages: Sequence[Message], options: Mapping[str, Any]) -> Layout | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from agent_framework import FunctionTool
 
@@ -47,33 +48,39 @@ def adopt(member: Member, tools: Sequence[Any]) -> None:
         session.note(f"agent {member.role!r} keeps its own tools, which others share no cache with: {error}")
 
 
+_SCHEMAS: WeakKeyDictionary[FunctionTool, dict[str, Any]] = WeakKeyDictionary()
+
+
 def _schema(tool: FunctionTool) -> dict[str, Any]:
-    return {"name": tool.name, "description": tool.description, "parameters": tool.parameters()}
+    """A tool's schema as it was when it was first seen: the client of OpenAI's responses writes into the tool's own."""
+    if tool not in _SCHEMAS:
+        parameters = copy.deepcopy(tool.parameters())
+        _SCHEMAS[tool] = {"name": tool.name, "description": tool.description, "parameters": parameters}
+    return _SCHEMAS[tool]
 
 
-@lru_cache(maxsize=1_024)
 def declared(name: str, schema: bytes) -> FunctionTool:
-    """A tool as it was frozen, without its function."""
+    """A tool as it was frozen, without its function; a new one each time, since clients write into it."""
     known: Mapping[str, Any] = loads(schema)
     return FunctionTool(name=name, description=str(known["description"]), input_model=dict(known["parameters"]))
 
 
 def united(
     session: Session, own: Sequence[Any], profile: Profile, options: Mapping[str, Any]
-) -> tuple[dict[str, Any], tuple[str, ...] | None]:
-    """The options that put the union in place of the role's tools, and the names that the tail has to tell."""
+) -> tuple[dict[str, Any], tuple[str, ...] | None, tuple[str, ...] | None]:
+    """The options that put the union in place of the role's tools; and the role's own, to tell or to allow alone."""
     union = [tool for tool in session.prefix.tools if isinstance(tool, Tool)]
     names = {tool.name for tool in union}
     extra = [tool for tool in own if tool.name not in names]
     listed = [*(declared(tool.name, tool.schema) for tool in union), *extra]
     bound = tuple(tool.name for tool in own)
     if set(bound) >= names:
-        return ({"tools": listed} if listed else {}), None
-    if bound or options.get("tool_choice") not in (None, "auto"):
-        return {"tools": listed}, bound
-    if profile.tool_choice_safe != "keep":
-        return {"tools": listed, "tool_choice": "none"}, None
-    return {"tools": listed, "tool_choice": "auto"}, bound
+        return ({"tools": listed} if listed else {}), None, None
+    free, safe = options.get("tool_choice") in (None, "auto", {"mode": "auto"}), profile.tool_choice_safe
+    if free and (safe == "allowed_tools" or (safe == "none" and not bound)):
+        return {"tools": listed}, None, bound
+    # What the others' requests say too: a field that only one of them has would invalidate their messages.
+    return {"tools": listed, **({"tool_choice": "auto"} if free and not bound else {})}, bound, None
 
 
 def refuse_others(member: Member, options: Any, own: Sequence[Any]) -> None:
