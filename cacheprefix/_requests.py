@@ -12,6 +12,7 @@ from cacheprefix._calls import Call, units_of
 from cacheprefix._condense import cold_after
 from cacheprefix._foresight import Foresight
 from cacheprefix._notices import Notices
+from cacheprefix._placement import Placement
 from cacheprefix._totals import Totals
 from cacheprefix._turn import Seen, Turn
 from cacheprefix.cache import Breakpoint, CacheModel, mark, plan_breakpoints
@@ -45,6 +46,7 @@ class Shared:
     roles: set[str] = field(default_factory=set)
     """Roles that front doors were made for."""
     foresight: Foresight = field(default_factory=Foresight)
+    placement: Placement = field(default_factory=Placement)
 
     @classmethod
     def fresh(cls, clock: Callable[[], float], count: Callable[[str, str], int], opening: int = 0) -> Shared:
@@ -93,6 +95,7 @@ def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
         observation = session.shared.model.begin(
             prompt, profile, scope=asked.scope, agent=agent, session=asked.conversation, at=now, events=events
         )
+        session.shared.placement.sent(asked.agent, prompt.sections, observation.outlook.sections)
         expected = _estimate(session, asked, prompt, profile, agent, now)
         purpose = asked.policy.purpose if asked.policy else ""
         seen = Seen(prompt, profile, observation, agent, asked.conversation, purpose, now, expected, held, epoch)

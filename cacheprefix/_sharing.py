@@ -57,9 +57,10 @@ def shares(session: Session, conversation: str, model: str, tokens: Callable[[],
         session.note(f"{model}: {profile.name} has no prompt cache, requests are left as they are")
         return False
     if tokens() + session.count(session.prefix.text, model) < profile.min_tokens:
+        more = " (role texts given as SharedPrefix(roles=...) with tail='cards' are shared)"
         session.note(
             f"{model}: requests share fewer tokens than the minimum of {profile.min_tokens:,} that "
-            f"{profile.name} caches, and are left as they are until they share more"
+            f"{profile.name} caches, and are left as they are until they share more{more * (session.tail == 'tail')}"
         )
         return False
     with shared.lock:

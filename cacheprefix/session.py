@@ -198,6 +198,8 @@ class Session:
     ) -> str:
         """The text that makes a request this role's: the only thing that differs between forks."""
         card = self.tail == "cards" and self._prefix.roles.get(role) == instruction
+        if not card:
+            self.shared.placement.told(role, instruction)
         return tail_text(role, instruction, card=card, tools=tools, volatile=volatile)
 
     def profile(self, model: str, api: Api | None = None, provider: str | None = None) -> Profile:
@@ -334,8 +336,10 @@ class Session:
 
     def report(self) -> Report:
         """Tokens, cost units and money by agent, against the unmodified layout; breaks with their causes."""
-        notices, tools = self.shared.notices, self.tool_calls.stats()
-        return replace(self.shared.totals.report(self.counter_name, notices.notes, notices.failures), tool_cache=tools)
+        notices, tools, last = self.shared.notices, self.tool_calls.stats(), self.shared.totals.last
+        advice = last and self.shared.placement.advice(last.profile, last.model, self.count)
+        notes = (*notices.notes, advice) if advice else notices.notes
+        return replace(self.shared.totals.report(self.counter_name, notes, notices.failures), tool_cache=tools)
 
     @property
     def counter_name(self) -> str:

@@ -26,3 +26,47 @@ def test_a_placement_that_is_not_built_is_refused():
     """``sticky`` would promise what no adapter does."""
     with pytest.raises(SetupError, match="'tail' or 'cards'"):
         Session(tail="sticky")
+
+
+def talk(session, roles, turns):
+    """Roles that speak in turn about a growing transcript, laid out as the session says."""
+    history = [{"role": "user", "content": "Let us begin. " * 300}]
+    for number in range(turns):
+        role = list(roles)[number % len(roles)]
+        tail = {"role": "user", "content": session.tail_for(role, roles[role])}
+        head = [{"role": "system", "content": session.prefix.text}] if session.prefix.text else []
+        body = {"model": "gpt-5.2", "messages": [*head, *history, tail]}
+        session.begin(body, "openai-chat", agent=role, boundary=lambda prompt: len(prompt.sections) - 1).finish(None)
+        history.append({"role": "user", "content": f"{role} said something. " * 20})
+    return [note for note in session.report().notes if note.startswith("tail placement")]
+
+
+def test_the_report_says_when_cards_would_cost_less_and_is_right():
+    """Long role texts, paid in full by every call of their role; as cards they are read by all."""
+    roles = {name: f"You are {name}. Rules of the {name}: be exact, be brief. " * 60 for name in ("critic", "writer")}
+    plain, cards = Session(provider="exact"), Session(SharedPrefix(roles=roles), tail="cards", provider="exact")
+    (note,) = talk(plain, roles, 8)
+    assert "2 agents" in note
+    assert "8 requests" in note
+    assert not talk(cards, roles, 8)
+    fresh, again = (sum(c.input_tokens - 0.9 * c.verdict.expected_tokens for c in one.calls) for one in (plain, cards))
+    assert again < fresh
+
+
+def test_nothing_is_said_of_cards_where_many_roles_speak_once():
+    """Each text would stand in front of every request, and is sent only once as it is."""
+    roles = {f"expert {number}": f"You know subject {number}. " * 60 for number in range(12)}
+    assert not talk(Session(provider="exact"), roles, 12)
+
+
+def test_a_role_text_that_a_loop_reads_again_is_no_reason_for_cards():
+    """What stands still behind the shared part is read from the cache already."""
+    session, text = Session(provider="exact"), "You work in steps. " * 80
+    for role in ("one", "two"):
+        tail = {"role": "user", "content": session.tail_for(role, text)}
+        messages = [{"role": "user", "content": "Begin. " * 300}, tail]
+        for number in range(20):
+            body = {"model": "m", "messages": list(messages)}
+            session.begin(body, "openai-chat", agent=role, boundary=1).finish(None)
+            messages.append({"role": "assistant", "content": f"Step {number}."})
+    assert not [note for note in session.report().notes if note.startswith("tail placement")]
