@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from ag2 import Agent, MemoryStream
 from ag2.events import ModelMessageChunk
+from ag2.policies import ConversationPolicy
 from ag2.testing import TestConfig as ScriptedConfig
 from ag2_driver import HANDBOOK, agent, configured, role_text, texts
 from test_layout import named, session
@@ -61,7 +62,9 @@ async def test_a_stream_resumed_elsewhere_sends_the_same_bytes(fresh):
 
     async def play(stream, budget, events=()):
         async with configured("openai-chat", server) as config:
-            agents = [agent("planner", config, tools=[named("look", long)]), agent("critic", config)]
+            # A policy of the application's own that lets nothing but the conversation through.
+            agents = [agent("planner", config, tools=[named("look", long)], assembly=[ConversationPolicy()])]
+            agents.append(agent("critic", config))
             wrap(agents, session(budget=ToolResultBudget(max_tokens=budget)))
             if events:
                 await stream.history.replace(events)

@@ -103,7 +103,9 @@ class PrefixClient(LLMClient):
         session, given = self.session, list(tools)
         beside: dict[str, Any] = {"response_schema": response_schema, "serializer": serializer}
         agent = context.dependencies.get(AGENT_CONTEXT_DEPENDENCY_KEY)
-        name = getattr(agent, "name", "")
+        # Sub-tasks get a name of their own each time.
+        name = str(getattr(agent, "name", ""))
+        name = "subtask" if name.startswith("subtask-") else name
         tail = tail_in(messages)
         if tail is None:
             sending = Sending(session, name, conversation_id(None, context))
@@ -121,10 +123,18 @@ class PrefixClient(LLMClient):
         else:
             fork.sending.original = await self._original(plan, context, given, beside)
             response = await self._sent(fork.events, context, fork.sending, fork.tools, beside)
-        state = session.attempt("state", lambda: plan.talk.unsaved(session), None)
-        if state is not None and CHANNEL_DEP not in context.dependencies:
-            await context.send(state)
+        if CHANNEL_DEP not in context.dependencies:
+            await self._save(plan, context)
         return response
+
+    async def _save(self, plan: Plan, context: ConversationContext) -> None:
+        """Append what is to be remembered to the stream's history; a channel's stream does not outlive its turn."""
+        try:
+            state = plan.talk.unsaved(self.session, await context.stream.history.get_events())
+            if state is not None:
+                await context.send(state)
+        except Exception as error:
+            self.session.attempt("state", partial(_raise, error), None)
 
     async def _sent(
         self,
@@ -167,14 +177,16 @@ class PrefixClient(LLMClient):
         first = "\n".join(plan.prompts).lstrip().startswith(session.prefix.system.strip())
         tail_tokens = session.count(plan.text, self.model)
         seat, carried = _seated(team, Seat(self.model, schema_key(schema), tail=tail_tokens, first=first), given)
-        team.seats[plan.role] = seat
+        with session.shared.lock:
+            team.seats[plan.role] = seat
         opened = next((event for event in plan.events if isinstance(event, ModelRequest)), None)
         team.heard(plan.role, plan.talk, repr(opened and opened.parts))
         asked = _spoken(session, self.model, opened) if opened is not None else 0
-        if not team.forks(plan.role, plan.stays, asked):
+        # Once settled it stays, as another layout in mid-conversation is paid for from the beginning.
+        known = plan.talk.layouts.setdefault(f"{plan.stays} {plan.role}", team.layout(plan.role, plan.stays, asked))
+        forks, union = known[0], known[1] and not seat.plain
+        if not forks:
             return None
-        lane = team.lane(seat, plan.stays, asked)
-        union = bool(session.prefix.tools) and not seat.plain and (lane is None or lane[2] is None)
         tools = carried if union else given
         said, allowed = self._restricted(seat) if union else (None, None)
         text = session.tail_for(plan.role, plan.instruction, tools=said)
@@ -182,9 +194,7 @@ class PrefixClient(LLMClient):
         schemas = sum(session.count(tool.schema.decode(), self.model) for tool in session.prefix.tools) if union else 0
         if not session.shares(plan.talk.id, self.model, lambda: spoken + schemas):
             return None
-        events = [Tail(plan, text) if event is tail else event for event in messages]
-        if not text:
-            events.remove(tail)
+        events = [Tail(plan, text) if event is tail else event for event in messages if text or event is not tail]
         loops = plan.stays == "stream" or (plan.stays == "turn" and bool(given))
         return _Fork(events, tools, Sending(session, plan.role, plan.talk.id, plan, text, loops, allowed))
 

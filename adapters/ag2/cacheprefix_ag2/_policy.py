@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ag2.context import ConversationContext
@@ -79,17 +80,23 @@ class PrefixPolicy:
         if not client_is_ours(context):
             session.note("an agent's model config is no PrefixConfig: its requests are left as they are, unmeasured")
             return prompts, events
-        return session.attempt("layout", lambda: self._laid(prompts, events, context), (prompts, events))
+        try:
+            talk = team_of(session).talk(conversation_id(self.conversation, context))
+            if not talk.loaded:
+                # From the history itself: the application's own policies leave out what is no conversation.
+                talk.load(session, await context.stream.history.get_events())
+            return self._laid(prompts, events, context, talk)
+        except Exception as error:
+            session.attempt("layout", partial(_raise, error), None)
+            return prompts, events
 
     def _laid(
-        self, prompts: list[str], events: list[BaseEvent], context: ConversationContext
+        self, prompts: list[str], events: list[BaseEvent], context: ConversationContext, talk: Talk
     ) -> tuple[list[str], list[BaseEvent]]:
         session = self.session
         agent = context.dependencies[AGENT_CONTEXT_DEPENDENCY_KEY]
         role = self.role or agent.name
         channel = context.dependencies.get(CHANNEL_DEP)
-        talk = team_of(session).talk(conversation_id(self.conversation, context))
-        talk.load(session, events)
         talk.speakers.add(role)
         history = events if channel is None else _public(events, context)
         own = [text for text in prompts if text in agent.system_prompt]
@@ -155,6 +162,10 @@ def _spoken(event: BaseEvent, own: str, others: Sequence[str]) -> BaseEvent:
     if not isinstance(first, TextInput) or first.content.startswith(others[0]):
         return event
     return ModelRequest([TextInput(f"{others[0]} {first.content}", metadata=first.metadata), *rest])
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def tail_in(events: Sequence[Any]) -> Tail | None:

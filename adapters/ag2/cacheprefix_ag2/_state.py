@@ -14,7 +14,7 @@ VERSION = 1
 
 
 class PrefixState(BaseEvent):
-    """Decisions on tool results and who spoke on a stream; saved with its history, never sent to a model.
+    """Decisions on a stream's tool results and layout, and who spoke on it; in its history, never sent to a model.
 
     A stream resumed from its storage in another process sends the same bytes, also under another budget.
     """
@@ -30,18 +30,19 @@ class Talk:
 
     id: str
     speakers: set[str] = field(default_factory=set)
+    layouts: dict[str, list[bool]] = field(default_factory=dict)
+    """By role and the place of its text: whether its requests are forks, and whether they carry the union of tools."""
     saved: dict[str, Any] = field(default_factory=dict)
     loaded: bool = False
 
     def load(self, session: Session, events: Iterable[BaseEvent]) -> None:
-        """Take over what the stream's history holds, once."""
-        if self.loaded:
-            return
+        """Take over what the stream's history holds."""
         self.loaded = True
         found = next((e.state for e in reversed(list(events)) if isinstance(e, PrefixState)), None)
         if found is None or found.get("version") != VERSION:
             return
         self.speakers |= set(found["speakers"])
+        self.layouts |= found["layouts"]
         # The ledger's own budget is taken over with it, whatever the prefix is now.
         session.conversation(self.id).restore(found["conversation"], rebase=True)
         self.saved = self.state(session)
@@ -49,18 +50,19 @@ class Talk:
     def state(self, session: Session) -> dict[str, Any]:
         """As it is to be saved; empty while there is nothing to remember."""
         held = session.known(self.id)
-        if len(self.speakers) < 2 and (held is None or not len(held.ledger)):
+        if not any(forks for forks, _ in self.layouts.values()) and (held is None or not len(held.ledger)):
             return {}
         return {
             "version": VERSION,
             "speakers": sorted(self.speakers),
+            "layouts": dict(self.layouts),
             "conversation": session.conversation(self.id).to_json(),
         }
 
-    def unsaved(self, session: Session) -> PrefixState | None:
-        """The event to append to the history; None where nothing has changed."""
+    def unsaved(self, session: Session, events: Iterable[BaseEvent]) -> PrefixState | None:
+        """The event to append to a history of these events; None where it holds all there is to remember."""
         state = self.state(session)
-        if state == self.saved:
+        if not state or (state == self.saved and any(isinstance(event, PrefixState) for event in events)):
             return None
         self.saved = state
         return PrefixState(state=state)

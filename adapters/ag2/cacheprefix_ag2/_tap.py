@@ -59,6 +59,8 @@ class Sending:
         if self.capture:
             raise Captured(body)
         session, plan, original = self.session, self.plan, self.original
+        # A request that continues this answer is not the application's first one any more.
+        self.original = None
         forked, laid = plan is not None, body
         if session.mode != "observe":
             laid = self._condensed(session.attempt("settings", lambda: self._settled(body, api), body), api)

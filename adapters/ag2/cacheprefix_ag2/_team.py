@@ -73,17 +73,19 @@ class Team:
             if len(self._asked) > KEEP:
                 self._asked.popitem(last=False)
 
-    def forks(self, role: str, stays: Stays, asked: int) -> bool:
-        """Whether somebody shares this agent's lane; alone it forks where its session's prefix was declared.
+    def layout(self, role: str, stays: Stays, asked: int) -> list[bool]:
+        """Whether an agent's requests are forks, and whether they carry the union of tools.
 
-        ``stays`` is how long its text keeps its place, ``asked`` are the tokens of the stream's first request.
+        They are where somebody shares its lane; alone it forks where its session's prefix was declared. ``stays`` is
+        how long its text keeps its place, ``asked`` are the tokens of the stream's first request.
         """
         with self.session.shared.lock:
-            lane = self.lane(self.seats[role], stays, asked)
-            others = (self.lane(seat, stays, asked) for name, seat in self.seats.items() if name != role)
-            return (lane is not None and lane in others) or (self.declared and len(self.seats) == 1)
+            lane = self._lane(self.seats[role], stays, asked)
+            others = (self._lane(seat, stays, asked) for name, seat in self.seats.items() if name != role)
+            forks = (lane is not None and lane in others) or (self.declared and len(self.seats) == 1)
+            return [forks, bool(self.session.prefix.tools) and (lane is None or lane[2] is None)]
 
-    def lane(self, seat: Seat, stays: Stays, asked: int) -> Lane | None:
+    def _lane(self, seat: Seat, stays: Stays, asked: int) -> Lane | None:
         """What of an agent's requests must be the same in another's, so that they share; None where it is not worth it.
 
         Costs and gains of a turn, in uncached input tokens. An agent that would lose by reading the others' tools
