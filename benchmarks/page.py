@@ -50,6 +50,10 @@ ABOUT: dict[str, tuple[str, str]] = {
         "Microsoft Agent Framework workflows",
         ("The framework's own orchestrations, unmodified against wrapped, with its own clients."),
     ),
+    "ag2": (
+        "ag2 agents",
+        ("Channels of its network, shared streams and fan-outs, unmodified against wrapped, with ag2's own clients."),
+    ),
     "traces": (
         "Recorded runs under the usual ways of caching",
         (
