@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
+import killing
 from autogen_agentchat.agents import MessageFilterAgent, MessageFilterConfig, PerSourceFilter, SocietyOfMindAgent
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_teams import ROLES, TASK, Says, role, search
 
 from cacheprefix import Session, SharedPrefix
-from cacheprefix.server import ToolCall
+from cacheprefix.server import Reply, ToolCall
 from cacheprefix_autogen import session_of, wrap
 
+HERE = Path(__file__).parent
 STEPS = {name: (ToolCall("search", {"query": name}), f"{name} is done") for name in ROLES}
 
 
@@ -50,6 +55,49 @@ async def test_a_resumed_team_sends_the_same_bytes(provide, new_client):
     await other.run(task="Go on.")
     assert _bodies(provider.requests) == uninterrupted
     assert session_of(other).failures == {}
+
+
+def _searches(request):
+    """Search for what the newest task names, then answer."""
+    if request.rounds or (request.asked.choice == "none"):
+        return Reply("Found it. " * 30)
+    named = "second" if "And the second?" in request.text else "first"
+    return Reply(tool_calls=(ToolCall("search", {"query": named}),))
+
+
+def _killed(*arguments):
+    """Start the team in a process, kill it inside the tool, and give its exit code."""
+    command = [sys.executable, str(HERE / "killing.py"), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "inside\n"
+        finally:
+            process.kill()
+    return process.returncode
+
+
+async def test_a_killed_process_is_resumed_byte_identically(provide, tmp_path):
+    """SIGKILL inside a tool; another process, under another budget, sends what an undisturbed team would have sent."""
+    provider = provide("openai", _searches)
+    url, state = provider.openai_base_url, tmp_path / "state.json"
+    assert _killed(url, str(state)) == -9
+    before = _bodies(provider.requests)
+    bodies = []
+    for saved, budget in ((None, 100), (state, 400)):
+        provider.requests.clear()
+        team = killing.team(url, budget)
+        if saved is None:
+            await team.run(task=f"{TASK} first")
+        else:
+            await team.load_state(json.loads(saved.read_text()))
+        await team.run(task="And the second?")
+        assert session_of(team).failures == {}
+        bodies.append(_bodies(provider.requests))
+        await team._participants[0]._model_client.close()
+    control, resumed = bodies
+    assert before == control[:5]
+    assert resumed == control[4:]
+    assert len(resumed[1]["messages"][-1]["content"]) < len(killing.LONG) / 2
 
 
 async def test_the_states_messages_are_stored_once(provide, new_client):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cacheprefix.prompt import dumps
 from cacheprefix_crewai._frame import Frame, Opening, tail_of
 from cacheprefix_crewai._material import MIN_CHARS, Piece, common_blocks, given_inputs, referred, used
-from cacheprefix_crewai._tools import Offer, name_of, offer, rules_for
+from cacheprefix_crewai._tools import Offer, name_of, offer, ordered, rules_for
 from cacheprefix_crewai._worth import Stake, pays
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def settle(
         return plain
     alone = _speaks_alone(crew, agent)
     if alone and tools and _same_for_all(crew):
-        offered = Offer(list(tools))  # in CrewAI's order, in which a manager's workers find their own tools cached
+        # In CrewAI's order, in which a manager's workers find their own tools cached.
+        offered = Offer([ordered(tool) for tool in tools])
     texts = _texts(crew) if crew is not None else [*binding.remember_text(opening), opening.task]
     pieces = _pieces(binding, crew, texts)
     if crew is not None and crew.process == "hierarchical" and not alone:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 DELEGATION = frozenset({"delegate_work_to_coworker", "ask_question_to_coworker"})
 """CrewAI words these for each agent by its coworkers; in the union they name the whole crew."""
 
+_LAST = "additionalProperties"
+
 Choice = tuple[str, ...] | None
 
 
@@ -52,10 +54,23 @@ def name_of(tool: Any) -> str:
     return str(tool.get("function", tool).get("name", "")) if isinstance(tool, Mapping) else ""
 
 
+def ordered(tool: Any) -> Any:
+    """A tool schema with ``additionalProperties`` behind its other keys, where CrewAI puts it.
+
+    In a crew that was restored from a checkpoint it stands in front, and the request would be another one.
+    """
+    if isinstance(tool, list):
+        return [ordered(item) for item in tool]
+    if not isinstance(tool, Mapping):
+        return tool
+    keys = sorted(tool, key=lambda key: key == _LAST)
+    return {key: ordered(tool[key]) for key in keys}
+
+
 def adopt(session: Session, tools: Sequence[Mapping[str, Any]]) -> bool:
     """Take tools into the session's union. False when two of one name differ: then there is no union."""
     unique: dict[str, Mapping[str, Any]] = {}
-    for tool in tools:
+    for tool in map(ordered, tools):
         known = unique.setdefault(name_of(tool), tool)
         if known is not tool and _plain(known) != _plain(tool) and name_of(tool) not in DELEGATION:
             return _clash(session, name_of(tool))
@@ -77,13 +92,14 @@ def rules_for(session: Session, model: str, llm: Any) -> Profile:
 def offer(session: Session, profile: Profile, tools: Sequence[Any] | None) -> Offer | None:
     """The union in place of a request's tools; None when the request's own tools contradict it."""
     union = session.prefix.tools
+    tools = [ordered(tool) for tool in tools or ()]
     if not union:
-        return Offer(list(tools) if tools else None)
+        return Offer(tools or None)
     natives = [_native(tool) for tool in union]
     by_name = {name_of(tool): tool for tool in natives}
-    own = [name_of(tool) for tool in tools or ()]
+    own = [name_of(tool) for tool in tools]
     extra = []
-    for tool in tools or ():
+    for tool in tools:
         name = name_of(tool)
         if name not in by_name:
             extra.append(tool)
@@ -161,7 +177,7 @@ def _native(tool: Any) -> Any:
 
 def _plain(tool: Any) -> bytes:
     inner = render(tool)
-    return dumps([inner.get("description"), inner.get("parameters")], "tool")
+    return dumps([inner.get("description"), ordered(inner.get("parameters"))], "tool")
 
 
 def _clash(session: Session, name: str) -> bool:
