@@ -205,21 +205,32 @@ def _plain_break(item: Break) -> dict[str, Any]:
     }
 
 
-def _text(report: Report) -> Iterable[str]:
-    yield (
-        f"{'agent':<20} {'calls':>5} {'input':>9} {'read':>9} {'written':>9} {'cached':>7} "
-        f"{'cost units':>11} {'unmodified':>11} {'ratio':>6} {'USD':>9}"
+_HEAD = ("agent", "calls", "input", "read", "written", "cached", "cost units", "unmodified", "ratio", "USD")
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    # Of a sum with calls that came without usage, part is not known.
+    usd = "?" if line.money is None else f"{'~' if line.unreported else ''}{line.money:.4f}"
+    return (
+        line.agent[:20],
+        str(line.calls),
+        f"{line.input_tokens:,}",
+        f"{line.cache_read_tokens:,}",
+        f"{line.cache_write_tokens:,}",
+        f"{line.cached_share:.1%}",
+        f"{line.cost_units:,.0f}",
+        "?" if line.unmodified_units is None else f"{line.unmodified_units:,.0f}*",
+        "?" if line.ratio is None else f"{line.ratio:.2f}",
+        usd,
     )
-    for line in (*report.lines, report.total):
-        unmodified = "?" if line.unmodified_units is None else f"{line.unmodified_units:,.0f}*"
-        ratio = "?" if line.ratio is None else f"{line.ratio:.2f}"
-        # Of a sum with calls that came without usage, part is not known.
-        usd = "?" if line.money is None else f"{'~' if line.unreported else ''}{line.money:.4f}"
-        yield (
-            f"{line.agent[:20]:<20} {line.calls:>5} {line.input_tokens:>9,} {line.cache_read_tokens:>9,} "
-            f"{line.cache_write_tokens:>9,} {line.cached_share:>7.1%} {line.cost_units:>11,.0f} "
-            f"{unmodified:>11} {ratio:>6} {usd:>9}"
-        )
+
+
+def _text(report: Report) -> Iterable[str]:
+    rows = [_HEAD, *(_cells(line) for line in (*report.lines, report.total))]
+    # As narrow as the numbers allow: most reports then fit a terminal of 80 columns.
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *numbers in rows:
+        yield " ".join((name.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(numbers, widths[1:], strict=True))))
     yield f"* estimated from the requests as the application made them; tokens counted by {report.counter}"
     if report.total.unreported:
         yield (

@@ -137,10 +137,11 @@ def _extra(name: str) -> Part:
 def _adapter(name: str, framework: str) -> Part:
     distribution = f"cacheprefix-{name}"
     install = f'pip install "cacheprefix[{name}]", or ./adapters/{name} in a clone'
-    needed = (item for item in _requirements(distribution) if item.name != "cacheprefix")
-    packages = tuple(_package(item) for item in needed)
-    if not packages:
-        packages = (Package(framework, _installed(framework), ""),)
+    needed = [_package(item) for item in _requirements(distribution) if item.name != "cacheprefix"]
+    # Of what is optional (clients of providers, above all) only what is there.
+    optional = [_package(item) for extra in _extras(distribution) for item in _requirements(distribution, extra)]
+    found = {item.name: item for item in (*needed, *(one for one in optional if one.found))}
+    packages = tuple(found.values()) or (Package(framework, _installed(framework), ""),)
     return Part(name, _installed(distribution) is not None, packages, install)
 
 
@@ -157,6 +158,13 @@ def _requirements(distribution: str, extra: str = "") -> "Iterator[Requirement]"
         always = marker is None or marker.evaluate({"extra": ""})
         if always != bool(extra) and (always or (marker and marker.evaluate({"extra": extra}))):
             yield requirement
+
+
+def _extras(distribution: str) -> list[str]:
+    try:
+        return importlib.metadata.metadata(distribution).get_all("Provides-Extra") or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
 
 
 def _package(requirement: "Requirement") -> Package:

@@ -52,6 +52,7 @@ def assert_shared_prefix(calls: Any, min_share: float = 0.5, *, provider: str | 
     another model or with settings that separate them share nothing. ``provider`` names the profile where the
     model's name does not tell. The error names the calls that share too little, where they part, and the price.
     """
+    __tracebackhide__ = True
     prompts = prompts_of(calls)
     if len(prompts) < 2:
         raise AssertionError(f"a shared prefix takes two calls at least, found {len(prompts)}: was the run recorded?")
@@ -81,6 +82,7 @@ def assert_prefix_stable(calls: Any, *, volatile: bool = True, provider: str | N
     With ``volatile`` it also fails for what will change by itself between two runs: times, identifiers, counters,
     addresses and random values in tools or system text. ``calls`` as in ``assert_shared_prefix``.
     """
+    __tracebackhide__ = True
     first: dict[tuple[str, str], tuple[int, Prompt]] = {}
     lines: list[str] = []
     for index, prompt in enumerate(prompts_of(calls)):

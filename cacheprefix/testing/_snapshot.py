@@ -71,6 +71,7 @@ class PrefixSnapshot:
         ``model`` and ``provider`` say whose prices count. Raises ``AssertionError`` with the path of the first
         difference, the diff, and the money per thousand calls.
         """
+        __tracebackhide__ = True
         now = frozen_prefix(what, model=model, provider=provider)
         path = self.path(name)
         text = _written(now)
