@@ -3,27 +3,28 @@
 ``python -m benchmarks.bench_traces`` replays runs of LMCache's agent traces, tau-bench and Who&When under every
 strategy and provider profile, prints a table and writes ``benchmarks/results/traces.json``. ``reached`` is the share
 of the reachable saving: from nothing cached (0) to every text paid once at the write price and read afterwards (1).
+``allowed`` is the same share of what a prefix cache allows where the texts stand (``benchmarks.trace_bounds``), in the
+best of three layouts; what lies between the two bounds is shown as ``out of reach``, by the rule that takes it away.
 Every run starts with a cold cache. ``--runs`` is how many of each set (default 12, ``0`` for all).
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from benchmarks import _table
-from benchmarks.context_replay import Message, traces_folder
+from benchmarks import _table, trace_bounds
+from benchmarks.context_replay import traces_folder
 from benchmarks.trace_replay import STRATEGIES, Run, Strategy, trace_sets
 from cacheprefix.profiles import Profile, default_registry
-from cacheprefix.prompt import estimate_tokens, shared_characters
 from cacheprefix.server import CacheOutcome, ProviderCache, RefusedError
 
+LAYOUTS = ("full", "ours", "ours, cards")
 RULES = ("exact", "openai", "openai-5.6", "anthropic")
 ANSWER_SECONDS = 1.0
 
@@ -76,50 +77,19 @@ def played(strategy: Strategy, runs: Sequence[Run], profile: Profile, *, cached:
     return total
 
 
-def lower_bound(run: Run, profile: Profile) -> float:
-    """Cost units below which this content cannot go: each text once at the write price, repetitions at the read price.
-
-    Requests shorter than the provider's minimum count in full. A text that begins like an earlier one repeats that
-    beginning. Where it stands in the request plays no part: this is what a perfect layout would reach.
-    """
-    write = profile.default_ttl.write
-    known: list[str] = []
-    cost = 0.0
-    for ask in run.asks:
-        texts = [text for text in (ask.system, *(_text(message) for message in ask.messages)) if text]
-        whole = sum(estimate_tokens(text) + 3 for text in texts)
-        if whole < profile.min_tokens:
-            cost += whole
-            continue
-        for text in texts:
-            at = bisect_left(known, text)
-            tokens = estimate_tokens(text) + 3
-            if at < len(known) and known[at] == text:
-                cost += tokens * profile.read
-                continue
-            shared = max((shared_characters(near, text) for near in known[max(0, at - 1) : at + 1]), default=0)
-            again = min(tokens, estimate_tokens(text[:shared]))
-            cost += again * profile.read + (tokens - again) * write
-            insort(known, text)
-    return cost
-
-
-def _text(message: Message) -> str:
-    calls = message.get("tool_calls")
-    return (message.get("content") or "") + (json.dumps(calls) if calls else "")
-
-
 def rows_of(name: str, runs: Sequence[Run], profile: Profile) -> list[dict[str, Any]]:
     """One row a strategy."""
     bare = played(STRATEGIES["none"], runs, profile, cached=False)
     assert bare is not None
-    bound = sum(lower_bound(run, profile) for run in runs)
+    bound = sum(trace_bounds.anywhere(run, profile) for run in runs)
+    steps = [sum(costs) for costs in zip(*(_in_place(run, profile) for run in runs), strict=True)]
+    reachable = bare.cost - bound
+    gaps = dict(zip(trace_bounds.STEPS, (b - a for a, b in pairwise([bound, *steps])), strict=True))
     rows = []
     for strategy, prompts in STRATEGIES.items():
         found = bare if strategy == "none" else played(prompts, runs, profile, cached=True)
         if found is None:
             continue
-        reachable = bare.cost - bound
         rows.append(
             _table.cost(
                 f"{name}, {strategy}",
@@ -133,14 +103,29 @@ def rows_of(name: str, runs: Sequence[Run], profile: Profile) -> list[dict[str, 
                 runs=len(runs),
                 refused=found.refused,
                 lower_bound=round(bound, 1),
-                reached=round((bare.cost - found.cost) / reachable, 4) if reachable > 0.5 else None,
+                reached=_share(bare.cost - found.cost, reachable),
+                bound_in_place=round(steps[-1], 1),
+                allowed=_share(bare.cost - found.cost, bare.cost - steps[-1]),
+                gaps={step: _share(gap, reachable) for step, gap in gaps.items()},
             )
         )
     return rows
 
 
+def _in_place(run: Run, profile: Profile) -> list[float]:
+    """The bounds of the layout that can cost least: as logged, role last, or roles as cards."""
+    times = [ask.at for ask in run.asks]
+    laid = [STRATEGIES[name](run, profile) for name in LAYOUTS]
+    bounds = [trace_bounds.in_place(list(one), times, profile, ANSWER_SECONDS) for one in laid if one is not None]
+    return min(bounds, key=lambda steps: steps[-1])
+
+
+def _share(part: float, whole: float) -> float | None:
+    return round(part / whole, 4) if whole > 0.5 else None
+
+
 def lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """One line a set and strategy: cost against nothing cached, and the share reached, under every profile."""
+    """One line a set and strategy: cost against nothing cached, and the shares reached, under every profile."""
     rules = list(dict.fromkeys(row["rules"] for row in rows))
     out = [["traces", "strategy", *rules]]
     for name in dict.fromkeys(row["traces"] for row in rows):
@@ -149,16 +134,25 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
             found = [mine.get((strategy, one)) for one in rules]
             if any(found):
                 out.append([name, strategy, *(_cell(row) for row in found)])
-        least = [next(row for row in mine.values() if row["rules"] == one) for one in rules]
-        shares = (f"{row['lower_bound'] / row['unmodified']['cost_units']:.3f}" for row in least)
-        out.append([name, "lower bound", *shares])
+        some = [next(row for row in mine.values() if row["rules"] == one) for one in rules]
+        for title, field in (("lower bound, anywhere", "lower_bound"), ("lower bound, in place", "bound_in_place")):
+            shares = (f"{row[field] / row['unmodified']['cost_units']:.3f}" for row in some)
+            out.append([name, title, *shares])
+        steps = trace_bounds.STEPS
+        out += ([name, f"out of reach: {one}", *(_number(row["gaps"][one]) for row in some)] for one in steps)
     return out
+
+
+def _number(share: float | None) -> str:
+    return "-" if share is None else f"{share:.3f}"
 
 
 def _cell(row: dict[str, Any] | None) -> str:
     if row is None:
         return "-"
-    reached = "" if row["reached"] is None else f" ({row['reached']:.2f})"
+    reached = "" if row["reached"] is None else f" ({row['reached']:.2f}"
+    if reached:
+        reached += ")" if row["allowed"] is None else f"; {row['allowed']:.2f})"
     refused = f" {row['refused']} refused" if row["refused"] else ""
     return f"{row['ratio']:.3f}{reached}{refused}"
 

@@ -57,14 +57,21 @@ ABOUT: dict[str, tuple[str, str]] = {
     "traces": (
         "Recorded runs under the usual ways of caching",
         (
-            "Cost against nothing cached, and in parentheses the share of the reachable saving: 1 means "
-            "every text was paid once at the write price and its repetitions at the read price, wherever "
-            "they stand. Runs were recorded by others (LMCache's agent traces, tau-bench, Who&When); each "
-            "starts with a cold cache. Requests below a provider's minimum cannot be cached. Requests of "
-            "rendered logs keep their layout, ours only places the breakpoints there, at the fork points "
-            "that an adapter knows and that are here taken from the log; agents with role texts of their "
-            "own (Who&When generated) become forks. A share above 1 means that a layout lifted short "
-            "requests above the minimum."
+            "Cost against nothing cached, and in parentheses two shares of the reachable saving. The first: 1 means "
+            "every text was paid once at the write price and its repetitions at the read price, wherever they stand "
+            "(`lower bound, anywhere`). The second, where the content allows it: 1 means that all was read that a "
+            "prefix cache with this provider's rules can read where the texts stand, in the best of three layouts (as "
+            "logged, role last, roles as cards), and nothing was written that is never read (`lower bound, in "
+            "place`). What lies between the two bounds no breakpoint can reach, and the lines `out of reach` say why, "
+            "in shares of the first: `position` is text that repeats behind something that changed, `lifetime` "
+            "entries that had expired or could not be read yet, `minimum` beginnings too short to be cached, "
+            "`rounding` the rest of a block, or of a beginning that ends where the provider takes no breakpoint. Runs "
+            "were recorded by others (LMCache's agent traces, tau-bench, Who&When); each starts with a cold cache. "
+            "Requests of rendered logs keep their layout, ours only places the breakpoints there, at the fork points "
+            "that an adapter knows and that are here taken from the log; agents with role texts of their own "
+            "(Who&When generated) become forks. There role texts are longer than what is said, and cards are the "
+            "better layout: `session.report()` says so where role texts are sent often enough to tell. A share "
+            "above 1 means that a layout lifted short requests above the minimum."
         ),
     ),
     "compaction": (

@@ -252,7 +252,8 @@ def _as_forks(run: Run, profile: Profile, tail: TailPlacement) -> Iterator[Promp
             messages = [*({**message, "role": "user"} for message in messages), task]
             system = session.prefix.text
         body = _body([*_system(system), *messages], profile)
-        turn = session.begin(body, _api(profile), boundary=(lambda prompt: len(prompt.sections) - 1) if forks else None)
+        limit = (lambda prompt: len(prompt.sections) - 1) if forks else None
+        turn = session.begin(body, _api(profile), agent=ask.agent, boundary=limit)
         turn.finish(None, at=now + 1)
         yield decode(turn.body, _api(profile), memo=memo)
 
