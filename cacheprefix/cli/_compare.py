@@ -82,7 +82,9 @@ def _result(
     from dataclasses import asdict
 
     plain, shared = sides["unmodified"], sides["shared"]
-    whole = shared.cost_units / plain.cost_units if plain.cost_units else 1.0
+    whole = shared.cost_units / plain.cost_units if plain.cost_units else None
+    if whole is None:
+        ratio = None
     return {
         "version": 1,
         "evaluation": evaluation,
@@ -126,6 +128,10 @@ def _table(found: dict[str, Any]) -> Iterator[str]:
             yield f"{'':<11} {side['failures']} requests went out as the application made them, because a step failed"
     yield ""
     yield f"quality of shared less unmodified: {_interval(found['quality_difference'], '+')}"
+    idle = [layout for layout, side in found["layouts"].items() if not side["calls"]]
+    if idle:
+        yield f"cost: not compared, no request went through the session of {' and '.join(idle)} (is the model wrapped?)"
+        return
     ratio = found["cost_ratio"]
     sure = _interval(ratio, "") if ratio["low"] is not None else f"{ratio['value']:.3f} (yield scores for an interval)"
     yield f"cost of shared against unmodified: {sure}"

@@ -45,6 +45,11 @@ def mapping(new_session):
     return {"one": 0.5, "two": 1}
 
 
+def unwrapped(new_session):
+    new_session()
+    return [1, 0]
+
+
 def raising(new_session):
     new_session()
     yield 1
@@ -119,6 +124,15 @@ def test_a_loss_of_quality_fails_where_a_limit_is_set(evaluation, capsys):
     assert "NOT shown: the quality falls by no more than 0.2" in out
     assert "quality of shared less unmodified: -0.500 [" in out
     assert cli.main(["compare", evaluation("yielding"), "--max-loss", "0"]) == 0
+
+
+def test_without_a_request_there_is_no_cost_to_compare(evaluation, capsys):
+    """Equal costs would be said of a model that was not wrapped."""
+    assert cli.main(["compare", evaluation("unwrapped")]) == 0
+    printed = capsys.readouterr().out
+    assert "not compared, no request went through the session of unmodified and shared" in printed
+    assert "cost of shared" not in printed
+    assert set(run(capsys, evaluation("unwrapped"))[1]["cost_ratio"].values()) == {None}
 
 
 def test_a_mapping_of_scores_is_enough(evaluation, capsys):
