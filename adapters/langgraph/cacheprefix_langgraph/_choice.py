@@ -45,20 +45,6 @@ def _strict(tool: Any) -> bool:
     return bool(tool.get("strict") or (isinstance(inner, Mapping) and inner.get("strict")))
 
 
-def allowed_choice(names: Sequence[str], *, responses: bool) -> Any:
-    """OpenAI's ``tool_choice`` that allows only ``names``; the array of tools stays as it is."""
-    if not names:
-        return "none"
-    if responses:
-        return {
-            "type": "allowed_tools",
-            "mode": "auto",
-            "tools": [{"type": "function", "name": n} for n in names],
-        }
-    tools = [{"type": "function", "function": {"name": n}} for n in names]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
-
-
 def one_call(model: Any, kwargs: Mapping[str, Any], frame: Frame) -> bool:
     """Whether the role's limit of one tool call would part it from the others, and can be kept without the provider.
 

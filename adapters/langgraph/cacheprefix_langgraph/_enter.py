@@ -12,9 +12,10 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables.config import RunnableConfig, ensure_config
 
 from cacheprefix import Session
+from cacheprefix.bodies import allowed_choice
 from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph._bodies import base_of, model_name, shows_body
-from cacheprefix_langgraph._choice import ONE_CALL, allowed_choice, one_call, union_of, without_limit
+from cacheprefix_langgraph._choice import ONE_CALL, one_call, union_of, without_limit
 from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten, scope_of, thread_of
 from cacheprefix_langgraph._native import asummariser, summariser
 from cacheprefix_langgraph._rewrite import completed, rewrite, summarise_first
@@ -186,7 +187,8 @@ def with_union(
     safe = session.profile(model_name(model)).tool_choice_safe
     free = kwargs.get("tool_choice") in (None, "auto")
     if safe == "allowed_tools" and free and shows_body(base_of(model)):
-        return {**kwargs, "tool_choice": allowed_choice(allowed, responses=responses)}, None
+        choice = allowed_choice(allowed, "openai-responses" if responses else "openai-chat")
+        return {**kwargs, "tool_choice": choice}, None
     if safe == "none" and free and not allowed:
         return {**kwargs, "tool_choice": "none"}, None
     return kwargs, allowed

@@ -113,34 +113,35 @@ def _show(rows: Sequence[Row]) -> None:
         from rich.table import Table  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("the demonstration's table", "cli", "rich") from error
-    table = Table(title="A code-review team on LangGraph: planner, three reviewers in parallel, synthesis")
-    table.add_column("rules")
-    table.add_column("layout")
-    for name in ("calls", "input", "read", "written", "cached", "cost units", "of unmodified"):
-        table.add_column(name, justify="right")
-    for name in ("TTFT ms", "wall s", "first call"):
-        table.add_column(name, justify="right")
-    base = {row.rules: row for row in rows if row.layout == "unmodified"}
-    for row in rows:
-        ratio = row.cost_units / base[row.rules].cost_units
-        style = "bold green" if row.layout == "shared" else None
-        table.add_row(
-            row.rules,
-            row.layout,
-            f"{row.calls}",
-            f"{row.input_tokens:,}",
-            f"{row.cache_read_tokens:,}",
-            f"{row.cache_write_tokens:,}",
-            f"{row.cache_read_tokens / row.input_tokens:.0%}",
-            f"{row.cost_units:,.0f}",
-            f"{ratio:.2f}",
-            f"{row.ttft_ms_median:,.0f}",
-            f"{row.wall_ms / 1000:.1f}",
-            f"{row.first_call_share:.0%}",
-            style=style,
-        )
     console = Console(width=None if sys.stdout.isatty() else 130)
+    wide = console.width >= 110
+    title = "A code-review team on LangGraph: planner, three reviewers in parallel, synthesis"
+    table = Table(title=title) if wide else Table(title=title, box=None, padding=(0, 1, 0, 0))
+    base = {row.rules: row for row in rows if row.layout == "unmodified"}
+    # On a narrow terminal numbers cut short would say less than none.
+    left_out = () if wide else ("calls", "TTFT ms", "wall s")
+    for at, row in enumerate(rows):
+        cells = {
+            "rules": row.rules,
+            "layout": row.layout,
+            "calls": f"{row.calls}",
+            "input": f"{row.input_tokens:,}",
+            "read": f"{row.cache_read_tokens:,}",
+            "written": f"{row.cache_write_tokens:,}",
+            "cached": f"{row.cache_read_tokens / row.input_tokens:.0%}",
+            "cost units": f"{row.cost_units:,.0f}",
+            "of unmodified" if wide else "ratio": f"{row.cost_units / base[row.rules].cost_units:.2f}",
+            "TTFT ms": f"{row.ttft_ms_median:,.0f}",
+            "wall s": f"{row.wall_ms / 1000:.1f}",
+            "first call": f"{row.first_call_share:.0%}",
+        }
+        shown = {name: cell for name, cell in cells.items() if name not in left_out}
+        for name in () if at else shown:
+            table.add_column(name, justify="left" if name in ("rules", "layout") else "right")
+        table.add_row(*shown.values(), style="bold green" if row.layout == "shared" else None)
     console.print(table)
+    if left_out:
+        console.print(f"A terminal of 110 columns shows {', '.join(left_out)} too; ratio is against unmodified.")
     console.print(sentence(rows))
 
 
