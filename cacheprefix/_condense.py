@@ -197,7 +197,8 @@ def replacing(session: Session) -> Replace:
 
 def cold_after(prompt: Prompt, profile: Profile, ended: float) -> float | None:
     """When the provider has forgotten a request for certain; None where it promises nothing."""
-    names = {section.marker.ttl for section in prompt.sections if section.marker is not None}
+    marks = (prompt.sections[index].marker for index in prompt.marked)
+    names = {marker.ttl for marker in marks if marker is not None}
     lives = [profile.ttl(name).seconds for name in names or {None}]
     known = [life for life in lives if life is not None]
     return ended + max(known) if known and len(known) == len(lives) else None

@@ -62,7 +62,7 @@ class Foresight:
 
     def _new(self, prompt: Prompt, names: list[str]) -> list[Prompt] | None:
         """Heads to hold this prompt's against; None where it was looked at before."""
-        head = tuple(section for section in prompt.sections if section.tier != "messages")
+        head = prompt.sections[: prompt.head]
         key = b"".join(section.digest for section in head)
         with self._lock:
             if key in self._seen or len(self._seen) >= _LOOKS:

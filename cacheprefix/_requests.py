@@ -17,7 +17,7 @@ from cacheprefix._totals import Totals
 from cacheprefix._turn import Seen, Turn
 from cacheprefix.cache import Breakpoint, CacheModel, mark, plan_breakpoints
 from cacheprefix.profiles import Profile, Usage, money, normalise_usage
-from cacheprefix.prompt import Api, Memo, Prompt, chain, dumps_sorted, lane_key
+from cacheprefix.prompt import Api, Memo, Prompt, chain, dumps_sorted, lane_key, redecode
 
 if TYPE_CHECKING:
     from cacheprefix._conversation import Conversation
@@ -122,7 +122,7 @@ def gate_key(
     if not limit or profile.cold_parallel_shares or profile.readable == "start" or profile.control in ("none", "named"):
         return None
     where = session.scope if scope is None else scope
-    shared = sum(section.tokens for section in prompt.sections[:limit])
+    shared = prompt.totals[min(limit, len(prompt.sections)) - 1] if prompt.sections else 0
     if shared < profile.min_tokens:
         return None
     _, marked = _marked(session, body, prompt, profile, limit, None)
@@ -160,7 +160,11 @@ def _marked(
     if marked is body:
         return body, prompt
     if not chosen:
-        return marked, replace(prompt, settings={**prompt.settings, key: dumps_sorted(session.prefix.key, key)})
+        return marked, prompt.with_settings({**prompt.settings, key: dumps_sorted(session.prefix.key, key)})
+    places = [one.section for one in chosen if one.section >= 0]
+    again = redecode(prompt, marked, places, session.count)
+    if again is not None:
+        return marked, again
     decoded = session.decode(marked, prompt.api)
     kept = {name: value for name, value in prompt.settings.items() if name.startswith("header:")}
     return marked, replace(decoded, settings={**decoded.settings, **kept}) if kept else decoded

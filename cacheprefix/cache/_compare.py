@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cacheprefix.cache._causes import Cause
-from cacheprefix.cache._content import Change, answers, change, equal_sections, kept
+from cacheprefix.cache._content import Change, answers, change, kept
 from cacheprefix.prompt import Divergence, shared_characters
 
 if TYPE_CHECKING:
@@ -32,19 +32,19 @@ class Finding:
 
 
 def difference_from(
-    own: Record, shared: int, earlier: Iterable[Record], profile: Profile, *, rewritten: bool = False
+    own: Record, shared: int, earlier: Iterable[tuple[Record, int]], profile: Profile, *, rewritten: bool = False
 ) -> Finding | None:
-    """What differs from the requests of the same agent, given newest first; None when ``own`` continues one.
+    """What differs from the requests of the same agent; None when ``own`` continues one.
 
-    ``shared`` is the number of sections that ``own`` shares with any prompt of its lane. The request it is
+    ``earlier`` are those requests, the newest first, each with the number of sections that it begins with as ``own``
+    does. ``shared`` is the number of sections that ``own`` shares with any prompt of its lane. The request it is
     held against is the one with which it has most content in common, wherever that stands. ``rewritten`` says
     that the history is known to have been rewritten, so that any difference in it is one.
     """
-    rows = [record for record in earlier if not record.failed]
+    rows = [row for row in earlier if not row[0].failed]
     best: Record | None = None
     best_shared, most = 0, 0
-    for record in rows:
-        equal = equal_sections(record.sections, own.sections)
+    for record, equal in rows:
         # What stands behind the first difference can only be compared where the rest is not all new.
         common = (own.totals[equal - 1] if equal else 0) + kept(record.sections, own.sections, equal)
         if common > most:
@@ -52,7 +52,7 @@ def difference_from(
     if best is None:
         return None
     found = _content(own, best, best_shared, shared, most, rewritten=rewritten)
-    if best.lane == own.lane and best.keys[:best_shared] == own.keys[:best_shared]:
+    if best.lane == own.lane and (best.salts == own.salts or best.keys[:best_shared] == own.keys[:best_shared]):
         return found
     if not own.agent and not any(map(answers, own.sections[best_shared:])):
         return found  # the first request of somebody: another agent may well have another model
@@ -60,7 +60,7 @@ def difference_from(
     # Content elsewhere than at the start only tells that it is the same agent where that has a name, or where
     # the difference in content would count as a break itself.
     wanted = most if own.agent or found is not None else (own.totals[best_shared - 1] if best_shared else 0)
-    if wanted > reachable and (best is rows[0] or not any(_continues(own, one) for one in rows)):
+    if wanted > reachable and (best is rows[0][0] or not any(_continues(own, one) for one, _ in rows)):
         return _settings(own, best, most, profile) or found
     return found
 

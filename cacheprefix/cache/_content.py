@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from operator import is_
 from typing import TYPE_CHECKING
 
 from cacheprefix.cache._causes import Cause
-from cacheprefix.prompt import TIERS, Divergence, Section, difference, shared_characters
+from cacheprefix.prompt import TIERS, Divergence, Section, difference, shared_characters, shared_sections
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -33,15 +32,6 @@ class Change:
     """Tokens of the changed section itself, where it is one text changed into another."""
     sure: bool = True
     """Whether it was a change; False when it may as well be another branch of the conversation."""
-
-
-def equal_sections(a: Sequence[Section], b: Sequence[Section]) -> int:
-    """How many sections two prompts share from the start; settings are left out of it."""
-    # Unchanged sections are the very same objects, so most are told apart by address alone.
-    for index, same in enumerate(map(is_, a, b)):
-        if not same and a[index].digest != b[index].digest:
-            return index
-    return min(len(a), len(b))
 
 
 def kept(before: Sequence[Section], after: Sequence[Section], shared: int) -> int:
@@ -68,7 +58,7 @@ def change(before: Sequence[Section], after: Sequence[Section], shared: int, *, 
     tail = _moved_tail(old, new) if tails else 0
     if tail:
         rest, comes = old[tail:], new[: len(new) - tail]
-        return change(rest, comes, equal_sections(rest, comes), tails=False) if rest else None
+        return change(rest, comes, shared_sections(rest, comes), tails=False) if rest else None
     tier = min(TIERS.index(old[0].tier), TIERS.index(new[0].tier))
     if tier < TIERS.index("messages"):
         return _in_front(old, new, tier)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from cacheprefix.prompt import MESSAGE_TOKENS, CountTokens, Prompt, Section, sha
 
 if TYPE_CHECKING:
     from cacheprefix.cache._slots import Taken
+    from cacheprefix.cache._strand import Strand
     from cacheprefix.cache._tree import Life, Node
 
 
@@ -67,6 +68,8 @@ class Request:
     totals: Sequence[int]
     root: Node | None
     path: Sequence[Node]
+    strands: Sequence[tuple[Strand, int]]
+    """Along which strands the path goes, and how deep along each."""
     now: float
     count: CountTokens
     earlier: tuple[int, ...] = ()
@@ -105,19 +108,19 @@ def _blocks(request: Request, found: Marks, part: int, sibling: Node | None) -> 
     if total < profile.min_tokens:
         return Outlook(0, 0, "below_minimum" if path or part else "cold_start", None, {}, {}, found, part, sibling)
     whole = len(path)
-    for index, node in enumerate(path):
-        life = node.life
-        if life is None or not life.readable_at <= now <= life.expires:
-            whole = index
+    for strand, end in request.strands:
+        reached = strand.whole(path, end, now)
+        if reached < end:
+            whole = reached
             break
     reason: Cause = "hit"
     place: int | None = None
     shared = totals[whole - 1] if whole else 0
     if whole < len(path):
-        reason, place = _state(path[whole].life, now), whole
+        reason, place = _state(path[whole].entry, now), whole
     here, _ = _part(request, readable=True, index=whole)
     if whole == len(path) and here < part and sibling is not None:
-        reason, place = _state(sibling.life, now), whole
+        reason, place = _state(sibling.entry, now), whole
     shared += here + _markers(request, whole)
     if profile.recomputes_last:
         shared = min(shared, total - 1)
@@ -220,8 +223,8 @@ def _deepest(request: Request, reading: Sequence[int]) -> int:
     if profile.lookback is None:
         if not reading:
             return -1
-        standing = {i for i in range(min(len(path), reading[-1] + 1)) if path[i].life is not None}
-        for index in sorted(standing.union(reading), reverse=True)[: profile.read_candidates]:
+        standing = _standing(request, reading[-1] + 1, profile.read_candidates)
+        for index in sorted({*standing, *reading}, reverse=True)[: profile.read_candidates]:
             if index < len(path) and path[index].readable(now):
                 return index
         return -1
@@ -231,6 +234,19 @@ def _deepest(request: Request, reading: Sequence[int]) -> int:
             if path[index].readable(now):
                 return index
     return -1
+
+
+def _standing(request: Request, end: int, most: int | None) -> list[int]:
+    """The last sections before ``end`` at which an entry was written."""
+    found: list[int] = []
+    for strand, depth in reversed(request.strands):
+        held = strand.held
+        for at in range(bisect_left(held, min(depth, end)) - 1, -1, -1):
+            if request.path[held[at]].life is not None:
+                found.append(held[at])
+                if len(found) == most:
+                    return found
+    return found
 
 
 def _shortfall(request: Request, found: Marks, read: int) -> tuple[Cause, int | None]:
@@ -248,7 +264,7 @@ def _shortfall(request: Request, found: Marks, read: int) -> tuple[Cause, int | 
     if totals[shared - 1] < profile.min_tokens:
         return ("below_minimum", None)
     for index in range(shared - 1, read, -1):
-        life = path[index].life
+        life = path[index].entry
         if path[index].dropped and life is None:
             return ("breakpoints_over_limit", index)
         if life is None:
@@ -285,7 +301,7 @@ def _units(request: Request, found: Marks, part: int, sibling: Node | None) -> O
     reason: Cause = "hit" if known or part else "cold_start"
     place = None
     if whole < known:
-        life = path[known - 1].life
+        life = path[known - 1].entry
         waiting = life is not None and _state(life, now) != "hit"
         # A beginning becomes a unit only when a second request has it: until then it is cold for everyone.
         reason, place = (_state(life, now), known - 1) if waiting else ("cold_start", None)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from cacheprefix.prompt import Section
@@ -39,6 +38,8 @@ class Record:
     salts: Sequence[bytes]
     path: Sequence[Node] = ()
     """The nodes of its sections."""
+    alike: int | None = None
+    """Sections from the start that the request before it in its line has too; None where that is not known."""
     failed: bool = False
     forgotten: bool = False
     pending: bool = True
@@ -73,20 +74,43 @@ class Line:
     def remove(self, record: Record) -> None:
         """It failed."""
         if record in self.records:
-            self.records.remove(record)
+            at = self.records.index(record)
+            if at + 1 < len(self.records):
+                self.records[at + 1].alike = None
+            del self.records[at]
 
-    def base(self, sections: Sequence[Section]) -> Record | None:
-        """The longest of the latest requests that these sections begin with; None when there is none.
+    def shared(self, digests: Sequence[bytes]) -> list[tuple[Record, int]]:
+        """The requests, newest first, and how many sections from the start each has in common with a new one.
 
-        Sections that did not change are the very same objects, which makes this a comparison of addresses.
+        What each has in common with the one before it was noted when it came, so only the newest is compared as
+        a whole, and of the others what stands behind that.
         """
-        best: Record | None = None
-        for record in islice(reversed(self.records), 4):
-            length = len(record.sections)
-            if length > (len(best.sections) if best else 0) and sections[:length] == record.sections:
-                best = record
-        return best
+        found: list[tuple[Record, int]] = []
+        equal, alike = 0, None
+        for record in reversed(self.records):
+            if alike is None:
+                equal = equal_digests(digests, record.prompt.digests)
+            elif alike == equal:
+                equal = equal_digests(digests, record.prompt.digests, equal)
+            else:
+                equal = min(equal, alike)
+            found.append((record, equal))
+            alike = record.alike
+        return found
 
-    def newest(self) -> Iterator[Record]:
-        """The requests, newest first."""
-        return reversed(self.records)
+
+def equal_digests(a: Sequence[bytes], b: Sequence[bytes], start: int = 0) -> int:
+    """How many two rows have in common from the start, of which the first ``start`` are known to be equal.
+
+    By bisection on slices, which are compared in C: mostly the very same objects.
+    """
+    low, high = start, min(len(a), len(b))
+    if a[low:high] == b[low:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -58,9 +58,9 @@ def marks(prompt: Prompt, profile: Profile, totals: Sequence[int]) -> Marks:
     """The breakpoints of a request: explicit ones, the automatic one, the implicit one."""
     default = request_ttl(prompt, profile)
     standing: dict[int, Ttl] = {
-        index: default if section.marker.ttl is None else profile.ttl(section.marker.ttl)
-        for index, section in enumerate(prompt.sections)
-        if section.marker is not None
+        index: default if marker.ttl is None else profile.ttl(marker.ttl)
+        for index in prompt.marked
+        if (marker := prompt.sections[index].marker) is not None
     }
     if profile.automatic_breakpoint and prompt.top_marker is not None:
         last = next((i for i in range(len(prompt.sections) - 1, -1, -1) if markable(prompt.sections[i])), None)

@@ -7,16 +7,17 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
 from cacheprefix.cache._compare import Finding, difference_from
 from cacheprefix.cache._content import answers
+from cacheprefix.cache._entries import enter, leave, open_entries
 from cacheprefix.cache._expect import Expectation, Outlook, Request, outlook
 from cacheprefix.cache._judge import Sight, judge
-from cacheprefix.cache._line import Line, Record
+from cacheprefix.cache._line import Line, Record, equal_digests
 from cacheprefix.cache._slots import Servers, Taken
-from cacheprefix.cache._tree import Common, Forest, Life, Node, address, keys_of
+from cacheprefix.cache._strand import strands
+from cacheprefix.cache._tree import Forest, Life, Node, address, keys_of
 from cacheprefix.cache._verdict import Verdict, read_diagnostics
 from cacheprefix.profiles import Profile, Usage
 from cacheprefix.prompt import CountTokens, Prompt, estimate_tokens
@@ -25,7 +26,7 @@ _COMPACTIONS = frozenset({"compaction", "compacted", "compact", "history_compact
 _KEEP_NAMED = 8
 _KEEP_UNNAMED = 32
 _RECENT = 50
-_KEEP_COMMONS = 64
+_NEAREST = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +41,8 @@ class Observation:
     outlook: Outlook
     fresh: list[Life] = field(default_factory=list)
     used: list[Life] = field(default_factory=list)
-    before: Sequence[int] = ()
+    before: Sequence[tuple[int, int]] = ()
+    """Which request was the latest on its way before it: ends of ranges of sections, and indexes."""
     taken: Taken | None = None
     done: bool = False
     verdict: Verdict | None = None
@@ -110,11 +112,13 @@ class CacheModel:
         with self._lock:
             now = self._clock() if at is None else at
             lane, salts = address(prompt, profile, scope)
-            totals = list(accumulate([section.tokens for section in prompt.sections]))
-            root, path = self._forest.look(lane, keys_of(prompt.sections, salts))
+            known = self._known((), prompt, lane, salts)
+            root, path = self._forest.look(lane, keys_of(prompt, salts), known)
             taken = self._servers.look(prompt, profile, scope)
-            earlier = self._earlier(path)
-            request = Request(prompt, profile, totals, root, path, now, self._count, earlier, taken, self._opening)
+            request = Request(
+                prompt, profile, prompt.totals, root, path, strands(path), now, self._count, self._earlier(path),
+                taken, self._opening,
+            )  # fmt: skip
             return self._expectation(request, outlook(request))
 
     def begin(
@@ -137,18 +141,15 @@ class CacheModel:
             now = self._clock() if at is None else at
             lane, salts = address(prompt, profile, scope)
             line = self._line(session, agent)
-            base = line.base(prompt.sections)
-            if base is not None and (base.lane, base.salts) == (lane, salts):
-                start, keys = base.path, keys_of(prompt.sections, salts, base.keys)
-                added = [section.tokens for section in prompt.sections[len(start) :]]
-                totals = [*base.totals, *list(accumulate(added, initial=base.totals[-1]))[1:]]
-            else:
-                start, keys = (), keys_of(prompt.sections, salts)
-                totals = list(accumulate([section.tokens for section in prompt.sections]))
-            root, path = self._forest.look(lane, keys, start)
+            rows = line.shared(prompt.digests)
+            known = self._known(rows, prompt, lane, salts)
+            keys, totals = keys_of(prompt, salts), prompt.totals
+            root, path = self._forest.look(lane, keys, known)
+            ways, earlier = strands(path), self._earlier(path)
             taken = self._servers.take(prompt, profile, scope)
-            earlier = self._earlier(path)
-            request = Request(prompt, profile, totals, root, path, now, self._count, earlier, taken, self._opening)
+            request = Request(
+                prompt, profile, totals, root, path, ways, now, self._count, earlier, taken, self._opening
+            )
             seen = outlook(request)
             expectation = self._expectation(request, seen)
             record = Record(
@@ -157,21 +158,22 @@ class CacheModel:
             )  # fmt: skip
             self._next += 1
             compacted = any(_type(event) in _COMPACTIONS for event in events)
-            finding = self._finding(record, line, path, profile, rewritten=compacted)
+            finding = self._finding(record, line, path, rows, profile, rewritten=compacted)
             available = self._available(finding, profile, now) if finding is not None else 0
             opening = not line.records if agent else not any(map(answers, prompt.sections[len(path) :]))
             sight = Sight(
                 seen, finding, available, compacted, line, not line.records,
                 expectation.shared_tokens, expectation.ancestor, opening,
             )  # fmt: skip
-            before = [node.last for node in path]
+            before = [span for strand, end in ways for span in strand.spans(end)]
             self._forest.grow(lane, keys, prompt.sections, path)
             record.leaf = path[-1] if path else self._forest.root(lane)
             record.path = path
-            for node in path:
-                node.last = record.index
+            record.alike = rows[0][1] if rows else None
+            for strand, end in strands(path):
+                strand.add_pass(end, record.index)
             observation = Observation(expectation, record, profile, sight, path, seen, before=before, taken=taken)
-            self._enter(observation, now)
+            enter(observation, now)
             old = line.add(record)
             self._forest.remember(record)
             if old is not None:
@@ -182,7 +184,7 @@ class CacheModel:
         """The answer has begun: what the request wrote can be read, where the provider makes it so."""
         with self._lock:
             if observation.profile.readable == "first_token":
-                self._open(observation, self._clock() if at is None else at)
+                open_entries(observation, self._clock() if at is None else at)
 
     def finish(
         self,
@@ -200,7 +202,7 @@ class CacheModel:
             if observation.verdict is not None:
                 return observation.verdict
             now = self._clock() if at is None else at
-            self._open(observation, now)
+            open_entries(observation, now)
             if observation.profile.ttl_from == "end":
                 for life in observation.used:
                     life.refresh(now)
@@ -250,6 +252,18 @@ class CacheModel:
             self._lines.move_to_end(key)
         return line
 
+    def _known(
+        self, earlier: Sequence[tuple[Record, int]], prompt: Prompt, lane: bytes, salts: Sequence[bytes]
+    ) -> Sequence[Node]:
+        """The nodes that a prompt has in common with one of its line's, or else with the latest of its lane."""
+        rows = [row for row in earlier[:_NEAREST] if (row[0].lane, row[0].salts) == (lane, salts)]
+        if not rows:
+            latest = self._forest.latest.get(lane)
+            if latest is not None and latest.salts == salts:
+                rows = [(latest, equal_digests(prompt.digests, latest.prompt.digests))]
+        record, shared = max(rows, key=lambda row: row[1], default=(None, 0))
+        return () if record is None else record.path[:shared]
+
     def _earlier(self, path: Sequence[Node]) -> tuple[int, ...]:
         record = self._forest.record(path[-1].last) if path else None
         return record.marks if record is not None else ()
@@ -268,13 +282,14 @@ class CacheModel:
 
     @staticmethod
     def _finding(
-        record: Record, line: Line, path: Sequence[Node], profile: Profile, *, rewritten: bool
-    ) -> Finding | None:
+        record: Record, line: Line, path: Sequence[Node], earlier: Sequence[tuple[Record, int]],
+        profile: Profile, *, rewritten: bool,
+    ) -> Finding | None:  # fmt: skip
         if not line.records or not record.sections:
             return None
         if path and not path[-1].children and any(one.leaf is path[-1] for one in line.records):
             return None  # it continues a prompt of this line that nobody else continued
-        return difference_from(record, len(path), line.newest(), profile, rewritten=rewritten)
+        return difference_from(record, len(path), earlier, profile, rewritten=rewritten)
 
     def _available(self, finding: Finding, profile: Profile, now: float) -> int:
         """What the request that ``finding`` compares with could still have read."""
@@ -296,66 +311,9 @@ class CacheModel:
         record = observation.record
         record.failed = True
         self._servers.give_back(observation.taken)
-        for life in observation.fresh:
-            life.writers -= 1
-        for index, node in enumerate(observation.path):
-            entry = node.life
-            if entry is not None and entry.writers <= 0 and entry.readable_at == _NEVER:
-                node.life = None
-            if node.last == record.index:
-                node.last = observation.before[index] if index < len(observation.before) else -1
+        leave(observation)
         record.line.remove(record)
         self._forest.forget(record)
-
-    def _enter(self, observation: Observation, now: float) -> None:
-        """Read and write as expected: entries that are read live on, those that are written begin."""
-        seen, profile, path = observation.outlook, observation.profile, observation.path
-        for node in path[: seen.alive]:
-            life = node.life
-            # Most entries live for ever or were refreshed just now; what is in the past cannot be read.
-            if life is not None and life.refreshes and life.readable_at <= now <= life.expires < now + life.idle:
-                life.refresh(now)
-        at_once = profile.readable == "start" or profile.cold_parallel_shares
-        for index, ttl in seen.ends.items():
-            known = path[index].life
-            if known is None or now > known.expires:
-                entry = path[index].life = Life(ttl, now)
-            else:
-                entry = known
-                if index >= seen.sections:
-                    entry.write(ttl, now)
-            if at_once:
-                entry.readable_at = min(entry.readable_at, now)
-            elif entry.readable_at > now:
-                entry.writers += 1
-                observation.fresh.append(entry)
-            observation.used.append(entry)
-        if seen.common is not None:
-            self._keep_common(observation, now)
-        for index in () if seen.marks.refused else seen.marks.dropped:
-            path[index].dropped = True
-
-    def _keep_common(self, observation: Observation, now: float) -> None:
-        """A beginning found to be common becomes a unit that later requests can read."""
-        found, path = observation.outlook.common, observation.path
-        if found is None:
-            return
-        at, size, tokens = found
-        section, holder = observation.record.sections[at], path[at].parent
-        assert holder is not None
-        kept = [one for one in holder.commons or () if now <= one.life.expires]
-        same = next((one for one in kept if one.size == size and one.begins(section)), None)
-        if same is None:
-            same = Common(section, size, tokens, Life(observation.profile.default_ttl, now))
-            kept.append(same)
-        same.life.writers += 1
-        observation.fresh.append(same.life)
-        holder.commons = kept[-_KEEP_COMMONS:]
-
-    @staticmethod
-    def _open(observation: Observation, at: float) -> None:
-        for life in observation.fresh:
-            life.readable_at = min(life.readable_at, at)
 
     def _note(self, observation: Observation, verdict: Verdict, usage: Usage | None) -> None:
         self._calls += 1
@@ -375,9 +333,6 @@ class CacheModel:
             self._alarms += 1
         elif not verdict.broken:
             line.alarmed = None
-
-
-_NEVER = float("inf")
 
 
 def _learn(observation: Observation, usage: Usage) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from cacheprefix.cache._marks import back, implicit, markable
@@ -60,7 +60,7 @@ def plan_breakpoints(
     """
     if profile.markers not in ("anthropic", "bedrock", "openai") or not prompt.sections:
         return ()
-    totals = list(accumulate(section.tokens for section in prompt.sections))
+    totals = prompt.totals
     if totals[-1] < profile.min_tokens:
         return ()
     if one_shot:
@@ -68,7 +68,7 @@ def plan_breakpoints(
     lifetime = _lifetime(profile, gap, calls)
     if lifetime is None:
         return ()
-    own = {index for index, section in enumerate(prompt.sections) if section.marker is not None}
+    own = set(prompt.marked)
     shared = len(prompt.sections) if boundary is None else max(0, min(boundary, len(prompt.sections)))
     loop = not skip_tail and (continues or _goes_on(prompt.sections, shared, boundary))
     silent = _silences(prompt, profile, own, shared, loop=loop, trailing=trailing)
@@ -78,10 +78,12 @@ def plan_breakpoints(
         own |= set(_last_markable(prompt.sections))
     wanted: list[int] = []
     for index in _wishes(prompt, profile, shared, tail=loop):
+        if len(wanted) >= profile.max_breakpoints - len(own):
+            break
         at = _settle(prompt, index, totals, profile)
         if at is not None and at not in own and at not in wanted:
             wanted.append(at)
-    chosen = sorted(wanted[: max(0, profile.max_breakpoints - len(own))])
+    chosen = sorted(wanted)
     if silent and not chosen and not own:
         # With a shared part too short to be cached, nothing is read that a mark would have to be there for.
         short = not shared or totals[shared - 1] < profile.min_tokens
@@ -91,8 +93,7 @@ def plan_breakpoints(
 
 def _unwritten(prompt: Prompt, profile: Profile) -> tuple[Breakpoint, ...]:
     """No mark, and the provider's own one switched off, unless the application says how to cache."""
-    marked = any(section.marker is not None for section in prompt.sections)
-    if not implicit(prompt, profile) or marked or "prompt_cache_options" in prompt.settings:
+    if not implicit(prompt, profile) or prompt.marked or "prompt_cache_options" in prompt.settings:
         return ()
     return (Breakpoint(-1, alone=True),)
 
@@ -122,14 +123,16 @@ def _silences(
     )
 
 
-def _wishes(prompt: Prompt, profile: Profile, shared: int, *, tail: bool) -> list[int]:
+def _wishes(prompt: Prompt, profile: Profile, shared: int, *, tail: bool) -> Iterator[int]:
     """Sections to mark, the most important first."""
     sections = prompt.sections
     last = len(sections) - 1
-    system = _end_of(sections, "system")
-    wishes = [shared - 1] if shared else []
+    head = sections[: prompt.head]
+    system = _end_of(head, "system")
+    if shared:
+        yield shared - 1
     if tail:
-        wishes.append(last)
+        yield last
     if profile.lookback is not None:
         # Behind the tail the provider looks back a limited way: an anchor keeps the older entries in reach.
         floor = shared - 1 if shared <= last and tail else system
@@ -139,14 +142,13 @@ def _wishes(prompt: Prompt, profile: Profile, shared: int, *, tail: bool) -> lis
             if step <= floor or step == anchor:
                 break
             anchor = step
-            wishes.append(anchor)
-    wishes += [system, _end_of(sections, "tools")]
-    return [index for index in wishes if index >= 0]
+            yield anchor
+    yield from (index for index in (system, _end_of(head, "tools")) if index >= 0)
 
 
 def _last_markable(sections: Sequence[Section]) -> list[int]:
     """Where the automatic breakpoint stands, as a list of one or none."""
-    return [index for index, section in enumerate(sections) if markable(section)][-1:]
+    return list(islice((at for at in range(len(sections) - 1, -1, -1) if markable(sections[at])), 1))
 
 
 def _end_of(sections: Sequence[Section], tier: str) -> int:
@@ -211,9 +213,9 @@ def _with_lifetimes(
     names = {ttl.name: ttl.seconds or 0.0 for ttl in profile.ttls}
     default = profile.default_ttl
     own = {
-        index: names.get(section.marker.ttl or default.name, 0.0)
-        for index, section in enumerate(prompt.sections)
-        if section.marker is not None
+        index: names.get(marker.ttl or default.name, 0.0)
+        for index in prompt.marked
+        if (marker := prompt.sections[index].marker) is not None
     }
     if profile.automatic_breakpoint and prompt.top_marker is not None:
         own[len(prompt.sections)] = names.get(prompt.top_marker.ttl or default.name, 0.0)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
+from cacheprefix.cache._strand import Strand
 from cacheprefix.prompt import TIERS, Placement, Prompt, Section, lane_key, salt
 
 if TYPE_CHECKING:
@@ -53,8 +54,10 @@ class Life:
     def refresh(self, now: float) -> None:
         """The idle time starts anew, never beyond the longest life in all."""
         until = now + self.idle
-        until = min(until, self.ends)
-        self.expires = max(self.expires, until)
+        if until > self.ends:  # noqa: PLR1730 - a comparison costs a tenth of a call, and this is done for every node
+            until = self.ends
+        if until > self.expires:  # noqa: PLR1730 - as above
+            self.expires = until
 
 
 class Common:
@@ -81,7 +84,8 @@ class Node:
     """One section behind those of its ancestors."""
 
     __slots__ = (
-        "branches", "children", "commons", "dropped", "key", "known", "last", "life", "parent", "refs", "section",
+        "branches", "children", "commons", "depth", "dropped", "key", "known", "life", "parent", "refs", "section",
+        "strand",
     )  # fmt: skip
 
     def __init__(self, parent: Node | None, key: bytes, section: Section | None) -> None:
@@ -94,17 +98,42 @@ class Node:
         self.commons: list[Common] | None = None
         """Common beginnings of its children, for providers that keep such units; the latest few."""
         self.life: Life | None = None
-        self.last = -1
-        """Index of the latest request that went through here; -1 for none."""
+        """To be read through ``entry``."""
+        self.depth: int = -1 if parent is None else parent.depth + 1
+        self.strand: Strand | None = None
         self.dropped = False
         """Whether a mark stood here that was over the provider's limit and so was not written."""
         self.known = 0
         """Tokens up to here as the provider counted them; 0 when it never said."""
         self.refs = 0
+        if parent is not None:
+            self.strand = Strand(None, self) if parent.strand is None else parent.strand.join(parent, self)
+
+    @property
+    def last(self) -> int:
+        """Index of the latest request that went through here; -1 for none."""
+        return -1 if self.strand is None else self.strand.last(self.depth)
+
+    @property
+    def entry(self) -> Life | None:
+        """The entry that ends here, kept alive by the reads so far."""
+        life, strand = self.life, self.strand
+        if life is not None and life.refreshes and strand is not None and strand.reads:
+            at = strand.read(self.depth)
+            if at > -inf:
+                life.refresh(at)
+        return life
+
+    def stirred(self, *, hold: bool = False) -> None:
+        """The entry is another one now; with ``hold`` one that not every node has."""
+        if self.strand is not None:
+            self.strand.stir(self.depth)
+            if hold:
+                self.strand.hold(self.depth)
 
     def readable(self, now: float) -> bool:
         """Whether the entry that ends here can be read at ``now``."""
-        life = self.life
+        life = self.entry
         return life is not None and life.readable_at <= now <= life.expires
 
     def heads(self) -> set[str]:
@@ -143,6 +172,8 @@ class Forest:
         self._bytes = 0
         self._roots: dict[bytes, Node] = {}
         self._records: OrderedDict[int, Record] = OrderedDict()
+        self.latest: dict[bytes, Record] = {}
+        """The latest request of each lane that is held as a whole."""
 
     def __len__(self) -> int:
         """Requests remembered."""
@@ -191,7 +222,7 @@ class Forest:
     def remember(self, record: Record) -> None:
         """Keep a request; forget the oldest ones while too many bytes are held."""
         record.leaf.refs += 1
-        self._records[record.index] = record
+        self._records[record.index] = self.latest[record.lane] = record
         self._bytes += _weight(record)
         while self._bytes > self._max_bytes and len(self._records) > 1:
             self.forget(next(iter(self._records.values())))
@@ -201,6 +232,7 @@ class Forest:
         if self._records.pop(record.index, None) is None:
             return
         self._bytes -= _weight(record)
+        self._not_latest(record)
         record.forgotten = True
         record.line.remove(record)
         node: Node | None = record.leaf
@@ -216,9 +248,14 @@ class Forest:
             return
         self._bytes -= _weight(record)
         record.slim = True
+        self._not_latest(record)
         record.prompt = replace(record.prompt, sections=())
         record.keys, record.totals, record.path = (), (), ()
         self._bytes += _weight(record)
+
+    def _not_latest(self, record: Record) -> None:
+        if self.latest.get(record.lane) is record:
+            del self.latest[record.lane]
 
     def _remove(self, node: Node) -> Node | None:
         parent, section = node.parent, node.section
@@ -227,6 +264,8 @@ class Forest:
             return None
         self._bytes -= _NODE_BYTES + len(section.data)
         del parent.children[node.key]
+        if node.strand is not None:
+            node.strand.remove(node)
         if parent.branches is not None:
             row = parent.branches[section.kind, section.head]
             del row[bisect_left(row, (section.data, node.key))]
@@ -258,20 +297,19 @@ def address(prompt: Prompt, profile: Profile, scope: str) -> tuple[bytes, tuple[
     return lane, tuple(salt(prompt, placement, tier) for tier in TIERS)
 
 
-def keys_of(sections: Sequence[Section], salts: Sequence[bytes], start: Sequence[bytes] = ()) -> list[bytes]:
-    """For each section its key under the section before; ``start`` are those already known.
+def keys_of(prompt: Prompt, salts: Sequence[bytes]) -> Sequence[bytes]:
+    """For each section its key under the section before.
 
     What salts a tier is mixed into the key of the first section in or behind that tier, so two prompts part
     there when such a setting differs, although their sections are equal.
     """
-    keys = [*start, *(section.digest for section in sections[len(start) :])]
     if not any(salts):
-        return keys
+        return prompt.digests
+    keys = list(prompt.digests)
     pending = [(place, one) for place, one in enumerate(salts) if one]
-    for index, section in enumerate(sections):
+    for index, section in enumerate(prompt.sections):
         while pending and pending[0][0] <= TIERS.index(section.tier):
-            one = pending.pop(0)[1]
-            keys[index] = keys[index] if index < len(start) else one + keys[index]
+            keys[index] = pending.pop(0)[1] + keys[index]
         if not pending:
             break
     return keys

@@ -42,6 +42,8 @@ class SharedPrefix:
     tools: Sequence[Any] = ()
     roles: Mapping[str, str] = field(default_factory=dict)
     context: Mapping[str, str] = field(default_factory=dict)
+    _text: str | None = field(init=False, default=None, repr=False, compare=False)
+    _key: str | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _checked(self.system)
@@ -53,6 +55,11 @@ class SharedPrefix:
     @property
     def text(self) -> str:
         """The whole shared system text: system, durable context, role cards."""
+        if self._text is None:
+            object.__setattr__(self, "_text", self._written())
+        return self._text or ""
+
+    def _written(self) -> str:
         parts = [self.system]
         parts += [f'<context key="{key}">\n{value}\n</context>' for key, value in self.context.items()]
         if self.roles:
@@ -66,6 +73,11 @@ class SharedPrefix:
     @property
     def key(self) -> str:
         """A short stable name of this prefix: digest of the text and of the tools frozen so far."""
+        if self._key is None:
+            object.__setattr__(self, "_key", self._digested())
+        return self._key or ""
+
+    def _digested(self) -> str:
         state = blake2b(self.text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES)
         for tool in self.tools:
             if isinstance(tool, Tool):

@@ -1,6 +1,6 @@
 """Prompts as rows of sections in cache order, read from and written to wire bodies."""
 
-from cacheprefix.prompt._codec import decode, encode, guess_api
+from cacheprefix.prompt._codec import decode, encode, guess_api, redecode
 from cacheprefix.prompt._compare import (
     Divergence,
     Placement,
@@ -67,6 +67,7 @@ __all__ = [
     "lane_key",
     "loads",
     "placed",
+    "redecode",
     "salt",
     "section",
     "shared_characters",

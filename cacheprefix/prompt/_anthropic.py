@@ -10,6 +10,7 @@ from cacheprefix.prompt._reader import (
     EMPTY,
     MARKER_FIELDS,
     Reader,
+    Split,
     envelope,
     items,
     mapping,
@@ -20,7 +21,7 @@ from cacheprefix.prompt._reader import (
 from cacheprefix.prompt._sections import Kind, Marker, Prompt, Section, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 CONTENT = frozenset({"model", "system", "messages", "tools", "cache_control"})
 
@@ -36,18 +37,29 @@ _KINDS: dict[str, Kind] = {
 }
 
 
-def sections(body: Mapping[str, Any], reader: Reader) -> Iterator[Section]:
+def sections(body: Mapping[str, Any], reader: Reader) -> list[Section]:
     """The sections of a messages body in cache order."""
+    made: list[Section] = []
     for index, tool in enumerate(items(body.get("tools") or [], "tools")):
-        yield from reader.unit("tools", f"tools[{index}]", tool, _split_tool)
+        made += reader.unit("tools", f"tools[{index}]", tool, _split_tool)
     system = body.get("system")
     if isinstance(system, str):
-        yield from reader.unit("system", "system[0]", system, _split_system)
+        made += reader.unit("system", "system[0]", system, _split_system)
     else:
         for index, block in enumerate(items(system or [], "system")):
-            yield from reader.unit("system", f"system[{index}]", block, _split_system)
-    for index, message in enumerate(items(body.get("messages", []), "messages")):
-        yield from reader.unit("messages", f"messages[{index}]", message, _split_message)
+            made += reader.unit("system", f"system[{index}]", block, _split_system)
+    messages = items(body.get("messages", []), "messages")
+    row = reader.row(messages)
+    for index in range(row.known, len(messages)):
+        row.add(reader.unit("messages", f"messages[{index}]", messages[index], _split_message))
+    return made + row.sections
+
+
+def unit(body: Mapping[str, Any], field: str, number: int) -> tuple[Any, Split]:
+    """The tool, system block or message that a path names, and how it is read."""
+    if isinstance(body[field], str):
+        return body[field], _split_system
+    return body[field][number], {"tools": _split_tool, "system": _split_system, "messages": _split_message}[field]
 
 
 def top_marker(body: Mapping[str, Any]) -> Marker | None:

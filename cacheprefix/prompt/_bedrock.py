@@ -23,13 +23,16 @@ _KINDS: dict[str, Kind] = {
 }
 
 
-def sections(body: Mapping[str, Any], reader: Reader) -> Iterator[Section]:
+def sections(body: Mapping[str, Any], reader: Reader) -> list[Section]:
     """The sections of a Converse body in cache order."""
     config = mapping(body.get("toolConfig") or {}, "toolConfig")
-    yield from _points(reader, "tools", "tools", config.get("tools") or [], "tool")
-    yield from _points(reader, "system", "system", body.get("system") or [], "system")
-    for index, value in enumerate(items(body.get("messages", []), "messages")):
-        yield from reader.unit("messages", f"messages[{index}]", value, _split_message)
+    made = list(_points(reader, "tools", "tools", config.get("tools") or [], "tool"))
+    made += _points(reader, "system", "system", body.get("system") or [], "system")
+    messages = items(body.get("messages", []), "messages")
+    row = reader.row(messages)
+    for index in range(row.known, len(messages)):
+        row.add(reader.unit("messages", f"messages[{index}]", messages[index], _split_message))
+    return made + row.sections
 
 
 def tool_choice(body: Mapping[str, Any]) -> Any:

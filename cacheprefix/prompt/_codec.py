@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
 from cacheprefix.errors import BodyError, SetupError
 from cacheprefix.prompt import _anthropic, _bedrock, _gemini, _openai_chat, _openai_responses
 from cacheprefix.prompt._json import dumps_sorted, loads
 from cacheprefix.prompt._memo import Memo
-from cacheprefix.prompt._reader import Reader, mapping, settings_of
-from cacheprefix.prompt._sections import Api, CountTokens, Prompt, Section
+from cacheprefix.prompt._reader import Reader, Split, mapping, settings_of
+from cacheprefix.prompt._sections import Api, CountTokens, Prompt, Section, relearn
 from cacheprefix.prompt._tokens import estimate_tokens
 
-_SECTIONS: dict[str, Callable[[Mapping[str, Any], Reader], Iterator[Section]]] = {
+_SECTIONS: dict[str, Callable[[Mapping[str, Any], Reader], list[Section]]] = {
     "openai-chat": _openai_chat.sections,
     "openai-responses": _openai_responses.sections,
     "anthropic": _anthropic.sections,
@@ -27,6 +28,12 @@ _BODIES: dict[str, Callable[[Prompt], dict[str, Any]]] = {
     "gemini": _gemini.body,
     "bedrock": _bedrock.body,
 }
+_UNITS: dict[str, Callable[[Mapping[str, Any], str, int], tuple[Any, Split]]] = {
+    "openai-chat": _openai_chat.unit,
+    "openai-responses": _openai_responses.unit,
+    "anthropic": _anthropic.unit,
+}
+_UNIT = re.compile(r"^(tools|functions|system|messages)\[(\d+)\]")
 _CONTENT: dict[str, frozenset[str]] = {
     "openai-chat": _openai_chat.CONTENT,
     "openai-responses": _openai_responses.CONTENT,
@@ -64,7 +71,43 @@ def decode(
         if choice is not None:
             settings["toolChoice"] = dumps_sorted(choice, "toolConfig.toolChoice")
     top = _anthropic.top_marker(fields) if api == "anthropic" else None
-    return Prompt(api, model, sections, settings, top)
+    prompt = Prompt(api, model, sections, settings, top)
+    reader.keep(prompt)
+    return prompt
+
+
+def redecode(prompt: Prompt, body: Mapping[str, Any], places: Iterable[int], count: CountTokens) -> Prompt | None:
+    """The prompt of ``body``, which is that of ``prompt`` with other markers at ``places`` and other settings.
+
+    Nothing else is read or hashed again. None for forms where a marker moves what stands behind it. Raises as
+    ``decode`` does.
+    """
+    find = _UNITS.get(prompt.api)
+    if find is None:
+        return None
+    made, changed = list(prompt.sections), set[int]()
+    for place in places:
+        found = _UNIT.match(made[place].path)
+        if found is None:
+            return None
+        first, end = place, place + 1
+        while made[first].head == "+":
+            first -= 1
+        while end < len(made) and made[end].head == "+":
+            end += 1
+        value, split = find(body, found[1], int(found[2]))
+        reader = Reader(prompt.api, prompt.model, count, None, made[first:end])
+        again = split(reader, made[place].tier, found[0], value)
+        if [one.digest for one in again] != [one.digest for one in made[first:end]]:
+            return None
+        made[first:end] = again
+        changed.update(range(first, end))
+    kept = {name: value for name, value in prompt.settings.items() if name.startswith("header:")}
+    settings = {**settings_of(body, _CONTENT[prompt.api], None), **kept}
+    top = _anthropic.top_marker(body) if prompt.api == "anthropic" else None
+    marked = Prompt(prompt.api, prompt.model, tuple(made), settings, top)
+    relearn(marked, prompt, changed)
+    return marked
 
 
 def encode(prompt: Prompt) -> dict[str, Any]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cacheprefix.prompt._json import loads
 from cacheprefix.prompt._reader import EMPTY, Reader, envelope, items, mapping, open_envelope
 from cacheprefix.prompt._sections import Kind, Prompt, Section, Tier
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CONTENT = frozenset({"model", "contents", "systemInstruction", "system_instruction", "tools"})
 
@@ -24,18 +21,22 @@ _KINDS: dict[str, Kind] = {
 }
 
 
-def sections(body: Mapping[str, Any], reader: Reader) -> Iterator[Section]:
+def sections(body: Mapping[str, Any], reader: Reader) -> list[Section]:
     """The sections of a generateContent body in cache order."""
+    made: list[Section] = []
     for index, tool in enumerate(items(body.get("tools") or [], "tools")):
-        yield from reader.unit("tools", f"tools[{index}]", tool, _split_tool)
+        made += reader.unit("tools", f"tools[{index}]", tool, _split_tool)
     system = body.get("systemInstruction", body.get("system_instruction"))
     if system is not None:
-        yield from reader.unit("system", "system", system, _split_system)
+        made += reader.unit("system", "system", system, _split_system)
     given = body.get("contents", [])
     if isinstance(given, str):
         given = [{"role": "user", "parts": [{"text": given}]}]
-    for index, content in enumerate(items(given, "contents")):
-        yield from reader.unit("messages", f"messages[{index}]", content, _split_content)
+    given = items(given, "contents")
+    row = reader.row(given)
+    for index in range(row.known, len(given)):
+        row.add(reader.unit("messages", f"messages[{index}]", given[index], _split_content))
+    return made + row.sections
 
 
 def _split_tool(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from cacheprefix.prompt._runs import Runs
+
 if TYPE_CHECKING:
     from cacheprefix.prompt._sections import Section
 
@@ -26,6 +28,8 @@ class Memo:
         self._young: dict[Key, tuple[Section, ...]] = {}
         self._old: dict[Key, tuple[Section, ...]] = {}
         self._bytes = 0
+        self.runs = Runs(max_bytes // 4)
+        """Whole rows of messages, so that a history is not even looked up message by message."""
         self._lock = threading.Lock()
 
     def get(self, key: Key) -> tuple[Section, ...] | None:

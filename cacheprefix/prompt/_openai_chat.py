@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cacheprefix.prompt._json import loads
 from cacheprefix.prompt._reader import (
     Reader,
+    Split,
     envelope,
     items,
     mapping,
@@ -25,24 +26,36 @@ CONTENT = frozenset({"model", "messages", "tools", "functions"})
 SYSTEM_ROLES = ("system", "developer")
 
 _ENVELOPE = ("role", "name", "tool_call_id")
+_PLAIN = frozenset({*_ENVELOPE, "content"})
 _HANDLED = frozenset({*_ENVELOPE, "content", "tool_calls"})
 _KINDS: dict[str, Kind] = {"image_url": "image", "input_image": "image"}
 
 
-def sections(body: Mapping[str, Any], reader: Reader) -> Iterator[Section]:
+def sections(body: Mapping[str, Any], reader: Reader) -> list[Section]:
     """The sections of a chat-completions body in cache order."""
+    made: list[Section] = []
     for name in ("tools", "functions"):
         for index, tool in enumerate(items(body.get(name) or [], name)):
-            yield from reader.unit("tools", f"{name}[{index}]", tool, split_tool)
+            made += reader.unit("tools", f"{name}[{index}]", tool, split_tool)
     messages = items(body.get("messages", []), "messages")
+    row = reader.row(messages, _PLAIN)
     lead = 0
     for message in messages:
         if not isinstance(message, Mapping) or message.get("role") not in SYSTEM_ROLES:
             break
-        yield from reader.unit("system", f"system[{lead}]", message, split_message)
+        if lead >= row.known:
+            row.add(reader.unit("system", f"system[{lead}]", message, split_message))
         lead += 1
-    for index in range(lead, len(messages)):
-        yield from reader.unit("messages", f"messages[{index}]", messages[index], split_message)
+    for index in range(max(lead, row.known), len(messages)):
+        row.add(reader.unit("messages", f"messages[{index}]", messages[index], split_message))
+    return made + row.sections
+
+
+def unit(body: Mapping[str, Any], field: str, number: int) -> tuple[Any, Split]:
+    """The tool or message that a path names, and how it is read."""
+    if field in ("tools", "functions"):
+        return body[field][number], split_tool
+    return body["messages"][number], split_message
 
 
 def split_tool(reader: Reader, tier: Tier, path: str, tool: Any) -> list[Section]:

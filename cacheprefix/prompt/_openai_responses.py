@@ -7,11 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from cacheprefix.prompt._json import loads
 from cacheprefix.prompt._openai_chat import SYSTEM_ROLES, split_tool, with_marker
-from cacheprefix.prompt._reader import EMPTY, Reader, envelope, items, mapping, open_envelope, pop_marker, string
+from cacheprefix.prompt._reader import (
+    EMPTY,
+    Reader,
+    Split,
+    envelope,
+    items,
+    mapping,
+    open_envelope,
+    pop_marker,
+    string,
+)
 from cacheprefix.prompt._sections import Kind, Prompt, Section, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 CONTENT = frozenset({"model", "instructions", "input", "tools"})
 
@@ -26,27 +36,42 @@ _ITEM_KINDS: dict[str, Kind] = {
 _INSTRUCTIONS = "instructions"
 
 
-def sections(body: Mapping[str, Any], reader: Reader) -> Iterator[Section]:
+def sections(body: Mapping[str, Any], reader: Reader) -> list[Section]:
     """The sections of a responses body in cache order."""
+    made: list[Section] = []
     for index, tool in enumerate(items(body.get("tools") or [], "tools")):
-        yield from reader.unit("tools", f"tools[{index}]", tool, split_tool)
+        made += reader.unit("tools", f"tools[{index}]", tool, split_tool)
     lead = 0
     instructions = body.get("instructions")
     if instructions is not None:
-        yield from reader.unit("system", "system[0]", instructions, _split_instructions)
+        made += reader.unit("system", "system[0]", instructions, _split_instructions)
         lead = 1
     given = body.get("input", [])
     if isinstance(given, str):
-        yield from reader.unit("messages", "messages[0]", {"role": "user", "content": given}, _split_item)
-        return
-    leading = True
-    for index, item in enumerate(items(given, "input")):
-        leading = leading and isinstance(item, Mapping) and item.get("role") in SYSTEM_ROLES
-        if leading:
-            yield from reader.unit("system", f"system[{lead}]", item, _split_item)
-            lead += 1
-        else:
-            yield from reader.unit("messages", f"messages[{index}]", item, _split_item)
+        made += reader.unit("messages", "messages[0]", {"role": "user", "content": given}, _split_item)
+        return made
+    given = items(given, "input")
+    # Instructions count into the paths of the system items behind them.
+    row, start = reader.row(given, kind="instructed" if lead else ""), 0
+    for item in given:
+        if not isinstance(item, Mapping) or item.get("role") not in SYSTEM_ROLES:
+            break
+        if start >= row.known:
+            row.add(reader.unit("system", f"system[{lead + start}]", item, _split_item))
+        start += 1
+    for index in range(max(start, row.known), len(given)):
+        row.add(reader.unit("messages", f"messages[{index}]", given[index], _split_item))
+    return made + row.sections
+
+
+def unit(body: Mapping[str, Any], field: str, number: int) -> tuple[Any, Split]:
+    """The tool or item that a path names, and how it is read."""
+    if field == "tools":
+        return body["tools"][number], split_tool
+    instructed = field == "system" and body.get("instructions") is not None
+    if instructed and not number:
+        return body["instructions"], _split_instructions
+    return body["input"][number - instructed], _split_item
 
 
 def _split_instructions(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:

@@ -8,7 +8,8 @@ from typing import Any
 from cacheprefix.errors import BodyError
 from cacheprefix.prompt._json import dumps, dumps_sorted, loads
 from cacheprefix.prompt._memo import Content, Memo
-from cacheprefix.prompt._sections import Kind, Marker, Section, Tier, section
+from cacheprefix.prompt._runs import PLAIN, Row
+from cacheprefix.prompt._sections import Kind, Marker, Prompt, Section, Tier, section
 
 MARKER_FIELDS = ("cache_control", "prompt_cache_breakpoint")
 
@@ -24,11 +25,21 @@ Split = Callable[["Reader", Tier, str, Any], "list[Section]"]
 class Reader:
     """Reads the units (a tool, a system block, a message) of one body."""
 
-    def __init__(self, api: str, model: str, count: Callable[[str, str], int], memo: Memo | None) -> None:
+    def __init__(
+        self,
+        api: str,
+        model: str,
+        count: Callable[[str, str], int],
+        memo: Memo | None,
+        same: Sequence[Section] = (),
+    ) -> None:
         self.api = api
         self.model = model
         self._count = count
         self._memo = memo
+        self._row: Row | None = None
+        self._same = {(one.tier, one.kind, one.head, one.data): one for one in same}
+        """Sections whose digest and tokens are known: those of a unit that is read again for its markers."""
 
     def count(self, text: str) -> int:
         """Tokens of a text for this body's model."""
@@ -45,10 +56,28 @@ class Reader:
             self._memo.put(key, known)
         return known
 
+    def row(self, messages: Sequence[Any], plain: frozenset[str] = PLAIN, kind: str = "") -> Row:
+        """The messages of a body, as far as an earlier one began with them; ``add`` the rest.
+
+        ``plain`` are the fields whose order in a message of texts does not matter to how it is read; messages of
+        another ``kind`` are read in another way.
+        """
+        key = (self.api + kind, self.model)
+        self._row = Row(key, messages, plain) if self._memo is None else self._memo.runs.row(key, messages, plain)
+        return self._row
+
+    def keep(self, prompt: Prompt) -> None:
+        """Remember what was read, for a body that begins like it."""
+        if self._memo is not None and self._row is not None:
+            self._memo.runs.keep(self._row, prompt, len(prompt.sections) - len(self._row.sections))
+
     def make(
         self, tier: Tier, path: str, kind: Kind, head: str, data: bytes, marker: Marker | None = None
     ) -> Section:
         """One section, counted by this reader."""
+        known = self._same.get((tier, kind, head, data)) if self._same else None
+        if known is not None:
+            return Section(tier, path, kind, head, data, known.digest, known.tokens, marker)
         return section(tier, path, kind, head, data, self.count, marker)
 
     def text(self, tier: Tier, path: str, head: str, text: str, marker: Marker | None = None) -> Section:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Literal
 
 Tier = Literal["tools", "system", "messages"]
@@ -71,15 +73,89 @@ class Prompt:
     """All other body fields and cache-relevant headers (``header:name``), as canonical JSON."""
     top_marker: Marker | None = field(default=None, compare=False)
     """Anthropic's automatic breakpoint, asked for at the top level of the body."""
+    _sums: Sums | None = field(init=False, default=None, repr=False, compare=False)
 
     @property
     def tokens(self) -> int:
         """Input tokens by the counter the prompt was decoded with."""
-        return sum(section.tokens for section in self.sections)
+        totals = self.totals
+        return totals[-1] if totals else 0
+
+    @property
+    def totals(self) -> list[int]:
+        """Tokens up to and including each section. Not to be changed."""
+        return self._summed().totals
+
+    @property
+    def digests(self) -> list[bytes]:
+        """The digest of each section. Not to be changed."""
+        return self._summed().digests
+
+    @property
+    def marked(self) -> list[int]:
+        """Indexes of the sections with a marker. Not to be changed."""
+        return self._summed().marked
+
+    @property
+    def head(self) -> int:
+        """Sections before the first message: tools and system."""
+        sections, end = self.sections, 0
+        while end < len(sections) and sections[end].tier != "messages":
+            end += 1
+        return end
+
+    def with_settings(self, settings: Mapping[str, str]) -> Prompt:
+        """The same prompt with other settings."""
+        made = replace(self, settings=settings)
+        learn(made, self, len(self.sections))
+        return made
+
+    def _summed(self) -> Sums:
+        sums = self._sums
+        if sums is None:
+            learn(self, None, 0)
+            sums = self._sums
+            assert sums is not None
+        return sums
 
     def tier(self, tier: Tier) -> tuple[Section, ...]:
         """The sections of one tier."""
         return tuple(section for section in self.sections if section.tier == tier)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What is looked up of all sections of a prompt; that of a longer one goes on from it."""
+
+    totals: list[int]
+    digests: list[bytes]
+    marked: list[int]
+
+
+def learn(prompt: Prompt, known: Prompt | None, shared: int) -> None:
+    """Sum a prompt up, of which the first ``shared`` sections are the very same objects as those of ``known``."""
+    sums = None if known is None else known._summed()  # noqa: SLF001 - a function of the class, in its own module
+    if sums is None or known is None:
+        sums, shared = Sums([], [], []), 0
+    if shared == len(prompt.sections) == len(sums.totals):
+        object.__setattr__(prompt, "_sums", sums)
+        return
+    added = prompt.sections[shared:]
+    totals = sums.totals[:shared]
+    totals += list(accumulate([section.tokens for section in added], initial=totals[-1] if totals else 0))[1:]
+    digests = sums.digests[:shared]
+    digests += [section.digest for section in added]
+    marked = sums.marked[: bisect_left(sums.marked, shared)]
+    marked += [index for index, section in enumerate(added, shared) if section.marker is not None]
+    object.__setattr__(prompt, "_sums", Sums(totals, digests, marked))
+
+
+def relearn(prompt: Prompt, known: Prompt, changed: set[int]) -> None:
+    """Sum a prompt up whose sections are those of ``known`` in content; at ``changed`` they may be marked otherwise."""
+    sums = known._summed()  # noqa: SLF001 - as above
+    marked = [index for index in sums.marked if index not in changed]
+    marked += [index for index in changed if prompt.sections[index].marker is not None]
+    object.__setattr__(prompt, "_sums", Sums(sums.totals, sums.digests, sorted(marked)))
 
 
 def digest(tier: Tier, kind: str, head: str, data: bytes) -> bytes:
