@@ -1,0 +1,61 @@
+"""What a session says of a request does not depend on what it remembers of earlier ones."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from dataclasses import asdict
+
+import pytest
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.prompt import ESTIMATE, Memo
+
+RULES = "Everyone keeps to the rules of the house. " * 120
+MODELS = [("gpt-5", "openai-chat"), ("gpt-5.6", "openai-chat"), ("claude-sonnet-4-6", "anthropic")]
+
+
+def _talk(seed, model, api, memo):
+    """One random run of several agents: bodies sent, expectations, verdicts, and the report."""
+    chance, now, said = random.Random(seed), [0.0], []
+    session = Session(SharedPrefix(system=RULES), clock=lambda: now[0], counter=ESTIMATE, gate=None)
+    session.shared.memo = memo
+    history = [{"role": "user", "content": f"{n} " + "word " * 40} for n in range(8)]
+    for turn in range(30):
+        now[0] += chance.choice([1, 2, 5, 5, 5, 200, 400, 4_000])
+        kind = chance.random()
+        history += [
+            {"role": chance.choice(["user", "assistant"]), "content": f"{turn}.{n} " + "new " * 50} for n in range(2)
+        ]
+        if kind < 0.1:
+            history[chance.randrange(len(history))]["content"] += " edited"
+        elif kind < 0.15:
+            del history[: chance.randrange(4)]
+        elif kind < 0.2:
+            history = copy.deepcopy(history)
+        role = chance.choice("abc")
+        messages = [*history, {"role": "user", "content": f'You now speak as "{role}".'}]
+        system = {"system": RULES, "max_tokens": 9} if api == "anthropic" else {}
+        body = {
+            "model": model,
+            **system,
+            "messages": messages if system else [{"role": "system", "content": RULES}, *messages],
+        }
+        turned = session.begin(body, api, agent=role, conversation="one", boundary=len(body["messages"]) - 1)
+        said += [json.dumps(turned.body), turned.seen.prompt.tokens, asdict(turned.seen.observation.expectation)]
+        if kind > 0.95:
+            turned.fail()
+            continue
+        turned.first_token()
+        read = turned.seen.observation.expectation.tokens // chance.choice([1, 1, 2])
+        verdict = turned.finish({"prompt_tokens": 9_000, "prompt_tokens_details": {"cached_tokens": read}})
+        said.append(asdict(verdict))
+    return said, session.report().as_dict(), session.failures
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("model", "api"), MODELS)
+def test_verdicts_causes_and_costs_are_those_of_a_session_that_reads_everything_anew(seed, model, api):
+    """Growing, edited in place, cut and copied histories of three roles, with failures and expired entries."""
+    assert _talk(seed, model, api, Memo()) == _talk(seed, model, api, Memo(max_bytes=0))
