@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-PATTERNS = [("sequential", "anthropic"), ("concurrent", "openai"), ("group_chat", "openai")]
+PATTERNS = [("sequential", "anthropic"), ("concurrent", "openai")]
 
 
 @pytest.mark.parametrize(("pattern", "api"), PATTERNS)

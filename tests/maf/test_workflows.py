@@ -141,8 +141,10 @@ async def test_agents_of_workflows_inside_workflows_are_found(servers):
     assert session_of(wrap(alone)) is not None
 
 
-@pytest.mark.parametrize("rules", RULES[1:], ids=lambda rules: rules[0])
-@pytest.mark.parametrize("name", ["Group chat led by an agent", "1 agent x3 tasks, tools"])
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [("Group chat led by an agent", RULES[1]), ("3 agents x3 tasks, sessions of their own", RULES[2])],
+)
 def test_the_rows_that_share_least_are_never_dearer(name, rules):
     """The benchmark's own workloads, by the provider's count."""
     assert name in WORKLOADS
