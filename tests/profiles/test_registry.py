@@ -240,6 +240,12 @@ ttls = [{ name = "x", write = 1.0 }]"""
         ('models = "gpt-*"', "models", "list of names"),
         ('apis = ["smoke-signals"]', "apis", "openai-chat"),
         ('prefered_ttl = "5m"', "prefered_ttl", "use one of"),
+        ("slots = 3", "slots", "write a table"),
+        ("slots = { cout = 1 }", "slots.cout", "use: count"),
+        ("slots = { count = 0 }", "slots.count", "at least 1"),
+        ("slots = { stored_tokens = true }", "slots.stored_tokens", "at least 0"),
+        ('slots = { similarity = "high" }', "slots.similarity", "number"),
+        ("slots = { unified = 1 }", "slots.unified", "true"),
         ('match = "breakpoint"', "max_breakpoints", "state the limit"),
         ('markers = "openai"', "markers", "max_breakpoints"),
         ('[[profile.model]]\nmodels = ["x"]\nprovider = "y"', "provider", "use one of"),
@@ -322,7 +328,7 @@ TOML = st.recursive(
 KEYS = st.sampled_from(
     ["name", "like", "ttls", "settings", "usage_fields", "models", "apis", "min_tokens", "read", "control",
      "match", "model", "evidence", "source", "checked_on", "confidence", "lookback", "markers", "note",
-     "provider"]
+     "provider", "slots"]
 ) | st.text(max_size=8)  # fmt: skip
 ROWS = st.lists(st.dictionaries(KEYS, TOML, max_size=8), max_size=3)
 TOP = st.dictionaries(st.sampled_from(["version", "source", "profile"]) | st.text(max_size=6), TOML)
