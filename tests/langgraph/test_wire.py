@@ -87,6 +87,22 @@ def test_later_roles_read_what_the_first_one_wrote(bench, how):
         assert record.outcome.read_tokens >= head
 
 
+def test_a_role_reads_the_answers_that_the_role_before_it_was_asked_behind(bench):
+    """GPT-5.6 takes no mark on an answer, so a short message behind it carries one; the state never holds it."""
+    session = bench.session(HANDBOOK)
+    out = go(team(wrap_model(bench.model(), session), session), "invoke")
+    _, second, third = bench.provider.requests
+    before = second.prompt.sections[:-1]
+    assert third.prompt.sections[: len(before)] == before
+    assert third.outcome.read_tokens == sum(section.tokens for section in before)
+    between = [section.text == "<next/>" for section in third.prompt.sections]
+    assert between.count(True) == (0 if bench.api == "anthropic" else 2)
+    assert [message.type for message in out["messages"]] == ["human", "ai", "ai", "ai"]
+    estimated = [call.unmodified_units for call in session.calls]
+    own = [sum(s.tokens for s in bench.prompts()[n].tier("messages")[:-1] if s.text != "<next/>") for n in (1, 2)]
+    assert estimated[2] - estimated[1] == pytest.approx(1.25 * (own[1] - own[0]), abs=30)
+
+
 @pytest.mark.parametrize("how", ["invoke", "stream", "ainvoke", "astream"])
 def test_observing_changes_no_byte(bench, how):
     """In observe mode the bodies equal those of the unwrapped model."""

@@ -12,6 +12,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from cacheprefix.context import replay
 from cacheprefix.errors import BudgetError
 from cacheprefix.prompt import Prompt
+from cacheprefix_langgraph._between import parted, together
 from cacheprefix_langgraph._decided import Decided, carried_out
 from cacheprefix_langgraph._frame import Frame, Rewritten
 from cacheprefix_langgraph._views import Views
@@ -56,7 +57,7 @@ def rewrite(
         laid = [*head, *sent[:shared], tail, *sent[shared:]] if frame.pinned else [*laid, tail]
         own = 0 if frame.pinned else own
     trailing = frame.passing if frame.trails else ""
-    return Rewritten(laid, text, own, texts, done.restored, given, sent, trailing, frame.volatile_role)
+    return Rewritten(laid, text, own, texts, done.restored, given, together(sent), trailing, frame.volatile_role)
 
 
 def completed(
@@ -135,7 +136,7 @@ def settled(
     """The conversation with large tool results cut, and compacted where that is due; both as recorded once."""
     work = _settling(messages, frame, views, model, head, tail)
     if work is None:
-        return Decided(messages, shared_count(messages, frame.shared), (), lossless=True)
+        return parted(Decided(messages, shared_count(messages, frame.shared), (), lossless=True), frame.session, model)
     session, state, static = work.session, work.state, work.static
     asks = None if summarise is None else lambda request: summarise(work.sent(), request)
     moves = work.front_moves()
@@ -143,7 +144,8 @@ def settled(
     if work.refreshed():
         decisions = session.condense(state, work.seen, model, static_tokens=static)
     plain = Decided(messages, work.border, (), lossless=True)
-    return session.attempt("decisions", lambda: carried_out(messages, decisions, work.border), plain)
+    done = session.attempt("decisions", lambda: carried_out(messages, decisions, work.border), plain)
+    return parted(done, session, model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ class _Settling:
     head: Sequence[BaseMessage]
     border: int
     seen: list[MessageView]
+    model: str
     static: int
     """Tokens of what is sent beside the conversation."""
     count: Callable[[str], int]
@@ -172,7 +175,8 @@ class _Settling:
             store=self.session.results,
             scope=self.state.scope,
         )
-        return [*self.head, *carried_out(self.messages, now.decisions, self.border).messages]
+        done = parted(carried_out(self.messages, now.decisions, self.border), self.session, self.model)
+        return [*self.head, *done.messages]
 
     def front_moves(self) -> bool:
         """Whether a compaction changes what stands before the history, too."""
@@ -202,7 +206,7 @@ def _settling(
         return None
     beside = [message.text for message in head] + [tool.schema.decode() for tool in session.prefix.tools] + [tail]
     border, static = shared_count(messages, frame.shared), sum(map(count, beside))
-    return _Settling(session, state, messages, head, border, seen, static, count, state.ledger.epoch)
+    return _Settling(session, state, messages, head, border, seen, model, static, count, state.ledger.epoch)
 
 
 def instruction_of(texts: Sequence[str], frame: Frame) -> str:

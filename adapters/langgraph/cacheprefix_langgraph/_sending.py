@@ -15,6 +15,7 @@ from cacheprefix import Session
 from cacheprefix.prefix import FOLLOW, Pass, with_volatile
 from cacheprefix.prompt import Prompt
 from cacheprefix.session import Boundary, unmodified
+from cacheprefix_langgraph._between import apart
 from cacheprefix_langgraph._bodies import Body, as_sent, likeness, own_body, readable, shows_body
 from cacheprefix_langgraph._choice import CHOSEN
 from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten
@@ -245,7 +246,7 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
             prompt = replace(session.decode(_seen(own, model), body.api), settings=prompt.settings)
             restored, tail = (), ""
         return unmodified(
-            prompt, system=done.system, tools=sending.tools, tail=tail, count=session.count, restored=restored
+            apart(prompt), system=done.system, tools=sending.tools, tail=tail, count=session.count, restored=restored
         )
 
     sending.turn = session.begin(
