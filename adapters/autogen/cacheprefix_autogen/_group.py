@@ -54,10 +54,10 @@ class Group:
         """The decisions taken for this conversation."""
         return self.session.conversation(self.transcript.id, scope=self.options.scope)
 
-    def lane_of(self, member: Member, model: str, opening: int) -> tuple[str, ...]:
+    def lane_of(self, member: Member, model: str, opening: Callable[[], int]) -> tuple[str, ...]:
         """The agents that ``member`` shares tools and transcript with; only itself where sharing does not pay."""
         if self.lanes is None:
-            self.lanes = self._settled(model, opening)
+            self.lanes = self._settled(model, opening())
         return self.lanes.get(member.name, (member.name,))
 
     def tools_of(self, lane: Sequence[str]) -> set[str]:

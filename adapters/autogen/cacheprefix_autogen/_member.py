@@ -59,7 +59,7 @@ _DEFAULTS = Options()
 class Lanes(Protocol):
     """What a member asks its group."""
 
-    def lane_of(self, member: Member, model: str, opening: int) -> tuple[str, ...]:
+    def lane_of(self, member: Member, model: str, opening: Callable[[], int]) -> tuple[str, ...]:
         """The agents it shares with."""
         ...
 
@@ -175,8 +175,9 @@ class Member:
         shared, local = split
         carried: set[str] | None = None
         if self.group is not None:
-            opening = sum(session.count(str(form.content), model) for form in shared)
-            lane = self.group.lane_of(self, model, opening)
+            lane = self.group.lane_of(
+                self, model, lambda: sum(session.count(str(form.content), model) for form in shared)
+            )
             if len(lane) == 1:
                 return None
             carried = self.group.tools_of(lane)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -14,10 +13,10 @@ _KEEP = 20_000
 
 
 class Seen(Generic[T]):
-    """Remembers what was made of a message for as long as it is the same object holding the same objects.
+    """Remembers what was made of a message for as long as it is the same object holding the same things.
 
-    Texts do not change in place, and whatever is put in a message's or a result's field is another object; so
-    a message that was edited is made anew.
+    Texts do not change in place, and whatever is put in a message's or a result's field is another object or an
+    equal one; so a message that was edited is made anew.
     """
 
     def __init__(self) -> None:
@@ -27,17 +26,14 @@ class Seen(Generic[T]):
         """What ``make`` gave for this message, the first time or now."""
         holds = _fields(message)
         known = self._known.get(id(message))
-        if known is not None and known[0] is message and _same(known[1], holds):
+        # Tuples look at identity first, so that nothing is compared where nothing changed.
+        if known is not None and known[0] is message and known[1] == holds:
             return known[2]
         made = make(message)
         if len(self._known) >= _KEEP:
             self._known.clear()
         self._known[id(message)] = (message, holds, made)
         return made
-
-
-def _same(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
-    return len(before) == len(now) and all(map(operator.is_, before, now))
 
 
 def _fields(message: LLMMessage) -> tuple[Any, ...]:

@@ -53,9 +53,12 @@ class SelectorMember(Member):
             return None
         model = model_of(client)
         shared = self.view.forms()
-        tokens = sum(session.count(str(form.content), model) for form in shared)
+
+        def tokens() -> int:
+            return sum(session.count(str(form.content), model) for form in shared)
+
         if self.joins is None:
-            self.joins = model in self._models and self._worth(model, tokens)
+            self.joins = model in self._models and self._worth(model, tokens())
         messages: list[LLMMessage] = [*shared, UserMessage(content=found, source=SENDER), *given.messages[1:]]
         if not self.joins:
             # Another model reads nothing of the agents' cache, and a large system text costs more than it saves.
@@ -65,7 +68,7 @@ class SelectorMember(Member):
             if session.prefix.text:
                 messages.insert(0, SystemMessage(content=session.prefix.text))
             layout = Layout(messages, restriction.tools, restriction.tool_choice, len(shared), restriction.allowed, ())
-        return layout if session.shares(self.conversation, model, lambda: tokens) else None
+        return layout if session.shares(self.conversation, model, tokens) else None
 
     def _question(self, messages: Sequence[LLMMessage]) -> str | None:
         first = messages[0].content if messages else None

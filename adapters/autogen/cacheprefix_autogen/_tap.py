@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
@@ -102,9 +103,14 @@ class Sending:
             return None
         system = 0
         if prompt.api == "openai-chat":
-            system = len({section.path.split("]", 1)[0] for section in prompt.tier("system")})
+            head = takewhile(lambda section: section.tier != "messages", prompt.sections)
+            system = len({section.path.split("]", 1)[0] for section in head if section.tier == "system"})
         end = system + self.shared_messages
-        return sum(1 for s in prompt.sections if s.tier != "messages" or message_index(s.path) < end)
+        at = len(prompt.sections)
+        # From the end: what a fork has to itself is short, and what it shares is not.
+        while at and prompt.sections[at - 1].tier == "messages" and message_index(prompt.sections[at - 1].path) >= end:
+            at -= 1
+        return at
 
     def answered(self, report: Any, diagnostics: Any = None) -> None:
         """The whole answer is here, with the provider's own usage."""
