@@ -267,11 +267,12 @@ async def test_a_saved_session_goes_on_with_the_same_bytes(servers):
     assert bodies[3] == bodies[2]
 
 
-async def test_conversations_that_nobody_else_has_keep_their_role_in_front(servers):
+@pytest.mark.parametrize("api", ["openai-chat", "anthropic"])
+async def test_conversations_that_nobody_else_has_keep_their_role_in_front(servers, api):
     """Behind the shared system text, before the agent's own history, which is read again with every request."""
-    session = session_for("openai-chat")
+    session = session_for(api)
     steps = {name: [call("look"), "Done.", "More."] for name in NAMES}
-    async with served(servers, "openai-chat", **steps) as (client, provider):
+    async with served(servers, api, **steps) as (client, provider):
         for agent in team(client, session, tools=[look()]):
             held = AgentSession()
             await agent.run(TASK, session=held)
@@ -282,7 +283,10 @@ async def test_conversations_that_nobody_else_has_keep_their_role_in_front(serve
     ] * 3
     for earlier, later in (found[:2], found[1:3], found[3:5], found[4:6]):
         assert [one.data for one in later.sections[: len(earlier.sections)]] == [one.data for one in earlier.sections]
-    assert provider.requests[3].outcome.read_tokens > 1_000
+    outcomes = [record.outcome for record in provider.requests]
+    assert outcomes[3].read_tokens > 1_000
+    if api == "anthropic":
+        assert [one.read_tokens for one in outcomes[4:6]] == [one.input_tokens for one in outcomes[3:5]]
 
 
 async def test_a_tool_that_comes_later_is_appended(servers):
@@ -336,13 +340,15 @@ async def test_a_stream_that_is_left_early_is_a_call(servers, api):
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_error_of_the_provider_reaches_the_application(servers, stream):
-    """As itself, and the call leaves no trace in the totals."""
-    session = session_for("openai-chat")
+    """As itself, and the call leaves no trace in the totals; nobody waits for what it would have written."""
+    session = session_for("openai-chat", gate=600.0)
     async with served(servers, "openai-chat") as (client, provider):
-        provider.simulator.script = lambda _: Reply(fault=Fault(status=400, message="no"))
+        provider.simulator.script = lambda request: Reply("fine", fault=None if request.index else Fault(400, "no"))
+        first, second, _ = team(client, session)
         with pytest.raises(ChatClientException, match="no"):
-            await said(team(client, session)[0], stream=stream)
-    assert session.report().total.calls == 0
+            await said(first, stream=stream)
+        await asyncio.wait_for(said(second, stream=stream), 60)
+    assert session.report().total.calls == 1
     assert session.failures == {}
 
 
