@@ -182,15 +182,19 @@ def _markdown(registry: "Iterable[Profile]") -> "Iterator[str]":
 
 def _show_one(profile: "Profile", model: str | None) -> None:
     data = profile_as_data(profile, model)
-    table = _table(f"Cache rules in force: {model} -> {profile.name}" if model else profile.name)
-    for heading in ("rule", "value", "checked", "trust", "source"):
-        table.add_column(heading, overflow="fold", no_wrap=heading in {"rule", "checked"})
+    days = sorted({rule["checked_on"] for rule in data["rules"].values()})
+    # One day for all leaves its column to the values.
+    said = f", checked {days[0]}" if len(days) == 1 else ""
+    table = _table((f"Cache rules in force: {model} -> {profile.name}" if model else profile.name) + said)
+    for heading in ("rule", "value", *(() if said else ("checked",)), "trust", "source"):
+        table.add_column(heading, overflow="fold", no_wrap=heading != "value")
     sources: dict[str, int] = {}
     for name, rule in data["rules"].items():
         source = rule["source"] + (f": {rule['note']}" if rule["note"] else "")
         number = sources.setdefault(source, len(sources) + 1)
         trust = _trusted(rule["confidence"])
-        table.add_row(name, _shown(name, rule["value"]), rule["checked_on"], trust, f"({number})")
+        day = () if said else (rule["checked_on"],)
+        table.add_row(name, _shown(name, rule["value"]), *day, trust, f"({number})")
     console = _console()
     console.print(table)
     for source, number in sources.items():

@@ -114,3 +114,21 @@ def test_the_table_and_the_sentence_are_printed_with_progress_beside_them():
     assert "running openai: shared" in done.stderr
     assert "cost units" in done.stdout.replace("\n", " ") or "units" in done.stdout
     assert "On one shared prefix the same team's input costs" in done.stdout
+
+
+def test_a_narrow_terminal_shows_every_number_whole(monkeypatch, capsys):
+    """Columns are left out and named, none is cut short."""
+    from cacheprefix_langgraph.demo import _command
+    from cacheprefix_langgraph.demo._run import Row
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    numbers = (14, 123_449, 105_728, 15_761, 1_960, 128_075.0, 9_000.0, 1_034.0, 0.88, 18_500.0)
+    _command._show(
+        [Row("langgraph", layout, "openai-5.6", *numbers, "openai-5.6") for layout in ("unmodified", "shared")]
+    )
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert all(f"{number:,}" in shown for number in (123_449, 105_728, 15_761, 128_075))
+    assert "calls, TTFT ms, wall s too" in shown
