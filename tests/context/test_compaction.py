@@ -453,7 +453,7 @@ def test_impossible_settings_are_refused(settings_):
 
 
 @pytest.mark.parametrize("api", [*APIS, "openai-responses"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), share=st.integers(5, 95), users=st.booleans(), head=st.sampled_from([0, 0.2]))
 def test_any_history_comes_out_valid(api, data, share, users, head):
     """Pairs and order kept, no empty message, replay byte-identical, second run equal, within the window."""
