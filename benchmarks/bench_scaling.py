@@ -18,7 +18,7 @@ from cacheprefix import Session, SharedPrefix
 from cacheprefix.profiles import Usage
 
 WORDS = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor incididunt ut " * 11
-SIZES = (60, 120, 240, 480)
+SIZES = (60, 120, 240, 480, 960)
 GOAL = 1.15
 
 

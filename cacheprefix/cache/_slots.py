@@ -10,7 +10,6 @@ import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from cacheprefix.profiles import Profile, Usage
 from cacheprefix.profiles import Slots as Rules
@@ -71,13 +70,13 @@ class Server:
 
     def look(self, prompt: Prompt, profile: Profile) -> Taken:
         """What a request would read now; changes nothing."""
-        totals = _totals(prompt)
+        totals = prompt.totals
         slot, line, _ = self._choose(prompt, totals)
         return self._read(prompt, profile, totals, slot, line)
 
     def take(self, prompt: Prompt, profile: Profile) -> Taken:
         """A request goes out and takes a slot."""
-        totals = _totals(prompt)
+        totals = prompt.totals
         slot, line, stored = self._choose(prompt, totals)
         taken = self._read(prompt, profile, totals, slot, line)
         # A stored line that moves into a slot is stored no more.
@@ -233,10 +232,6 @@ def _holds(longer: Line, shorter: Line) -> bool:
         return False
     # Two answers to one prompt differ, as far as is known here; a prompt that goes on holds no foreign answer.
     return shorter.tokens <= sum(section.tokens for section in shorter.sections)
-
-
-def _totals(prompt: Prompt) -> list[int]:
-    return list(accumulate(section.tokens for section in prompt.sections))
 
 
 def _slot_asked(prompt: Prompt) -> int | None:

@@ -217,7 +217,7 @@ class Strand:
         self._cut(node.depth)
 
     def _cut(self, end: int) -> None:
-        pass
+        self.passes = _clipped(self.passes, self.start, end)
         self.reads = _clipped(self.reads, self.start, end)
         del self.held[bisect_left(self.held, end) :]
         self.stir(end)

@@ -119,6 +119,7 @@ def count_messages(
     return len(tokenizer.encode(rendered, add_special_tokens=False))
 
 
+@functools.lru_cache(maxsize=1024)
 def _encoding_name(model: str) -> str | None:
     name = model.rsplit("/", 1)[-1].lower()
     if re.match(r"(ft:)?(gpt-(3\.5|4)(-turbo)?(-|$)|gpt-4-)", name) and not name.startswith(
