@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages.ai import UsageMetadata, add_usage
@@ -50,30 +51,32 @@ async def behind(first: Callable[[], Awaitable[None]], begin: Callable[[], Async
 
 def watch(sending: Sending, chunks: Iterator[ChatGenerationChunk]) -> Iterator[ChatGenerationChunk]:
     """Pass a stream on; note its first chunk and add up its usage."""
-    usage: UsageMetadata | None = None
-    try:
+    with _watching(sending) as note:
         for chunk in within(sending, chunks):
-            if sending.turn is not None:
-                sending.turn.first_token()
-            usage = _added(sending, usage, chunk)
+            note(chunk)
             yield chunk
-    except GeneratorExit:
-        close(sending, usage)
-        raise
-    except BaseException:
-        fail(sending)
-        raise
-    close(sending, usage)
 
 
 async def awatch(sending: Sending, chunks: AsyncIterator[ChatGenerationChunk]) -> AsyncIterator[ChatGenerationChunk]:
-    usage: UsageMetadata | None = None
-    try:
+    with _watching(sending) as note:
         async for chunk in awithin(sending, chunks):
-            if sending.turn is not None:
-                sending.turn.first_token()
-            usage = _added(sending, usage, chunk)
+            note(chunk)
             yield chunk
+
+
+@contextmanager
+def _watching(sending: Sending) -> Iterator[Callable[[ChatGenerationChunk], None]]:
+    """Closes the request with the usage noted so far, also where the application stops reading; an error fails it."""
+    usage: UsageMetadata | None = None
+
+    def note(chunk: ChatGenerationChunk) -> None:
+        nonlocal usage
+        if sending.turn is not None:
+            sending.turn.first_token()
+        usage = sending.session.attempt("usage", lambda: _sum(usage, chunk), usage)
+
+    try:
+        yield note
     except GeneratorExit:
         close(sending, usage)
         raise
@@ -93,10 +96,6 @@ def again(sending: Sending, error: Exception) -> bool:
         return False
     sending.turn = sending.payload = None
     return True
-
-
-def _added(sending: Sending, usage: UsageMetadata | None, chunk: ChatGenerationChunk) -> UsageMetadata | None:
-    return sending.session.attempt("usage", lambda: _sum(usage, chunk), usage)
 
 
 def _sum(usage: UsageMetadata | None, chunk: ChatGenerationChunk) -> UsageMetadata | None:
