@@ -152,7 +152,7 @@ async def test_a_budget_that_cannot_be_met_is_heard_of(fresh):
 
 
 async def test_an_old_history_is_compacted_before_the_roles_text(fresh):
-    """Which stays, whatever is left out."""
+    """Which stays, whatever is left out; and no provider is sent our marks."""
     server = fresh("openai-chat")
     async with configured("openai-chat", server) as config:
         agents = wrap([agent("planner", config), agent("critic", config)], session(compaction=4_000))
@@ -162,6 +162,7 @@ async def test_an_old_history_is_compacted_before_the_roles_text(fresh):
     last = texts(server.requests[-1])
     assert "Question 1?" not in str(last)
     assert role_text("critic") in last[-1]
+    assert all(b"_cacheprefix" not in one.body for one in server.requests)
 
 
 def test_what_cannot_be_wrapped_is_named():

@@ -13,7 +13,7 @@ from typing import Any
 
 from cacheprefix import Session, Turn
 from cacheprefix.bodies import ForkBody, allowed_choice
-from cacheprefix.context import Decision, Insert, MessageView, apply, form_of, views_of
+from cacheprefix.context import Decision, Insert, MessageView, apply, form_of, sendable, views_of
 from cacheprefix.prefix import ForkPolicy
 from cacheprefix.prompt import Api, Prompt
 from cacheprefix_ag2._policy import Plan
@@ -126,7 +126,7 @@ class Sending:
             out: list[Any] = []
             start = 0
             for nth, end in enumerate(ends):
-                out += apply(history[start:end], _between(decisions, start, end), form)
+                out += sendable(apply(history[start:end], _between(decisions, start, end), form))
                 out += [messages[kept[nth]]] if nth < len(kept) else []
                 start = end
             return {**body, name: out}
