@@ -111,6 +111,31 @@ def _same(records, last, lives, now):
         assert (held is None) == (node not in lives)
         if held is not None and now <= max(held.expires, lives[node].expires):
             assert held.expires == lives[node].expires
+        tip = node.strand.tip.depth
+        assert all(end <= tip + 1 for end, _ in node.strand.passes + node.strand.reads)
+        assert all(depth <= tip for depth in node.strand.held)
+
+
+def test_an_end_that_makes_room_keeps_what_is_known_of_it():
+    """A conversation that goes on beside a role's tail takes neither its latest request nor its latest read from it."""
+    forest, keys = Forest(10**9), [b"%d" % n for n in range(6)]
+    _, path = forest.look(b"lane", keys)
+    forest.grow(b"lane", keys, [_section(key) for key in keys], path)
+    for node in path:
+        node.life = Life(LIVES[0], 0.0)
+        node.life.readable_at = 0.0
+        node.stirred()
+    for strand, end in strands(path):
+        strand.add_pass(end, 7)
+        strand.add_read(end, 5.0)
+    other = [*keys[:4], b"other"]
+    _, beside = forest.look(b"lane", other)
+    forest.grow(b"lane", other, [_section(key) for key in other], beside)
+    assert path[5].strand is not path[3].strand
+    assert beside[4].strand is path[3].strand
+    assert [node.last for node in path] == [7] * 6
+    assert [node.entry.expires for node in path] == [15.0] * 6
+    assert beside[4].last == -1
 
 
 def _readable(life, now):
