@@ -124,7 +124,10 @@ WORKLOADS: dict[str, tuple[Build, Callable[[Sequence[Agent[Any]]], Awaitable[Non
     "fan-out, own tools, 3 tool rounds, x2": (lambda c: team(c, tools=True), lambda a: fan_out(a, 2, 3)),
     "fan-out, response schema": (lambda c: team(c, response_schema=Verdict), fan_out),
     "1 agent x4, tools": (lambda c: team(c, tools=True)[:1], lambda a: fan_out(a, 4, 1)),
+    "1 of 3 wrapped agents asked, x4, tools": (lambda c: team(c, tools=True), lambda a: fan_out(a[:1], 4, 1)),
 }
+DEARER = "1 of 3 wrapped agents asked, x4, tools"
+"""What a team costs whose others never speak: nobody can know that at the first one's first request."""
 
 
 def model(request: Request) -> Reply:
@@ -175,7 +178,7 @@ def main() -> int:
         lines=lambda found: _table.grid(found, ["workload"], lambda row: [row["workload"]]),
         whole=not options.names,
     )
-    return 1 if any(row["ratio"] > 1 for row in rows) else 0
+    return 1 if any(row["ratio"] > 1 for row in rows if row["workload"] != DEARER) else 0
 
 
 if __name__ == "__main__":
