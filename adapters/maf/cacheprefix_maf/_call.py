@@ -80,6 +80,7 @@ async def _streamed(asked: Asked, base: Callable[..., Any], request: dict[str, A
 
 async def _opened(asked: Asked, request: dict[str, Any]) -> tuple[Sending | None, dict[str, Any]]:
     """What is known of the request, and the request to make; the application's own where anything of ours fails."""
+    request = asked.member.session.attempt("layout", lambda: _owned(request), request)
     try:
         return await _prepared(asked, **request)
     except BudgetError:
@@ -94,14 +95,19 @@ async def _opened(asked: Asked, request: dict[str, Any]) -> tuple[Sending | None
     return None, request
 
 
+def _owned(request: dict[str, Any]) -> dict[str, Any]:
+    """Without the stand-ins that an earlier request of the run has put beside the agent's tools."""
+    options = request["options"]
+    own = own_of(options.get("tools"))
+    return request if len(own) == len(options.get("tools") or ()) else {**request, "options": {**options, "tools": own}}
+
+
 async def _prepared(
     asked: Asked, *, messages: Sequence[Message], options: Mapping[str, Any], stream: bool = False, **rest: Any
 ) -> tuple[Sending | None, dict[str, Any]]:
     member, client = asked.member, asked.context.client
     session, held, api = member.session, asked.context.session, api_of(client) or "openai-chat"
-    own = own_of(options.get("tools"))
-    if len(own) < len(options.get("tools") or ()):
-        options = {**options, "tools": own}
+    own = list(options.get("tools") or ())
     given = await prepared_by(client, messages, options, rest)
     model = str(given.get("model", ""))
     name = member.conversation or (held.session_id if held else "")
@@ -141,6 +147,10 @@ async def _prepared(
         continues=boundary is not None and private,
         trailing=bool(volatile),
     )
+    if turn.seen is None:
+        # It writes nothing that a sibling waits for.
+        leave.release(ok=False)
+        layout, prepared, turn.body = None, given, body_of(given)
     sending = Sending(session, api, prepared, turn, volatile, member.volatile_role)
     if layout is not None and layout.union:
         refuse_others(member, asked.context.options, own)
