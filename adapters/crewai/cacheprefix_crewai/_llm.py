@@ -154,18 +154,20 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
     def _prepare_completion_params(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = base._prepare_completion_params(self, *args, **kwargs)
         api: Api = "anthropic" if kind == "anthropic" else "openai-chat"
-        return _begun(self, params, api, functools.partial(_original, self, kind))
+        # Anthropic's class words ``tool_choice`` by it.
+        functions = kwargs.get("available_functions", args[3] if len(args) > 3 else None)
+        return _begun(self, params, api, functools.partial(_original, self, kind, functions))
 
     def _prepare_responses_params(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = base._prepare_responses_params(self, *args, **kwargs)
         return _begun(self, params, "openai-responses", functools.partial(_original_responses, self))
 
-    def _original(self: Any, of: str, messages: Any, tools: Any) -> Any:
+    def _original(self: Any, of: str, functions: Any, messages: Any, tools: Any) -> Any:
         if of == "openai":
             return base._prepare_completion_params(self, base._format_messages(self, messages), tools)
         if of == "anthropic":
             formatted, system = base._format_messages_for_anthropic(self, messages)
-            return base._prepare_completion_params(self, formatted, system, tools)
+            return base._prepare_completion_params(self, formatted, system, tools, functions)
         return base._prepare_completion_params(self, messages, tools, True)  # noqa: FBT003
 
     def _original_responses(self: Any, messages: Any, tools: Any) -> Any:

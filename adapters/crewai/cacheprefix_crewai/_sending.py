@@ -53,6 +53,8 @@ class Sending:
     turn: Turn | None = None
     usage: Any = None
     tried: bool = False
+    undone: bool = False
+    """Whether the application's own request has taken the place of the one laid out, which could not be begun."""
 
     @classmethod
     def opened(
@@ -134,6 +136,7 @@ class Sending:
             self.passed = await self.binding.aenter(self.key)
 
     def _release(self, *, ok: bool) -> None:
+        ok = ok and not self.undone
         if ok and self.key:
             self.binding.warmed(self.key)
         if self.passed is not None:
@@ -142,7 +145,25 @@ class Sending:
     # ------------------------------------------------------------------ the wire
 
     def begin(self, params: dict[str, Any], api: Api, original: Callable[[Any, Any], Any]) -> dict[str, Any]:
-        """The finished body: restricted, marked for the cache, and observed."""
+        """The finished body: restricted, marked for the cache, and observed.
+
+        Where that fails, it is the application's own, which ``original`` makes of its messages and tools.
+        """
+        session = self.binding.session
+        self.undone = False
+        sent = session.attempt("begin", lambda: self._begun(params, api, original), None)
+        if sent is None:
+            sent = self._own(params, original)
+        if not self.volatile:
+            return sent
+        # LiteLLM would move a system message to the front of Anthropic's request, before all that is cached.
+        role: VolatileRole = "user" if self._claude_by_litellm(api) else self.binding.options.volatile_role
+        return with_volatile(sent, api, self.volatile, role)
+
+    def _begun(
+        self, params: dict[str, Any], api: Api, original: Callable[[Any, Any], Any]
+    ) -> dict[str, Any] | None:
+        """None where the session could not begin it."""
         if self.turn is not None:
             self.turn.fail()  # the class sends the request again
             self.usage = None
@@ -168,14 +189,32 @@ class Sending:
             continues=forked and frame is not None and self.binding.continues(frame),
             trailing=bool(self.volatile),
         )
+        if self.turn.seen is None:
+            return None
         sent = self.turn.body
-        if sent is params and not self.volatile:
+        if sent is params:
             return params
-        claude = api == "openai-chat" and is_claude(self.llm)
-        done = for_litellm(dict(sent)) if claude else dict(sent)
-        # LiteLLM would move a system message to the front of Anthropic's request, before all that is cached.
-        role: VolatileRole = "user" if claude else self.binding.options.volatile_role
-        return with_volatile(done, api, self.volatile, role)
+        return for_litellm(dict(sent)) if self._claude_by_litellm(api) else dict(sent)
+
+    def _own(self, params: dict[str, Any], original: Callable[[Any, Any], Any]) -> dict[str, Any]:
+        """The application's own request, in the place of one that could not be begun."""
+        if self.turn is not None:
+            self.turn.fail()
+        if self.messages is self.given and self.tools is self.given_tools:
+            return params
+        own: dict[str, Any] | None = self.binding.session.attempt(
+            "original", lambda: original(self.given, self.given_tools), None
+        )
+        if own is None:
+            return params
+        self.undone = True
+        self._release(ok=False)
+        if self.execution is not None:
+            self.execution.body = own
+        return own
+
+    def _claude_by_litellm(self, api: Api) -> bool:
+        return api == "openai-chat" and is_claude(self.llm)
 
     def _unmodified(self, api: Api, original: Callable[[Any, Any], Any]) -> Callable[[Prompt], Prompt | None]:
         def rebuilt(_: Prompt) -> Prompt | None:
@@ -220,7 +259,7 @@ class Sending:
 
         First with the refusal at the end, then as the application asked.
         """
-        if self.offer is None or not self.offer.forbidden or not foreign_call(result):
+        if self.undone or self.offer is None or not self.offer.forbidden or not foreign_call(result):
             return None
         session = self.binding.session
         session.note(f"{self.agent}: called a tool where it has none; the call was refused and asked again")
