@@ -116,7 +116,7 @@ class PrefixClient(LLMClient):
         if fork is None:
             context.prompt = plan.prompts
             try:
-                sending = Sending(session, plan.role, plan.talk.id)
+                sending = Sending(session, plan.role, plan.talk.id, volatile=plan.volatile)
                 response = await self._sent(plan.events, context, sending, given, beside)
             finally:
                 context.prompt = prompts
@@ -196,7 +196,8 @@ class PrefixClient(LLMClient):
             return None
         events = [Tail(plan, text) if event is tail else event for event in messages if text or event is not tail]
         loops = plan.stays == "stream" or (plan.stays == "turn" and bool(given))
-        return _Fork(events, tools, Sending(session, plan.role, plan.talk.id, plan, text, loops, allowed))
+        sending = Sending(session, plan.role, plan.talk.id, plan, text, loops, allowed, volatile=plan.volatile)
+        return _Fork(events, tools, sending)
 
     def _restricted(self, seat: Seat) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
         """Tools to name in the role's text, and those to restrict it to by ``tool_choice``."""

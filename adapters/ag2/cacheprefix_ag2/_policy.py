@@ -35,6 +35,8 @@ class Plan:
     text: str
     beside: str
     """Text for this request alone, put behind everything."""
+    volatile: str
+    """What of it the application's own prompts do not say."""
     stays: Stays
 
 
@@ -102,11 +104,15 @@ class PrefixPolicy:
         own = [text for text in prompts if text in agent.system_prompt]
         moving = [text for text in prompts if text not in agent.system_prompt]
         instruction = instruction_of(own, session.prefix.system)
-        given = {"context": instruction_of(moving, session.prefix.system), **(self.volatile() if self.volatile else {})}
-        beside = session.tail_for(role, "", volatile={key: text for key, text in given.items() if text})
+        said = dict(self.volatile()) if self.volatile else {}
+        given = {"context": instruction_of(moving, session.prefix.system), **said}
+        beside, volatile = (
+            session.tail_for(role, "", volatile={key: text for key, text in texts.items() if text})
+            for texts in (given, said)
+        )
         at, stays = _place(history, talk, private=channel is not None)
         text = session.tail_for(role, instruction)
-        tail = Tail(Plan(prompts, events, role, talk, instruction, text, beside, stays))
+        tail = Tail(Plan(prompts, events, role, talk, instruction, text, beside, volatile, stays))
         return [session.prefix.text] if session.prefix.text else [], [*history[:at], tail, *history[at:]]
 
 

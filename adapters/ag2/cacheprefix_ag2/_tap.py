@@ -14,7 +14,7 @@ from typing import Any
 from cacheprefix import Session, Turn
 from cacheprefix.bodies import ForkBody, allowed_choice
 from cacheprefix.context import Decision, Insert, MessageView, apply, form_of, sendable, views_of
-from cacheprefix.prefix import ForkPolicy
+from cacheprefix.prefix import FOLLOW, ForkPolicy
 from cacheprefix.prompt import Api, Prompt
 from cacheprefix_ag2._policy import Plan
 
@@ -53,6 +53,8 @@ class Sending:
     capture: bool = False
     original: Mapping[str, Any] | None = None
     """The body as the application made it; it is sent where a fork could not be begun."""
+    volatile: str = ""
+    """Text for this request alone, put behind the application's own layout."""
 
     async def begin(self, body: Mapping[str, Any], api: Api) -> Turn:
         """The turn of a request, behind a sibling that is writing the same cold prefix."""
@@ -64,7 +66,8 @@ class Sending:
         forked, laid = plan is not None, body
         if session.mode != "observe":
             laid = self._condensed(session.attempt("settings", lambda: self._settled(body, api), body), api)
-        leave = await session.aqueue(laid, api, boundary=self._boundary) if forked else None
+        beside = self.volatile if plan is None else plan.beside
+        leave = await session.aqueue(laid, api, boundary=self._boundary) if forked else FOLLOW
         turn = session.begin(
             laid,
             api,
@@ -75,14 +78,17 @@ class Sending:
             rewrite=forked or session.attempt("routing", lambda: self._routed(body, api), otherwise=False),
             policy=ForkPolicy(purpose="agent", skip_cache_write=not self.loops) if forked else None,
             continues=forked and self.loops,
-            trailing=plan is not None and bool(plan.beside),
+            trailing=bool(beside),
             leave=leave,
         )
-        if original is not None and turn.seen is None:
-            turn.body = original
-        elif plan is not None and plan.beside:
+        if turn.seen is None and (original is not None or not forked):
+            # It writes nothing that a sibling waits for.
+            leave.release(ok=False)
+            turn.body = body if original is None else original
+            beside = self.volatile
+        if beside:
             name = _field(api)
-            turn.body = {**turn.body, name: [*turn.body[name], {"role": "user", "content": plan.beside}]}
+            turn.body = {**turn.body, name: [*turn.body[name], {"role": "user", "content": beside}]}
         return turn
 
     def _routed(self, body: Mapping[str, Any], api: Api) -> bool:
