@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
+from autogen_ext.models.replay import ReplayChatCompletionClient
 from autogen_teams import ROLES, TASK, Says, role, search
 
 from cacheprefix import Session
 from cacheprefix.errors import ConfigError
+from cacheprefix.prefix import with_volatile
 from cacheprefix.server import ToolCall
 from cacheprefix_autogen import ForkAgent, PrefixClient, unwrap, wrap
 
@@ -40,9 +42,12 @@ async def test_unwrap_gives_the_agents_back_with_their_full_own_context(provide,
     assert [_without_ids(body) for body in bodies[0]] == [_without_ids(body) for body in bodies[1]]
 
 
+_IDS = ("id", "tool_call_id", "tool_use_id")
+
+
 def _without_ids(value):
     if isinstance(value, dict):
-        return {key: _without_ids(item) for key, item in value.items() if key not in ("id", "tool_call_id")}
+        return {key: _without_ids(item) for key, item in value.items() if key not in _IDS}
     return [_without_ids(item) for item in value] if isinstance(value, list) else value
 
 
@@ -86,3 +91,115 @@ async def test_without_a_session_the_configuration_counts(provide, new_client, m
             front_door(target)
     monkeypatch.delenv("CACHEPREFIX_MODE")
     assert wrap(team, Session()) is team
+
+
+# On OpenAI nothing is marked.
+BROKEN = {
+    "openai": ("_requests.plan_breakpoints", "cache.CacheModel.begin", "session.decode"),
+    "anthropic": ("_requests.mark", "cache.CacheModel.begin"),
+}
+BEGIN = "begin: cacheprefix failed (RuntimeError: on purpose)"
+
+
+def _pair(provide, new_client, api, **options):
+    """A provider, and a function that starts it afresh with a team of two of its own."""
+    provider = provide(api, Says(STEPS))
+
+    def fresh():
+        provider.reset()
+        client = new_client(provider, api=api, fresh=True)
+        tools = {name: search(f"look_{name}") for name in ROLES[:2]}
+        agents = [role(n, client, tools=[tools[n]], reflect_on_tool_use=True, **options) for n in tools]
+        provider.simulator.script = Says({n: (ToolCall(f"look_{n}", {"query": n}), f"{n} is done") for n in tools})
+        return RoundRobinGroupChat(agents, max_turns=2)
+
+    return provider, fresh
+
+
+async def _outcome(team):
+    """What a run gives: who said what, at what usage."""
+    return [
+        (m.type, m.source, str(getattr(m, "content", "")), type(m.models_usage), m.models_usage)
+        for m in (await team.run(task=TASK)).messages
+    ]
+
+
+def _raise(*_, **__):
+    raise RuntimeError("on purpose")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+async def test_a_request_that_cannot_be_begun_is_the_applications_own(provide, new_client, monkeypatch, api, stream):
+    """Behind the layout too: bytes and answers of an unmodified team, and forks again once nothing fails."""
+    provider, fresh = _pair(provide, new_client, api, model_client_stream=stream)
+    plain = await _outcome(fresh())
+    own = [record.body for record in provider.requests]
+    for step in BROKEN[api]:
+        team, session = fresh(), Session()
+        wrap(team, session)
+        with monkeypatch.context() as broken, pytest.warns(UserWarning, match="on purpose") as told:
+            broken.setattr(f"cacheprefix.{step}", _raise)
+            outcome = await _outcome(team)
+        assert [record.body for record in provider.requests] == own
+        assert outcome == plain
+        assert [str(w.message).startswith(BEGIN) for w in told].count(True) == 1
+        assert session.failures["begin"] == len(own) == 4
+        assert session.calls == ()
+        assert session.cache_status().remembered == 0
+    await team.run(task="Go on.")
+    assert all("<role name=" in str(record.json["messages"]) for record in list(provider.requests)[4:])
+    assert len(session.calls) == 4
+    assert not any(call.verdict.alarm for call in session.calls)
+
+
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+async def test_one_failure_is_nothing_to_the_requests_around_it(provide, new_client, monkeypatch, api):
+    """A reflection alone is the application's own, with its tools and the text for it alone; the others are forks."""
+    now = {"volatile": lambda: {"now": "noon"}, "volatile_role": "user"}
+    provider, fresh = _pair(provide, new_client, api)
+    await fresh().run(task=TASK)
+    own = _without_ids(provider.requests[1].json)
+    await wrap(fresh(), **now).run(task=TASK)
+    forks = [_without_ids(record.json) for record in provider.requests]
+    team, session = fresh(), Session()
+    wrap(team, session, **now)
+    begin = session.shared.model.begin
+    steps = iter([begin, _raise, begin, begin])
+
+    def step(*given, **options):
+        return next(steps)(*given, **options)
+
+    monkeypatch.setattr(session.shared.model, "begin", step)
+    with pytest.warns(UserWarning, match="begin"):
+        await team.run(task=TASK)
+    sent = [_without_ids(record.json) for record in provider.requests]
+    assert sent[1] == with_volatile(own, "anthropic" if api == "anthropic" else "openai-chat", "<now>\nnoon\n</now>")
+    assert [sent[0], *sent[2:]] == [forks[0], *forks[2:]]
+    assert session.failures == {"begin": 1}
+    assert len(session.calls) == 3
+    assert not any(call.verdict.alarm for call in session.calls)
+    assert not session._gate._flights
+
+
+async def test_a_client_that_cannot_be_watched_gets_the_applications_own_request_too(monkeypatch):
+    """What could not be noted is not laid out either."""
+    seen = []
+
+    class Noting(ReplayChatCompletionClient):
+        async def create(self, messages, **options):
+            seen.append(list(messages))
+            return await super().create(messages, **options)
+
+    for session in (None, Session(provider="openai")):
+        client = Noting(["yes", "no"])
+        team = RoundRobinGroupChat([role(name, client) for name in ROLES[:2]], max_turns=2)
+        if session is None:
+            await team.run(task=TASK)
+            continue
+        wrap(team, session)
+        monkeypatch.setattr(session.shared.model, "begin", _raise)
+        with pytest.warns(UserWarning, match="begin"):
+            await team.run(task=TASK)
+        assert session.failures == {"begin": 2}
+    assert seen[2:] == seen[:2]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,9 +23,9 @@ from cacheprefix.prompt import Api, Prompt
 from cacheprefix_autogen._canonical import SENDER
 from cacheprefix_autogen._layout import Layout, Request, after_refusal, refusal
 from cacheprefix_autogen._member import Member
-from cacheprefix_autogen._native import Forms, body_of, sender
+from cacheprefix_autogen._native import Forms, body_of, restore_tools, sender
 from cacheprefix_autogen._settings import PrefixSettings, session_of_settings
-from cacheprefix_autogen._tap import SENDING, Sending, tap
+from cacheprefix_autogen._tap import SENDING, Sending, Undone, tap
 
 _ONE_SHOT = ForkPolicy(skip_cache_write=True, purpose="agent")
 _LOOP = ForkPolicy(purpose="agent")
@@ -96,20 +97,24 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         await self._summarise(given)
         layout, tries = self._layout(given), 0
         while True:
-            result = await self._create(given, layout, cancellation_token)
-            again = None if layout is None else refusal(layout, result, self.role)
+            sending = self._sending(given, layout)
+            result = await self._create(given, layout, sending, cancellation_token)
+            again = None if layout is None or sending.undone else refusal(layout, result, self.role)
             if layout is None or again is None or (tries and layout.permitted):
                 return result
             layout, tries = after_refusal(layout, again, tries), tries + 1
 
     async def _create(
-        self, given: Request, layout: Layout | None, cancellation_token: CancellationToken | None
+        self, given: Request, layout: Layout | None, sending: Sending, cancellation_token: CancellationToken | None
     ) -> CreateResult:
-        sending = self._sending(given, layout)
         token = SENDING.set(sending)
         try:
-            arguments = _arguments(given, layout, sending)
-            result = await self.client.create(**arguments, cancellation_token=cancellation_token)
+            ask = partial(self.client.create, cancellation_token=cancellation_token)
+            result: CreateResult | None = None
+            with suppress(Undone):
+                result = await ask(**self._wanted(given, layout, sending))
+            if result is None:
+                result = await ask(**self._wanted(given, layout, sending))
         except BaseException:
             sending.failed()
             raise
@@ -135,15 +140,14 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         layout, tries = self._layout(given), 0
         while True:
             sending = self._sending(given, layout)
-            arguments = _arguments(given, layout, sending)
-            stream = self.client.create_stream(**arguments, cancellation_token=cancellation_token, **more)
+            ask = partial(self.client.create_stream, cancellation_token=cancellation_token, **more)
             again = None
-            async for piece in _within(sending, stream):
+            async for piece in _within(sending, ask, partial(self._wanted, given, layout, sending)):
                 if not isinstance(piece, CreateResult):
                     yield piece
                     continue
                 result = self._accounted(piece, sending)
-                again = None if layout is None else refusal(layout, result, self.role)
+                again = None if layout is None or sending.undone else refusal(layout, result, self.role)
                 if again is None or (tries and layout is not None and layout.permitted):
                     again = None
                     yield result
@@ -195,6 +199,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             sending.volatile, sending.volatile_role = given.volatile, options.volatile_role
         else:
             session.attempt("observe", lambda: self._untapped(given, layout, sending), None)
+            sending.undone = sending.turn is None or sending.turn.seen is None
         if session.mode == "observe":
             return sending
         sending.rewrite = True
@@ -222,6 +227,12 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             body, api, agent=self.role, conversation=sending.conversation, scope=sending.scope, rewrite=False
         )
 
+    def _wanted(self, given: Request, layout: Layout | None, sending: Sending) -> dict[str, Any]:
+        """What to ask the wrapped client: the application's own request in the place of an undone one."""
+        if sending.undone and not given.tools and self.member.tools:
+            self.session.attempt("tools", lambda: restore_tools(self._innermost(), self.member.tools), None)
+        return _arguments(given, layout, sending)
+
     def _innermost(self) -> ChatCompletionClient:
         found: Any = self.client
         while not hasattr(found, "_client") and isinstance(getattr(found, "client", None), ChatCompletionClient):
@@ -234,7 +245,8 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         if sending.sent is not None:
             self._last = (sending.api, sending.sent)
         usage = sending.usage
-        if self.session.mode == "observe" or usage is None or usage.input_tokens is None or result.cached:
+        untouched = self.session.mode == "observe" or sending.undone
+        if untouched or usage is None or usage.input_tokens is None or result.cached:
             return result
         counted = CachedUsage(
             usage.input_tokens,
@@ -306,7 +318,7 @@ def _arguments(given: Request, layout: Layout | None, sending: Sending) -> dict[
         given.json_output,
         given.extra,
     )
-    if layout is not None:
+    if layout is not None and not sending.undone:
         messages, tools, choice = layout.messages, layout.tools, layout.tool_choice
     if given.volatile and not sending.volatile:
         # Without an SDK to watch there is no later place than among the messages.
@@ -330,14 +342,20 @@ def _body(client: ChatCompletionClient, given: Request, forms: Forms) -> tuple[A
     )
 
 
-async def _within(sending: Sending, stream: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-    """Iterate with the request in force only while the wrapped client runs."""
+async def _within(
+    sending: Sending, ask: Callable[..., AsyncGenerator[Any, None]], wanted: Callable[[], dict[str, Any]]
+) -> AsyncGenerator[Any, None]:
+    """Iterate with the request in force only while the wrapped client runs; an undone one is asked anew."""
+    stream = ask(**wanted())
     while True:
         token = SENDING.set(sending)
         try:
             piece = await stream.__anext__()
         except StopAsyncIteration:
             return
+        except Undone:
+            stream = ask(**wanted())
+            continue
         except BaseException:
             sending.failed()
             raise

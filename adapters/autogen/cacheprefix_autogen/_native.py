@@ -48,6 +48,17 @@ def model_of(client: Any) -> str:
     return str(args.get("model", "")) if isinstance(args, Mapping) else ""
 
 
+def restore_tools(client: Any, tools: Sequence[Tool | ToolSchema]) -> None:
+    """Give a client the tools again that it sends with results where a request has none of its own.
+
+    AutoGen's client for Anthropic keeps the ones of its newest request, which may have been ours.
+    """
+    if api_of(client) == "anthropic":
+        from autogen_ext.models.anthropic import _anthropic_client as native  # noqa: PLC0415 - an extra of AutoGen
+
+        client._last_used_tools = native.convert_tools(tools)
+
+
 def body_of(
     client: ChatCompletionClient,
     messages: Sequence[LLMMessage],

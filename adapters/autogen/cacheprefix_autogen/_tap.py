@@ -30,6 +30,10 @@ _SDKS_OWN = "x-stainless-"
 _TAPPED = "_cacheprefix_tapped"
 
 
+class Undone(BaseException):
+    """Leaves a client whose request was ours and could not be begun; no handler of an application's may take it."""
+
+
 @dataclass(slots=True)
 class Sending:
     """One request on its way through a client, and what came of it."""
@@ -49,6 +53,8 @@ class Sending:
     """Text for this request alone; it goes out behind everything else."""
     volatile_role: VolatileRole = "user"
     rewrite: bool = False
+    undone: bool = False
+    """Whether the request could not be begun: it is the application's own, and nobody watches it."""
     turn: Turn | None = None
     api: Api = "openai-chat"
     usage: Usage | None = None
@@ -59,17 +65,23 @@ class Sending:
     async def open(self, api: Api, body: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
         """Begin the turn, behind a sibling that is writing the same cold prefix.
 
-        Gives the body and options to send, the very same objects when nothing changes.
+        Gives the body and options to send, the very same objects when nothing changes. Raises ``Undone`` where
+        the turn could not be begun and the request is not laid out as the application's own.
         """
         extra = options.get("extra_json")
         full = {**body, **extra} if extra else body
-        headers = options.get("headers") or {}
         self.api = api
+        made = full if self.undone else await self._begun(api, full, options.get("headers") or {})
+        if made is full and not self.volatile:
+            return body, options
+        rest = {name: value for name, value in options.items() if name != "extra_json"} if extra else options
+        return with_volatile(made, api, self.volatile, self.volatile_role), rest
+
+    async def _begun(self, api: Api, full: Mapping[str, Any], headers: Mapping[str, Any]) -> Mapping[str, Any]:
         changed = self._settled(api, full) if self.rewrite else full
-        self.sent = changed
         forked = self.shared_messages is not None
         leave = await self.session.aqueue(changed, api, boundary=self._boundary, scope=self.scope) if forked else None
-        self.turn = self.session.begin(
+        turn = self.session.begin(
             changed,
             api,
             agent=self.agent,
@@ -83,10 +95,14 @@ class Sending:
             leave=leave,
             trailing=bool(self.volatile),
         )
-        if self.turn.body is full and not self.volatile:
-            return body, options
-        rest = {name: value for name, value in options.items() if name != "extra_json"} if extra else options
-        return with_volatile(self.turn.body, api, self.volatile, self.volatile_role), rest
+        if turn.seen is not None:
+            self.turn, self.sent = turn, changed
+            return turn.body
+        turn.fail()
+        self.undone = True
+        if self.original is not None:
+            raise Undone
+        return full
 
     def _settled(self, api: Api, full: Mapping[str, Any]) -> Mapping[str, Any]:
         if api != "openai-chat":
