@@ -77,6 +77,7 @@ class Asked:
 
 def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
     """Observe and, in ``fork`` mode, mark; on any failure of ours the body goes out as it came."""
+    observation = None
     try:
         now = session.clock()
         sent = asked.body
@@ -101,6 +102,11 @@ def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
         seen = Seen(prompt, profile, observation, agent, asked.conversation, purpose, now, expected, held, epoch)
     except Exception as error:
         session.shared.notices.failed("begin", error)
+        # Nothing of ours is written by it, so that siblings need not wait and the next one leads.
+        leave.release(ok=False)
+        if observation is not None:
+            begun = observation
+            session.attempt("fail", lambda: session.shared.model.fail(begun), None)
         return Turn(asked.body, None, *_reports(session, leave))
     return Turn(sent, seen, *_reports(session, leave))
 

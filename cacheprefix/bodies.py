@@ -15,7 +15,7 @@ from typing import Any
 from cacheprefix._replies import Answer, history_field, read_answer, result_messages, user_message
 from cacheprefix._turn import Turn
 from cacheprefix.context import MessageView, apply, form_of, sendable, views_of
-from cacheprefix.prefix import FOLLOW, Pass
+from cacheprefix.prefix import FOLLOW, Pass, tail_text, with_volatile
 from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import Api, Prompt, loads
 from cacheprefix.session import Session
@@ -65,7 +65,7 @@ class ForkBody:
         """The turn of this request: send its ``body``, then ``finish`` it with the answer's usage, or ``watch`` it."""
         role, session = self.role, self.session
         plain = (lambda _: session.decode(self.given, self.api)) if self.forked and not self.tries else None
-        return session.begin(
+        turn = session.begin(
             self.body,
             self.api,
             agent=role.name if role else "",
@@ -75,6 +75,16 @@ class ForkBody:
             rewrite=self.forked,
             leave=leave,
         )
+        if self.forked and turn.seen is None:
+            turn.body = self.own()
+        return turn
+
+    def own(self) -> dict[str, Any]:
+        """The application's own request, in place of a fork that failed."""
+        role, session = self.role, self.session
+        if role is None:
+            return self.given
+        return session.attempt("layout", lambda: _completed(session, self.given, self.api, role), self.given)
 
     def refusal(self, answer: Any) -> ForkBody | None:
         """What to ask instead where the answer (a dict or an SDK's object) calls a tool of another role, else None.
@@ -89,7 +99,7 @@ class ForkBody:
         assert self.role is not None
         self.session.note(f"role {self.role.name!r} called a tool of another role; it was refused and asked again")
         if self.tries:
-            return ForkBody(self.session, self.api, self.given, self.given, self.role)
+            return ForkBody(self.session, self.api, self.own(), self.given, self.role)
         listed = ", ".join(self.permitted) or "none"
         why = f"was not run: tools available to the role {self.role.name!r} are: {listed}."
         told = result_messages([(call, f"Tool {call.name!r} {why}", True) for call in read.calls], self.api)
@@ -147,8 +157,8 @@ def fork_body(session: Session, body: Mapping[str, Any], api: Api, role: Role | 
     """A body as a fork of ``role``: shared system text and tools, the conversation as it is, the role's text last.
 
     ``body`` is JSON as ``openai-chat``, ``openai-responses`` or ``anthropic`` takes it, and is not changed. It stays as
-    it is without a role, in observe mode, and while less is shared than the provider caches. Fails open; raises only
-    ``BudgetError``, for a request budget that cannot be met.
+    it is without a role and in observe mode; while less is shared than the provider caches it only gets what it leaves
+    to the session to say. Fails open; raises only ``BudgetError``, for a request budget that cannot be met.
     """
     given = dict(body)
     plain = ForkBody(session, api, given, given, role)
@@ -157,7 +167,7 @@ def fork_body(session: Session, body: Mapping[str, Any], api: Api, role: Role | 
     session.join(role.name)
     found = session.attempt("layout", lambda: _laid(session, given, api, role), None)
     if found is None:
-        return plain
+        return replace(plain, body=plain.own())
     history, system, tail, tools = found
     history = _condensed(session, history, role, str(given.get("model", "")), api)
     laid = {**given, history_field(api): [*system, *history, *([user_message(tail)] if tail else [])], **tools.fields}
@@ -217,6 +227,31 @@ def _laid(
         return None
     shared = session.prefix.text
     return history, [{"role": "system", "content": shared}] if shared and api != "anthropic" else [], tail, tools
+
+
+def _completed(session: Session, body: dict[str, Any], api: Api, role: Role) -> dict[str, Any]:
+    """A body in the application's own layout with what it leaves to the session to say: shared, role's, passing text.
+
+    The very same body where it says all of that itself.
+    """
+    name, place = history_field(api), "system" if api == "anthropic" else "instructions"
+    given = body.get(name) or []
+    history = [user_message(given)] if isinstance(given, str) else list(given)
+    own = body.get(place) if api != "openai-chat" else None
+    lead = [one.get("content") for one in history if isinstance(one, Mapping) and one.get("role") in _SYSTEM]
+    said = "\n\n".join(_text(one) for one in (own, *lead))
+    texts = (session.prefix.system.strip(), role.instruction.strip())
+    missing = "\n\n".join(text for text in texts if text and text not in said)
+    passing = tail_text("", "", volatile=role.volatile)
+    if not history or not (missing or passing):
+        return body
+    if missing and api == "openai-chat":
+        history.insert(0, {"role": "system", "content": missing})
+    elif missing and isinstance(own, list):
+        body = {**body, place: [{"type": "text", "text": missing}, *own]}
+    elif missing:
+        body = {**body, place: f"{missing}\n\n{own}" if own else missing}
+    return with_volatile({**body, name: history}, api, passing)
 
 
 def _condensed(session: Session, history: list[Any], role: Role, model: str, api: Api) -> list[Any]:

@@ -168,7 +168,7 @@ def test_a_call_of_another_roles_tool_is_refused_and_asked_again(api, session_fo
 
 
 def test_a_second_refusal_sends_the_applications_own_request(api, session_for):
-    """There the model sees no tool but the role's."""
+    """There the model sees no tool but the role's; and the handbook, which only the session knows."""
     session = session_for(api, tools=[tool("write"), tool("read")])
 
     async def go(provider):
@@ -186,7 +186,10 @@ def test_a_second_refusal_sends_the_applications_own_request(api, session_for):
     ) as provider:
         records = asyncio.run(go(provider))
         assert len(records) == 3
-        assert records[-1].body == asyncio.run(plain(provider)).body
+        own, bare = records[-1].prompt, asyncio.run(plain(provider)).prompt
+    for tier in ("tools", "messages"):
+        assert [one.data for one in own.tier(tier)] == [one.data for one in bare.tier(tier)]
+    assert HANDBOOK.strip() in own.tier("system")[0].text
 
 
 def test_a_call_of_the_roles_own_tool_is_the_applications(api, session_for):

@@ -10,6 +10,7 @@ import pytest
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.bodies import Role, allowed_choice, fork_body, instruction_of
 from cacheprefix.context import Compaction
+from cacheprefix.prefix import Pass
 
 LONG = "The handbook says that every statement needs a source. " * 90
 USAGE = {"prompt_tokens": 2_000, "prompt_tokens_details": {"cached_tokens": 0}}
@@ -40,13 +41,31 @@ def test_a_summary_goes_out_without_our_marks():
     assert {name for message in fork.body["messages"] for name in message} == {"role", "content"}
 
 
-@pytest.mark.parametrize("given", [{}, {"messages": 7}, {"messages": [3, None]}, {"messages": "hi", "tools": 4}])
+@pytest.mark.parametrize("given", [{}, {"messages": 7}, {"messages": [3, None]}, {"messages": [], "tools": 4}])
 def test_a_body_of_another_shape_goes_out_as_it_came(given):
     """The failure is counted, nothing is raised."""
     fork = fork_body(Session(SharedPrefix(system=LONG)), given, "openai-chat", Role("critic"))
     turn = fork.begin(fork.queue())
     assert fork.body == given or fork.forked
     turn.finish(USAGE)
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
+def test_a_request_too_short_to_share_says_what_only_the_session_knows(api):
+    """Shared, role's and passing text reach the model in the application's own layout too, each once."""
+    session = Session(SharedPrefix(system="Be brief."))
+    role = Role("critic", "You object.", volatile={"time": "noon"})
+    field = "input" if api == "openai-responses" else "messages"
+    fork = fork_body(session, {"model": "any", field: [{"role": "user", "content": "hi"}]}, api, role)
+    sent = str(fork.begin().body)
+    assert not fork.forked
+    assert [sent.count(text) for text in ("Be brief.", "You object.", "hi", "noon")] == [1, 1, 1, 1]
+    assert sent.index("Be brief.") < sent.index("You object.")
+    own = {"openai-chat": None, "openai-responses": "instructions", "anthropic": "system"}[api]
+    said = "Be brief.\n\nYou object. Always."
+    lead = [] if own else [{"role": "system", "content": said}]
+    whole = {"model": "any", field: [*lead, {"role": "user", "content": "hi"}], **({own: said} if own else {})}
+    assert fork_body(session, whole, api, Role("critic", "You object.")).body == whole
 
 
 def test_a_block_that_raises_fails_the_turn():
@@ -60,6 +79,23 @@ def test_a_block_that_raises_fails_the_turn():
     assert session.calls == ()
     turn.finish(USAGE)
     assert len(session.calls) == 1
+
+
+@pytest.mark.parametrize("step", ["plan_breakpoints", "_estimate"])
+def test_a_request_that_cannot_be_begun_leaves_no_trace_and_nobody_waiting(monkeypatch, step):
+    """Before it is noted or behind that: the next one is the first of its prefix, and siblings go on at once."""
+    session, released = Session(SharedPrefix(system=LONG)), []
+    fork = fork_body(session, body(), "openai-chat", Role("critic"))
+    with monkeypatch.context() as broken:
+        broken.setattr(f"cacheprefix._requests.{step}", lambda *_, **__: 1 / 0)
+        turn = fork.begin(Pass(released.append))
+    assert turn.body == fork.given
+    assert released == [False]
+    assert session.failures == {"begin": 1}
+    turn.finish({"prompt_tokens": 2_000})
+    after, fresh = fork.begin(), fork_body(Session(SharedPrefix(system=LONG)), body(), "openai-chat", fork.role).begin()
+    assert after.seen.observation.outlook == fresh.seen.observation.outlook
+    assert after.finish(USAGE).cause == fresh.finish(USAGE).cause
 
 
 def test_a_stream_that_nobody_reads_to_its_end_is_a_call():
