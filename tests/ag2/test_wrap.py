@@ -151,6 +151,20 @@ async def test_a_budget_that_cannot_be_met_is_heard_of(fresh):
             await agents[0].ask("word " * 9_000)
 
 
+@pytest.mark.parametrize("api", APIS)
+async def test_an_agent_in_its_own_layout_is_told_the_shared_text(fresh, api):
+    """Where requests are too short to share too; one that says it itself is told nothing twice."""
+    server = fresh(api)
+    async with configured(api, server) as config:
+        prompts = {"planner": "You plan.", "critic": "You object.", "writer": "Be brief.\n\nYou write."}
+        made = [Agent(name, prompt, config=config) for name, prompt in prompts.items()]
+        for each in wrap(made, Session(SharedPrefix(system="Be brief."))):
+            await each.ask("What now?")
+    systems = ["\n".join(one.text for one in record.prompt.tier("system")) for record in server.requests]
+    assert [text.count("Be brief.") for text in systems] == [1, 1, 1]
+    assert all(prompt in text for prompt, text in zip(prompts.values(), systems, strict=True))
+
+
 async def test_an_old_history_is_compacted_before_the_roles_text(fresh):
     """Which stays, whatever is left out; and no provider is sent our marks."""
     server = fresh("openai-chat")

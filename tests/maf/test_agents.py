@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from agent_framework import AgentContext, AgentSession, Content, Message, TruncationStrategy
+from agent_framework import Agent, AgentContext, AgentSession, Content, Message, TruncationStrategy
 from agent_framework.exceptions import ChatClientException
 from maf_driver import KINDS, RULES
 from maf_teams import HANDBOOK, LONG, NAMES, TASK, call, look, prompts, role, served, tail_at, texts
@@ -42,6 +42,20 @@ async def said(agent, *, stream):
     async for _ in pieces:
         pass
     return await pieces.get_final_response()
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_an_agent_in_its_own_layout_is_told_the_shared_text(servers, api):
+    """Where requests are too short to share too; one that says it itself is told nothing twice."""
+    texts = {"planner": "You plan.", "critic": "You object.", "writer": "Be brief.\n\nYou write."}
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    session = Session(SharedPrefix(system="Be brief."))
+    async with served(servers, api) as (client, provider):
+        for name, text in texts.items():
+            await wrap(Agent(client, text, name=name, **options), session).run("What now?")
+    systems = ["\n".join(one.text for one in record.prompt.tier("system")) for record in provider.requests]
+    assert [text.count("Be brief.") for text in systems] == [1, 1, 1]
+    assert all(one in text for one, text in zip(texts.values(), systems, strict=True))
 
 
 def test_wrapping_is_taken_back(servers):

@@ -114,7 +114,10 @@ class PrefixClient(LLMClient):
         fork = session.attempt("fork", lambda: self._fork(messages, tail, given, response_schema), None)
         prompts = context.prompt
         if fork is None:
-            context.prompt = plan.prompts
+            # What only the session knows is said in the agent's own layout too.
+            shared = session.prefix.system.strip() if session.mode == "fork" else ""
+            missing = shared and shared not in "\n\n".join(plan.prompts)
+            context.prompt = [shared, *plan.prompts] if missing else plan.prompts
             try:
                 sending = Sending(session, plan.role, plan.talk.id, volatile=plan.volatile)
                 response = await self._sent(plan.events, context, sending, given, beside)

@@ -81,5 +81,9 @@ def laid_out(
 
 
 def _plain(member: Member, messages: Sequence[Message], options: Mapping[str, Any]) -> Layout | None:
+    """The agent's own layout, with the shared text where only the session knows it."""
     sent = own_history(messages, member.name, lead=False).local
+    own, shared = options.get("instructions") or "", member.session.prefix.system
+    if shared.strip() and isinstance(own, str) and shared.strip() not in own:
+        return Layout(sent, {**options, "instructions": f"{shared}\n\n{own}" if own else shared}, forked=False)
     return None if all(map(operator.is_, sent, messages)) else Layout(sent, options, forked=False)
