@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core.memory import ListMemory, MemoryContent
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 
@@ -132,6 +133,42 @@ async def test_requests_below_the_providers_minimum_are_left_alone_and_noted(pro
         "You are the critic.",
     ]
     assert any("minimum" in note for note in session_of(team).report().notes)
+
+
+@pytest.mark.parametrize("rules", ["openai", "openai-5.6", "anthropic"])
+async def test_short_requests_are_those_of_agents_that_say_the_handbook_themselves(provide, new_client, rules):
+    """What only the session knows, shared text and role card, is put in front where an agent leaves it out."""
+    house, card = "House rule: be brief.", "You are the writer."
+    provider = provide(rules, Says(dict.fromkeys(ROLES, ("Done.",))))
+    api = "anthropic" if rules == "anthropic" else "openai"
+    client = new_client(provider, api=api, **({"model": "gpt-5.6"} if rules == "openai-5.6" else {}))
+    duties = ("You are the planner.", "You are the critic.")
+    whole = [*(f"{house}\n\n{duty}" for duty in duties), f"{house}\n\n{card}"]
+    sent = []
+    for texts in (whole, [*duties, None]):
+        provider.reset()
+        agents = [role(name, client, system_message=text) for name, text in zip(ROLES, texts, strict=True)]
+        team = RoundRobinGroupChat(agents, max_turns=3)
+        wrap(team, Session(SharedPrefix(system=house, roles={"writer": card}), tail="cards"))
+        await team.run(task="Short.")
+        assert session_of(team).failures == {}
+        sent.append([record.body for record in provider.requests])
+    assert ["".join(part.text for part in record.prompt.tier("system")) for record in provider.requests] == whole
+    assert sent[0] == sent[1]
+
+
+async def test_a_short_request_with_a_memory_and_no_system_message_keeps_to_one(provide, new_client):
+    """Anthropic's client refuses system messages apart, so the handbook joins the memory's."""
+    provider = provide("anthropic", Says())
+    client = new_client(provider, api="anthropic")
+    memory = ListMemory(memory_contents=[MemoryContent(content="Fact.", mime_type="text/plain")])
+    agents = [role(name, client, system_message=None, memory=[memory]) for name in ROLES[:2]]
+    team = wrap(RoundRobinGroupChat(agents, max_turns=2), Session(SharedPrefix(system="House rule.")))
+    await team.run(task="Short.")
+    for prompt in prompts(provider.requests):
+        text = "".join(part.text for part in prompt.tier("system"))
+        assert text.startswith("House rule.\n\n")
+        assert "Fact." in text
 
 
 @pytest.mark.parametrize(("rules", "stream"), [("openai", True), ("openai-5.6", False), ("anthropic", False)])

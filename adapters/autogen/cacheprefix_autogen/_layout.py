@@ -168,6 +168,18 @@ def compose(
     )
 
 
+def introduced(messages: list[LLMMessage], text: str) -> list[LLMMessage]:
+    """The messages with ``text`` in front of their own system text; the very same list where there is none to add."""
+    if not text:
+        return messages
+    # Wherever the first one stands, a memory's too: clients refuse system messages that do not follow each other.
+    for at, message in enumerate(messages):
+        if isinstance(message, SystemMessage):
+            joined = f"{text}\n\n{message.content}" if message.content else text
+            return [*messages[:at], message.model_copy(update={"content": joined}), *messages[at + 1 :]]
+    return [SystemMessage(content=text), *messages]
+
+
 def refusal(layout: Layout, result: CreateResult, role: str) -> list[LLMMessage] | None:
     """What to answer when the role called tools it may not use: the call and its errors; None when all is well."""
     names = called(result.content)

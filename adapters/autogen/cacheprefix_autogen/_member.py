@@ -30,6 +30,7 @@ from cacheprefix_autogen._layout import (
     Layout,
     Request,
     compose,
+    introduced,
     restrict,
     shared_tokens,
 )
@@ -191,7 +192,14 @@ class Member:
         )
         layout = compose(session, self.name, texts, shared, local, restriction)
         enough = session.shares(self.conversation, model, shared_tokens(session, model, layout, shared))
-        return layout if enough else None
+        return layout if enough else self._plain(given, model, self._unsaid(given.messages))
+
+    def _unsaid(self, messages: Sequence[LLMMessage]) -> str:
+        """What only the session knows of the shared and of the role's text."""
+        prefix = self.session.prefix
+        said = "\n".join(message.content for message in messages if isinstance(message, SystemMessage))
+        known = (prefix.system.strip(), prefix.roles.get(self.name, "").strip())
+        return "\n\n".join(text for text in known if text and text not in said)
 
     def _split(
         self, rest: Sequence[LLMMessage], model: str, beside: str = ""
@@ -239,16 +247,17 @@ class Member:
         found: Conversation = context.conversation
         return found
 
-    def _plain(self, given: Request, model: str) -> Layout | None:
+    def _plain(self, given: Request, model: str, unsaid: str = "") -> Layout | None:
         """The application's own messages: large tool results shortened, and the tools kept in every request.
 
         AutoGen leaves them out when it reflects on tool results, which changes the prompt from its beginning.
+        ``unsaid`` is put in front of the agent's own system text.
         """
         session = self.session
         texts, rest = lead(given.messages)
         done, _ = condensed(session, self.decisions(), rest, model, seen=self._views(model), beside=given.volatile)
         messages = [*given.messages[: len(texts)], *done]
-        messages = self._shared_first(texts, messages) or messages
+        messages = introduced(self._shared_first(texts, messages) or messages, unsaid)
         tools, choice, permitted, shared = given.tools, given.tool_choice, None, None
         if self.tools and not given.tools and choice == "none":
             keep = session.profile(model).tool_choice_safe == "keep"
