@@ -188,8 +188,8 @@ class Binding:
         if frame is None:
             return False
         execution = self.execution(frame.opening.digest, None, first=False)
-        laid = self.shortened(frame.messages(messages), model) if frame.forked else list(messages)
-        head = frame.head if frame.forked else frame.opening.rest
+        laid = self.shortened(frame.messages(messages), model) if frame.forked else list(frame.own(messages))
+        head = frame.head if frame.forked else frame.own_head
         return compact_now(self.session, execution, laid, head, model)
 
     def enter(self, key: bytes) -> Pass | None:

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from cacheprefix import Session
     from cacheprefix.prompt import Prompt
 
+SYSTEM = (
+    "You are one of several specialists who work on the same material. "
+    "The message with your role and task comes last; act in that role."
+)
+"""The shared system text where the session has none."""
 BREAKPOINT = "cache_breakpoint"
 """CrewAI's own mark on a message; the session sets the marks of a fork, and LiteLLM would send this key."""
 
@@ -51,11 +56,30 @@ class Frame:
     log: tuple[Piece, ...] = ()
     tail: str = ""
     text_mode: bool = False
+    missing: str = ""
+    """What an unforked request, too short to share, leaves to the session to say."""
 
     @property
     def head(self) -> int:
         """Messages before the tool loop: the system text, the log, the role with its task."""
         return 2 + len(self.log)
+
+    @property
+    def own_head(self) -> int:
+        """``head`` of the application's own layout."""
+        return self.opening.rest + (bool(self.missing) and self.opening.rest == 1)
+
+    def own(self, given: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
+        """The messages in the application's own layout, with what is missing in front of the system text.
+
+        The very same messages where nothing is.
+        """
+        if not self.missing:
+            return given
+        if self.opening.rest == 1:
+            return [{"role": "system", "content": self.missing}, *given]
+        text = "\n\n".join(part for part in (self.missing, self.opening.system) if part)
+        return [{**given[0], "content": text}, *given[1:]]
 
     @property
     def key(self) -> bytes:

@@ -16,16 +16,11 @@ from cacheprefix.prefix import VolatileRole
 from cacheprefix_crewai._binding import KEY, Binding, Options, Owners, binding_of
 from cacheprefix_crewai._budget import unwatch_tools, watch_tools
 from cacheprefix_crewai._crew import is_swapped, swap_crew, unswap_crew
+from cacheprefix_crewai._frame import SYSTEM
 from cacheprefix_crewai._llm import swap, unswap
 from cacheprefix_crewai._toolcache import cache_tools
 from cacheprefix_crewai._tools import adopt, schemas
 from cacheprefix_crewai._volatile import Volatile
-
-SYSTEM = (
-    "You are one of several specialists who work on the same material. "
-    "The message with your role and task comes last; act in that role."
-)
-"""The shared system text where the session has none."""
 
 
 class Installation:

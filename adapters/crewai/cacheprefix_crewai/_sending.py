@@ -35,7 +35,7 @@ class Sending:
     messages: Any
     tools: Any
     given: Any
-    """The application's messages and, in ``given_tools``, its tools."""
+    """The application's messages (with what they leave to the session to say) and, in ``given_tools``, its tools."""
     given_tools: Any
     agent: str
     task: str
@@ -91,9 +91,13 @@ class Sending:
         )
         if not binding.rewrites:
             return plain
-        if not frame.forked or response_model is not None:
+        if response_model is not None:
             plain.messages = _clean(plain, messages)
-            return plain if response_model is not None else plain._bounded(model, frame.opening.rest)
+            return plain
+        if not frame.forked:
+            plain.given = frame.own(messages)
+            plain.messages = _clean(plain, plain.given)
+            return plain._bounded(model, frame.own_head)
         laid = session.attempt("layout", lambda: plain._laid_out(model, messages, tools, from_agent), plain)
         return laid._bounded(model, frame.opening.rest if laid is plain else frame.head)
 

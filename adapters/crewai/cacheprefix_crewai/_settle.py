@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.prompt import dumps
-from cacheprefix_crewai._frame import Frame, Opening, tail_of
+from cacheprefix_crewai._frame import SYSTEM, Frame, Opening, tail_of
 from cacheprefix_crewai._material import MIN_CHARS, Piece, common_blocks, given_inputs, referred, used
 from cacheprefix_crewai._tools import Offer, name_of, offer, ordered, rules_for
 from cacheprefix_crewai._worth import Stake, pays
@@ -64,8 +65,21 @@ def settle(
         text_mode=text_mode,
     )
     if not _worthwhile(binding, model, frame, crew, task, pieces, moved, texts):
-        return plain
+        return replace(plain, missing=_missing(binding, role, opening))
     return frame
+
+
+def _missing(binding: Binding, role: str, opening: Opening) -> str:
+    """What only the session knows of the system text: the declared one and the role's card, where they are not in it.
+
+    Requests with a declared text stay unforked only where they are too short.
+    """
+    prefix = binding.session.prefix
+    if not binding.options.declared:
+        return ""
+    said = opening.system or opening.task
+    texts = ("" if prefix.system == SYSTEM else prefix.system.strip(), prefix.roles.get(role, "").strip())
+    return "\n\n".join(text for text in texts if text and text not in said)
 
 
 def _worthwhile(
