@@ -199,10 +199,13 @@ def _worth(model: Any, done: Rewritten, frame: Frame) -> bool:
     session = frame.session
     name = model_name(model)
     end = len(done.messages) - done.own - (1 if done.tail and not frame.pinned else 0)
-    shared = sum(session.count(message.text, name) for message in done.messages[:end])
+
+    def shared() -> int:
+        return sum(session.count(message.text, name) for message in done.messages[:end])
+
     moved = (f"{frame.conversation}\0{frame.role}", name, "moved")
     known = session.shared.sharing
-    if done.tail and moved not in known and session.count(done.tail, name) > shared:
+    if done.tail and moved not in known and session.count(done.tail, name) > shared():
         session.note(
             f"role {frame.role!r} brings more text of its own than it shares with others, and is left as it is "
             "until the conversation is longer"
@@ -210,7 +213,7 @@ def _worth(model: Any, done: Rewritten, frame: Frame) -> bool:
         return False
 
     def tokens() -> int:
-        return shared + sum(session.count(tool.schema.decode(), name) for tool in session.prefix.tools)
+        return shared() + sum(session.count(tool.schema.decode(), name) for tool in session.prefix.tools)
 
     if not session.shares(frame.conversation, name, tokens):
         return False
