@@ -156,7 +156,7 @@ def shorten(
     session: Session, conversation: Conversation, views: Sequence[MessageView], model: str = ""
 ) -> tuple[ReplaceResult, ...]:
     """What stands in place of large tool results, decided once and replayed; empty when it fails."""
-    if session.mode == "observe" or (session.budget is None and not len(conversation.ledger)):
+    if session.mode == "observe" or (session.budget is None and not conversation.ledger.alters):
         return ()
     count, replaced = session.counter(model), replacing(session)
     return session.attempt(
@@ -260,7 +260,7 @@ def _summary(result: ForkResult) -> str:
 def decides(session: Session, conversation: Conversation) -> bool:
     """Whether ``condense`` may decide on anything, or repeats it, so that making views is worth it."""
     limited = session.budget is not None or session.compaction is not None or session.request_budget is not None
-    return session.mode != "observe" and (limited or bool(len(conversation.ledger)))
+    return session.mode != "observe" and (limited or conversation.ledger.alters)
 
 
 def _replayed(session: Session, conversation: Conversation, views: Sequence[MessageView], model: str) -> Replayed:

@@ -13,6 +13,7 @@ from cacheprefix._condense import cold_after
 from cacheprefix._foresight import Foresight
 from cacheprefix._notices import Notices
 from cacheprefix._placement import Placement
+from cacheprefix._places import Places
 from cacheprefix._totals import Totals
 from cacheprefix._turn import Seen, Turn
 from cacheprefix.cache import Breakpoint, CacheModel, mark, plan_breakpoints
@@ -47,6 +48,7 @@ class Shared:
     """Roles that front doors were made for."""
     foresight: Foresight = field(default_factory=Foresight)
     placement: Placement = field(default_factory=Placement)
+    places: Places = field(default_factory=Places)
 
     @classmethod
     def fresh(cls, clock: Callable[[], float], count: Callable[[str, str], int], opening: int = 0) -> Shared:

@@ -10,14 +10,16 @@ import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile
 from typing import Any
 
+from cacheprefix._places import Place
 from cacheprefix._replies import Answer, history_field, read_answer, result_messages, user_message
 from cacheprefix._turn import Turn
-from cacheprefix.context import MessageView, apply, form_of, sendable, views_of
+from cacheprefix.context import MessageView, apply, digest_of, form_of, sendable, views_of
 from cacheprefix.prefix import FOLLOW, Pass, tail_text, with_volatile
 from cacheprefix.profiles import merge_usage
-from cacheprefix.prompt import Api, Prompt, loads
+from cacheprefix.prompt import Api, Prompt, dumps_sorted, loads
 from cacheprefix.session import Session
 
 __all__ = ["ForkBody", "Role", "allowed_choice", "fork_body", "instruction_of"]
@@ -51,6 +53,8 @@ class ForkBody:
     """False where the body goes out as it came and is only measured."""
     permitted: tuple[str, ...] | None = None
     """The role's tools, where the body shows others too."""
+    continues: bool = False
+    """Whether the role's next request may begin with this one."""
     tries: int = 0
 
     def queue(self) -> Pass:
@@ -74,6 +78,7 @@ class ForkBody:
             original=plain,
             rewrite=self.forked,
             leave=leave,
+            continues=self.continues,
         )
         if self.forked and turn.seen is None:
             turn.body = self.own()
@@ -156,6 +161,8 @@ def _ending(turn: Turn, usage: Mapping[str, Any]) -> Iterator[None]:
 def fork_body(session: Session, body: Mapping[str, Any], api: Api, role: Role | None) -> ForkBody:
     """A body as a fork of ``role``: shared system text and tools, the conversation as it is, the role's text last.
 
+    A long role text stays where the role last had it while that costs less (``Session.place``).
+
     ``body`` is JSON as ``openai-chat``, ``openai-responses`` or ``anthropic`` takes it, and is not changed. It stays as
     it is without a role and in observe mode; while less is shared than the provider caches it only gets what it leaves
     to the session to say. Fails open; raises only ``BudgetError``, for a request budget that cannot be met.
@@ -170,14 +177,18 @@ def fork_body(session: Session, body: Mapping[str, Any], api: Api, role: Role | 
         return replace(plain, body=plain.own())
     history, system, tail, tools = found
     history = _condensed(session, history, role, str(given.get("model", "")), api)
-    laid = {**given, history_field(api): [*system, *history, *([user_message(tail)] if tail else [])], **tools.fields}
+    at, continues = _place(session, role, tail, history, given)
+    if at is None:
+        return replace(plain, body=_own(session, given, api, role, history))
+    spoken = [user_message(tail)] if tail else []
+    laid = {**given, history_field(api): [*system, *history[:at], *spoken, *history[at:]], **tools.fields}
     for name in ("system", "instructions"):
         laid.pop(name, None)
     if api == "anthropic" and session.prefix.text:
         laid["system"] = session.prefix.text
     if api == "openai-chat" and laid.get("stream") and "stream_options" not in laid:
         laid["stream_options"] = {"include_usage": True}
-    return ForkBody(session, api, laid, given, role, tail, forked=True, permitted=tools.permitted)
+    return ForkBody(session, api, laid, given, role, tail, forked=True, permitted=tools.permitted, continues=continues)
 
 
 def allowed_choice(names: Sequence[str], api: Api) -> Any:
@@ -215,7 +226,7 @@ def _laid(
     given = body.get(history_field(api)) or []
     history = [user_message(given)] if isinstance(given, str) else list(given)
     own = [_text(body.get("system" if api == "anthropic" else "instructions"))] if api != "openai-chat" else []
-    while history and isinstance(history[0], Mapping) and history[0].get("role") in _SYSTEM:
+    while history and _leads(history[0]):
         own.append(_text(history.pop(0).get("content")))
     tools = _tools(session, body, api)
     text = instruction_of((role.instruction, *own), session.prefix.system)
@@ -224,9 +235,44 @@ def _laid(
     spoken = sum(session.count(str(message), model) for message in history)
     schemas = sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools)
     if not session.shares(role.conversation, model, lambda: spoken + schemas):
+        _place(session, role, tail, history, body, shared=False)
         return None
     shared = session.prefix.text
     return history, [{"role": "system", "content": shared}] if shared and api != "anthropic" else [], tail, tools
+
+
+def _place(
+    session: Session, role: Role, tail: str, history: Sequence[Any], body: Mapping[str, Any], *, shared: bool = True
+) -> Place:
+    """Where the role's text stands; one that holds what is for this call alone always goes to the end."""
+    if role.volatile:
+        return Place(len(history) if shared else None)
+    model = str(body.get("model", ""))
+    return session.place(
+        session.conversation(role.conversation),
+        role.name,
+        tail,
+        history,
+        model,
+        digest=lambda message: digest_of(dumps_sorted(message, "message")),
+        tokens=lambda message: session.count(str(message), model),
+        shared=shared,
+    )
+
+
+def _own(session: Session, given: dict[str, Any], api: Api, role: Role, history: Sequence[Any]) -> dict[str, Any]:
+    """The application's own layout with what was decided on its history."""
+    name = history_field(api)
+    before = given.get(name) or []
+    lead = len(before) - len(list(dropwhile(_leads, before))) if isinstance(before, list) else 0
+    same = isinstance(before, list) and len(before) == lead + len(history)
+    if not same or any(a is not b for a, b in zip(before[lead:], history, strict=True)):
+        given = {**given, name: [*before[:lead], *history] if isinstance(before, list) else history}
+    return session.attempt("layout", lambda: _completed(session, given, api, role), given)
+
+
+def _leads(message: Any) -> bool:
+    return isinstance(message, Mapping) and message.get("role") in _SYSTEM
 
 
 def _completed(session: Session, body: dict[str, Any], api: Api, role: Role) -> dict[str, Any]:
@@ -238,7 +284,7 @@ def _completed(session: Session, body: dict[str, Any], api: Api, role: Role) -> 
     given = body.get(name) or []
     history = [user_message(given)] if isinstance(given, str) else list(given)
     own = body.get(place) if api != "openai-chat" else None
-    lead = [one.get("content") for one in history if isinstance(one, Mapping) and one.get("role") in _SYSTEM]
+    lead = [one.get("content") for one in history if _leads(one)]
     said = "\n\n".join(_text(one) for one in (own, *lead))
     texts = (session.prefix.system.strip(), role.instruction.strip())
     missing = "\n\n".join(text for text in texts if text and text not in said)

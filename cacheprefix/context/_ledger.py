@@ -19,11 +19,12 @@ from typing import Any, Final
 from cacheprefix.errors import StateError
 
 VERSION: Final = 1
-SECTIONS: Final = ("results", "turns", "actions", "inserts", "blocks", "rules", "epochs")
+SECTIONS: Final = ("results", "turns", "actions", "inserts", "blocks", "places", "rules", "epochs")
 """``results``: cut or kept at first sight, by result digest. ``turns``: a turn's shared limit, by the digest
 of its ordered results. ``actions``: what compactions did, by address. ``inserts``: texts put into the
-history. ``blocks``: durable context joined to one text a key, with its sources' addresses. ``rules``: parameters
-of decisions, by their own digest. ``epochs``: compactions, by their digest."""
+history. ``blocks``: durable context joined to one text a key, with its sources' addresses. ``places``: where long
+role texts stood, by the text's digest, the number of messages before it and the last one's digest. ``rules``:
+parameters of decisions, by their own digest. ``epochs``: compactions, by their digest."""
 
 _DETAIL = re.compile("[#/~]")
 _RULE = re.compile(r"c:([\w-]+):")
@@ -55,6 +56,11 @@ class Ledger:
     def keys(self, section: str) -> list[str]:
         """All addresses of a section, sorted."""
         return sorted(key for name, key in self._merged() if name == section)
+
+    @property
+    def alters(self) -> bool:
+        """Whether any decision changes what messages say; the places of role texts do not."""
+        return any(section != "places" for section, _ in self._merged())
 
     @property
     def epoch(self) -> int:

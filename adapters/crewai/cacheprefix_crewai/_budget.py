@@ -21,7 +21,7 @@ _USERS: list[object] = []
 
 def shorten(session: Session, kept: Conversation, messages: list[Any], model: str) -> list[Any]:
     """The messages of a request with what the ledger and the budget say of their tool results."""
-    if session.budget is None and not len(kept.ledger):
+    if session.budget is None and not kept.ledger.alters:
         return messages
 
     def work() -> list[Any]:

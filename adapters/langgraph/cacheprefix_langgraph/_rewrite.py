@@ -198,7 +198,7 @@ def _settling(
     """None where there is nothing to decide on."""
     session, state = frame.session, frame.state
     idle = session.budget is None and session.compaction is None and session.request_budget is None
-    if state is None or (idle and not len(state.ledger) and not has_zones(state)):
+    if state is None or (idle and not state.ledger.alters and not has_zones(state)):
         return None
     count = session.counter(model)
     seen = session.attempt("views", lambda: views.of(messages, count), None)
