@@ -18,6 +18,7 @@ from cacheprefix_langgraph._bodies import base_of, model_name, shows_body
 from cacheprefix_langgraph._choice import ONE_CALL, one_call, union_of, without_limit
 from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten, scope_of, thread_of
 from cacheprefix_langgraph._native import asummariser, summariser
+from cacheprefix_langgraph._places import placed
 from cacheprefix_langgraph._rewrite import completed, rewrite, summarise_first
 from cacheprefix_langgraph._sending import ROLE, SENDING, VIEWS, Sending, session_in
 from cacheprefix_langgraph._state import conversation_of, ledger_in
@@ -146,7 +147,9 @@ def _rewritten(
     summarise = summariser(model, frame, united) if asks and _summarises(frame.session) else None
     name = model_name(model)
     done = rewrite(messages, frame, model.__dict__[VIEWS], allowed=said, model=name, summarise=summarise)
-    if _worth(model, done, frame):
+    kept = placed(done, frame, name, shared=_worth(model, done, frame))
+    if kept is not None:
+        done = kept
         if done.trailing and not shows_body(base_of(model)):
             done = replace(done, messages=[*done.messages, HumanMessage(done.trailing)], trailing="")
         sending.rewritten, sending.single, sending.asked = done, single, (messages, kwargs)
@@ -198,10 +201,10 @@ def _worth(model: Any, done: Rewritten, frame: Frame) -> bool:
     """Whether the shared part is long enough to be cached; a conversation that once was, stays so."""
     session = frame.session
     name = model_name(model)
-    end = len(done.messages) - done.own - (1 if done.tail and not frame.pinned else 0)
+    common = done.messages if frame.pinned else done.shared
 
     def shared() -> int:
-        return sum(session.count(message.text, name) for message in done.messages[:end])
+        return sum(session.count(message.text, name) for message in common)
 
     moved = (f"{frame.conversation}\0{frame.role}", name, "moved")
     known = session.shared.sharing

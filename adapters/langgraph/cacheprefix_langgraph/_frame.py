@@ -60,8 +60,12 @@ class Rewritten:
 
     messages: list[BaseMessage]
     tail: str
+    head: int
+    """Messages with the shared system text, at the front."""
+    at: int
+    """Messages that stand before the tail; all of them where there is none."""
     own: int
-    """Messages of the role's own that stand between the shared part and the tail."""
+    """How many of those, right before the tail, are the role's own."""
     system: tuple[str, ...]
     """The system texts the application had sent."""
     restored: tuple[tuple[str, str], ...] = ()
@@ -73,6 +77,13 @@ class Rewritten:
     trailing: str = ""
     """Text for this request alone that is put behind the finished body."""
     trailing_role: VolatileRole = "user"
+    continues: bool = False
+    """Whether the role's next request may begin with this one."""
+
+    @property
+    def shared(self) -> list[BaseMessage]:
+        """What stands before anything of the role's own."""
+        return self.messages[: self.at - self.own]
 
 
 _RUNNING: dict[int, int] = {}

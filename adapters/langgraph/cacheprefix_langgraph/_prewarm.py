@@ -78,7 +78,7 @@ def _turn(
     done = sending.rewritten
     if done is None:
         return None
-    shared = done.messages[: len(done.messages) - done.own - (1 if done.tail else 0)]
+    shared = done.shared
     if not shared or isinstance(shared[-1], AIMessage):
         # Newer models take no request that ends with their own words.
         return None

@@ -50,14 +50,15 @@ def rewrite(
     done = settled(rest, frame, views, model, head, text, summarise)
     sent, shared = done.messages, done.border
     given = None if done.lossless else list(messages)
-    own = len(sent) - shared
-    laid = [*head, *sent]
+    end = shared if frame.pinned and text else len(sent)
+    laid, at = [*head, *sent], len(head) + end
     if text:
-        tail = HumanMessage(text, additional_kwargs={TAIL_KEY: frame.role})
-        laid = [*head, *sent[:shared], tail, *sent[shared:]] if frame.pinned else [*laid, tail]
-        own = 0 if frame.pinned else own
+        laid.insert(at, HumanMessage(text, additional_kwargs={TAIL_KEY: frame.role}))
     trailing = frame.passing if frame.trails else ""
-    return Rewritten(laid, text, own, texts, done.restored, given, together(sent), trailing, frame.volatile_role)
+    restored, history, own = done.restored, together(sent), end - shared
+    return Rewritten(
+        laid, text, len(head), at, own, texts, restored, given, history, trailing, frame.volatile_role
+    )
 
 
 def completed(
@@ -260,8 +261,7 @@ def boundary(rewritten: Rewritten, own_sections: Callable[[list[BaseMessage]], i
                 return None
             end = found
         if rewritten.own:
-            stop = len(rewritten.messages) - (1 if rewritten.tail else 0)
-            end -= own_sections(rewritten.messages[stop - rewritten.own : stop])
+            end -= own_sections(rewritten.messages[rewritten.at - rewritten.own : rewritten.at])
         return max(end, 0)
 
     return find

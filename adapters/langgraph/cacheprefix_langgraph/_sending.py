@@ -260,6 +260,7 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
         policy=frame.policy if frame else None,
         scope=sending.scope,
         leave=leave,
+        continues=done is not None and done.continues,
         trailing=bool(done is not None and done.trailing),
     )
     sent = sending.turn.body
