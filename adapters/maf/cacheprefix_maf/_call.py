@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from agent_framework import ChatContext, Message, ResponseStream
+from agent_framework import AgentSession, ChatContext, Message, ResponseStream
 
 from cacheprefix import Conversation
 from cacheprefix.bodies import allowed_choice
@@ -21,6 +23,8 @@ from cacheprefix_maf._wire import Laid, Sending, api_of, body_of, prepared_by
 
 _STATE = "cacheprefix"
 """Where, in an ``AgentSession``'s state, the decisions of a conversation are kept."""
+_TAKEN: WeakKeyDictionary[AgentSession, weakref.ref[Conversation]] = WeakKeyDictionary()
+"""The conversation that took over what an ``AgentSession`` had saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,7 @@ async def _prepared(
     own = list(options.get("tools") or ())
     given = await prepared_by(client, messages, options, rest)
     model = str(given.get("model", ""))
+    rules = session.profile(model, api)
     name = member.conversation or (held.session_id if held else "")
     stored, private = _stored(client, options), held is not None and not member.conversation
     writes = session.mode == "fork" and not stored
@@ -120,9 +125,8 @@ async def _prepared(
         adopt(member, own)
         conversation = _conversation(asked, name)
         if not asked.bounded:
-            rules = session.profile(model, api)
-            layout = laid_out(member, name, messages, options, rules, model, private=private)
-        if layout is not None:
+            layout = laid_out(member, conversation, messages, options, rules, model, private=private)
+        if layout is not None and layout.changed:
             prepared = await prepared_by(client, layout.messages, layout.options, rest)
         body = body_of(prepared)
         if layout is not None and layout.allowed is not None:
@@ -140,11 +144,11 @@ async def _prepared(
         agent=member.role,
         conversation=name,
         boundary=boundary,
-        original=None if layout is None else lambda _: session.decode(body_of(given), api),
-        rewrite=writes,
+        original=None if layout is None or not layout.changed else lambda _: session.decode(body_of(given), api),
+        rewrite=writes and (layout is None or not layout.passing or rules.markers is None or rules.implicit_breakpoint),
         scope=member.scope,
         leave=leave,
-        continues=boundary is not None and private,
+        continues=layout is not None and layout.continues,
         trailing=bool(volatile),
     )
     if turn.seen is None:
@@ -165,9 +169,13 @@ def _conversation(asked: Asked, name: str) -> Conversation:
     """The decisions so far; those that were saved with an ``AgentSession`` are taken over."""
     member, held = asked.member, asked.context.session
     conversation = member.session.conversation(name, scope=member.scope)
-    saved = None if held is None else held.state.get(_STATE)
-    if saved and not len(conversation.ledger):
+    if held is None:
+        return conversation
+    taken, saved = _TAKEN.get(held), held.state.get(_STATE)
+    # Agents of one conversation have sessions of their own, each with the decisions up to its agent's last turn.
+    if saved and (taken is None or taken() is not conversation):
         member.session.attempt("restore", lambda: conversation.restore(saved, rebase=True), None)
+    _TAKEN[held] = weakref.ref(conversation)
     return conversation
 
 

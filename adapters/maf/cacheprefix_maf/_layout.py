@@ -1,20 +1,28 @@
-"""The layout of a fork: shared system text, union of tools, transcript; then the role's text and this turn's loop."""
+"""The layout of a fork: shared system text, union of tools, transcript; then the role's text and this turn's loop.
+
+A long role text may stand further in front, where the role last had it (``Session.place``).
+"""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agent_framework import Message
 
+from cacheprefix import Conversation, Session
 from cacheprefix.bodies import instruction_of
+from cacheprefix.context import digest_of
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import Prompt
 from cacheprefix_maf._history import history_of, own_history
 from cacheprefix_maf._member import Member
 from cacheprefix_maf._tools import plain, united
+
+_SHORT = 128
+"""Tokens below which a role's text always stands behind the transcript."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +33,12 @@ class Layout:
     options: Mapping[str, Any]
     tail: str = ""
     forked: bool = True
+    changed: bool = True
+    """Whether anything in it is not the application's own."""
+    passing: bool = False
+    """Whether it is in the agent's own layout only until it shares enough; then nothing of it is worth a mark."""
+    continues: bool = False
+    """Whether the role's next request may begin with this one."""
     union: bool = False
     """Whether it carries the tools of all roles."""
     allowed: tuple[str, ...] | None = None
@@ -41,15 +55,15 @@ class Layout:
 
 def laid_out(
     member: Member,
-    conversation: str,
+    conversation: Conversation,
     messages: Sequence[Message],
     options: Mapping[str, Any],
     profile: Profile,
     model: str,
     *,
     private: bool = False,
-) -> Layout | None:
-    """The request as a fork; None to leave it as it is. ``private`` says that nobody else has its history.
+) -> Layout:
+    """The request as a fork. ``private`` says that nobody else has its history.
 
     The layout stays the application's for a single role, for a response schema (a lane that nobody shares), for
     instructions in a provider's own blocks, and below the provider's minimum.
@@ -67,23 +81,49 @@ def laid_out(
     fields, said, allowed = united(session, own, profile, options) if union else (alike, None, None)
     static = session.count(session.prefix.text, model)
     static += sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools if union)
-    if not session.shares(
-        conversation, model, lambda: static + sum(session.count(message.text, model) for message in history.shared)
-    ):
-        return _plain(member, messages, options)
     tail = session.tail_for(member.role, instruction_of((instructions, *history.beside), shared), tools=said)
+    size = session.count(tail, model) if tail else 0
+    # A short text counts: with it, the agent's own requests would soon be kept, and leaving those is paid for.
+    static += size if size < _SHORT else 0
+    shares = session.shares(
+        conversation.id, model, lambda: static + sum(session.count(message.text, model) for message in history.shared)
+    )
+    # With a history of its own the role stands before that, where it is read again with every later request.
+    at, continues = (0 if shares else None), private
+    if not private:
+        at, continues = session.place(
+            conversation,
+            member.role,
+            tail,
+            history.shared,
+            model,
+            digest=_digest,
+            tokens=lambda message: _tokens(message, session, model),
+            shared=shares,
+        )
+    if at is None:
+        return replace(_plain(member, messages, options), passing=not private)
     rest = {name: value for name, value in options.items() if name not in ("instructions", "tools")}
     system = {"instructions": session.prefix.text} if session.prefix.text else {}
-    # With a history of its own the role stands before that, where it is read again with every later request.
     spoken = [Message("user", [tail])] if tail else []
-    sent = [*history.shared, *spoken, *history.local]
-    return Layout(sent, {**rest, **system, **fields}, tail, union=union, allowed=allowed)
+    sent = [*history.shared[:at], *spoken, *history.shared[at:], *history.local]
+    return Layout(sent, {**rest, **system, **fields}, tail, continues=continues, union=union, allowed=allowed)
 
 
-def _plain(member: Member, messages: Sequence[Message], options: Mapping[str, Any]) -> Layout | None:
+def _plain(member: Member, messages: Sequence[Message], options: Mapping[str, Any]) -> Layout:
     """The agent's own layout, with the shared text where only the session knows it."""
     sent = own_history(messages, member.name, lead=False).local
     own, shared = options.get("instructions") or "", member.session.prefix.system
     if shared.strip() and isinstance(own, str) and shared.strip() not in own:
         return Layout(sent, {**options, "instructions": f"{shared}\n\n{own}" if own else shared}, forked=False)
-    return None if all(map(operator.is_, sent, messages)) else Layout(sent, options, forked=False)
+    return Layout(sent, options, forked=False, changed=not all(map(operator.is_, sent, messages)))
+
+
+def _digest(message: Message) -> str:
+    said = [f"{one.type} {one.call_id or ''} {one.text or one.uri or ''}" for one in message.contents]
+    return digest_of(message.role, *said)
+
+
+def _tokens(message: Message, session: Session, model: str) -> int:
+    parts = (one.text or str(one.arguments or one.result or "") for one in message.contents)
+    return sum(session.count(part, model) for part in parts if part)

@@ -72,16 +72,19 @@ class PrefixChatMiddleware(_OfMember, ChatMiddleware):
 
     async def process(self, context: ChatContext, call_next: Next) -> None:
         """Let the client lay the request out and mark it, when all other middlewares are done with it."""
-        if api_of(context.client) is None:
-            kind = type(context.client).__name__
-            self.member.session.note(f"requests of {kind} are neither measured nor changed: it is not known")
-        else:
-            watch(context.client, called)
+        self.member.session.attempt("tap", lambda: self._watch(context.client), None)
         token = ASKED.set(Asked(self.member, context))
         try:
             await call_next()
         finally:
             ASKED.reset(token)
+
+    def _watch(self, client: Any) -> None:
+        if api_of(client) is not None:
+            watch(client, called)
+            return
+        kind = type(client).__name__
+        self.member.session.note(f"requests of {kind} are neither measured nor changed: it is not known")
 
 
 class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):

@@ -55,6 +55,9 @@ class Sending:
     def update(self, update: Any) -> None:
         """A piece of a stream: the answer has begun, and perhaps the provider's usage is in it."""
         self.turn.first_token()
+        self.session.attempt("usage", lambda: self._note(update), None)
+
+    def _note(self, update: Any) -> None:
         raws = (update.raw_representation, *(content.raw_representation for content in update.contents))
         found = next((usage for usage in map(_usage, raws) if usage is not None), None)
         if found is not None:
@@ -62,8 +65,11 @@ class Sending:
 
     def answered(self, response: Any) -> None:
         """The whole answer, with the provider's own usage or what the client made of it."""
-        usage = _usage(getattr(response, "raw_representation", None))
-        self.turn.finish(usage or _native(getattr(response, "usage_details", None), self.api))
+        self.turn.finish(self.session.attempt("usage", lambda: self._used(response), None))
+
+    def _used(self, response: Any) -> Any:
+        found = _usage(getattr(response, "raw_representation", None))
+        return found or _native(getattr(response, "usage_details", None), self.api)
 
     def ended(self, error: BaseException | None) -> None:
         """A stream has ended, was left early, or failed."""

@@ -1,0 +1,125 @@
+"""Where the text of a role stands over the turns of a chat, and that it never makes a request dearer."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from agent_framework import AgentSession, Message
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from maf_driver import RULES, MafDriver
+from maf_teams import HANDBOOK, NAMES, look, prompts, role, served, texts
+from test_agents import session_for
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.profiles import cost_units, normalise_usage
+from cacheprefix.prompt import ESTIMATE
+from cacheprefix.server import ToolCall
+from cacheprefix.testing._driver import Role, Team, script
+from cacheprefix_maf import wrap
+
+
+def long_text(name, words=200):
+    """A role's own text, of about four tokens a word."""
+    return f"You are the {name}. " + " ".join(f"{name} keeps to rule number {at}." for at in range(words // 2))
+
+
+async def chat(agents, rounds, transcript=(), held=None):
+    """Everyone answers each short question in turn; the transcript as it is then."""
+    said = list(transcript)
+    for number in range(rounds):
+        said.append(Message("user", [f"Question {len(said)} {number}?"]))
+        for agent in agents:
+            answer = await agent.run(list(said), session=(held or {}).get(agent.name))
+            said.append(Message("assistant", [answer.text], author_name=agent.name))
+    return said
+
+
+@pytest.mark.parametrize("api", tuple(RULES))
+async def test_a_long_role_text_stays_where_the_role_last_had_it(servers, api):
+    """Each later request of the role begins with its whole earlier one, in a tool loop too, and reads it."""
+    session = session_for(api)
+    steps = {name: ["Yes.", "No.", ToolCall("look"), "Found."] for name in NAMES}
+    async with served(servers, api, **steps) as (client, provider):
+        options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+        agents = [
+            wrap(role(client, n, instructions=long_text(n), tools=[look(result="it")], **options), session,
+                 conversation="c")
+            for n in NAMES
+        ]  # fmt: skip
+        await chat(agents, 3)
+    for name in NAMES:
+        own = [at for at, prompt in enumerate(prompts(provider)) if f'<role name="{name}">' in "".join(texts(prompt))]
+        found = [prompts(provider)[at] for at in own]
+        assert len(found) == 4
+        for earlier, later in pairwise(found[1:]):
+            assert [one.data for one in later.sections[: len(earlier.sections)]] == [
+                one.data for one in earlier.sections
+            ]
+        last, before = (provider.requests[at].outcome for at in (own[2], own[1]))
+        assert last.read_tokens >= before.input_tokens - 127
+    assert session.failures == {}
+
+
+async def test_a_short_role_text_goes_to_the_end(servers):
+    """Where everybody reads what stands before it."""
+    async with served(servers, "openai-chat") as (client, provider):
+        session = session_for("openai-chat")
+        await chat([wrap(role(client, n), session, conversation="c") for n in NAMES], 3)
+    assert all(texts(prompt)[-1].startswith("<role") for prompt in prompts(provider))
+
+
+async def test_a_saved_place_is_taken_up_elsewhere(servers):
+    """Each agent's AgentSession holds it; in another process the next round's requests are the same bytes."""
+    async with served(servers, "openai-chat") as (client, provider):
+
+        def team(conversation):
+            session = session_for("openai-chat")
+            return [wrap(role(client, n, instructions=long_text(n)), session, conversation=conversation) for n in NAMES]
+
+        agents, held = team("c"), {name: AgentSession(session_id=name) for name in NAMES}
+        said = await chat(agents, 1, held=held)
+        saved = {name: json.loads(json.dumps(one.to_dict())) for name, one in held.items()}
+        provider.simulator.script.said.clear()
+        await chat(agents, 1, said, held)
+        first = [record.body for record in provider.requests[-3:]]
+        provider.simulator.script.said.clear()
+        await chat(team("c"), 1, said, {name: AgentSession.from_dict(one) for name, one in saved.items()})
+    assert [record.body for record in provider.requests[-3:]] == first
+    assert all(b"<role" in body and not texts(prompt)[-1].startswith("<role") for body, prompt in zip(
+        first, prompts(provider)[-3:], strict=True
+    ))  # fmt: skip
+
+
+def spent(servers, team, api, session=None):
+    """Cost units of a plan's requests."""
+    provider = servers[api]
+    provider.reset()
+    provider.simulator.script = script()
+    MafDriver(api).run(team, provider, session)
+    profile = Session(provider=RULES[api]).profile("")
+    return sum(cost_units(normalise_usage(one.usage, one.api, profile=profile), profile) for one in provider.requests)
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "anthropic"])
+@settings(
+    max_examples=4,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.generate,),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    sizes=st.lists(st.sampled_from([10, 60, 200, 500]), min_size=2, max_size=3),
+    handbook=st.sampled_from(["Be brief.", HANDBOOK]),
+    rounds=st.integers(1, 5),
+)
+def test_no_plan_is_dearer(servers, api, sizes, handbook, rounds):
+    """However long the roles' texts are, however often they speak, and whether they share enough or not."""
+    roles = tuple(Role(name, long_text(name, size)) for name, size in zip(NAMES, sizes, strict=False))
+    team = Team(handbook=handbook, roles=roles, questions=tuple(f"Question {at}?" for at in range(rounds)))
+    session = Session(SharedPrefix(system=handbook), provider=RULES[api], counter=ESTIMATE)
+    assert spent(servers, team, api, session) <= 1.001 * spent(servers, team, api)
+    assert session.failures == {}
