@@ -163,12 +163,14 @@ def place(
     digest: Callable[[M], str],
     tokens: Callable[[M], int],
     shared: bool = True,
+    cached: bool = False,
 ) -> Place:
     """Where a role's text goes among the messages of ``history``, as they are sent; for adapters, once a request.
 
     ``text`` is what the role is told and stays the same from request to request; ``digest`` and ``tokens`` are of one
-    message. ``shared`` is False where the application's own layout is to be kept, which is remembered too. A place
-    that is not the end is recorded in the conversation's ledger, so that another process takes it up. Never raises.
+    message. ``shared`` is False where the application's own layout is to be kept, which is remembered too. ``cached``
+    says that the framework itself marks requests in that layout, so that a provider keeps them. A place that is not the
+    end is recorded in the conversation's ledger, so that another process takes it up. Never raises.
     """
 
     def work() -> Place:
@@ -184,7 +186,7 @@ def place(
             tokens=tokens,
             shared=shared,
             marked=profile.markers is not None,
-            alone=profile.markers is None or profile.implicit_breakpoint,
+            alone=cached or profile.markers is None or profile.implicit_breakpoint,
             recorded=lambda: _recorded(conversation.ledger, own, history, digest),
         )
         at = found.at
