@@ -12,13 +12,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from cacheprefix.context import digest_of
 
 if TYPE_CHECKING:
     from cacheprefix._conversation import Conversation
     from cacheprefix.context import Ledger
+    from cacheprefix.profiles import Profile
     from cacheprefix.session import Session
 
 M = TypeVar("M")
@@ -36,6 +37,24 @@ class Place(NamedTuple):
     """Messages that stand before it; None where the application's own layout costs less."""
     continues: bool = False
     """Whether the request is to be marked at its end, since the next one of this role may begin with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What of a provider's rules decides on the place."""
+
+    marked: bool
+    """It keeps what is marked, and nothing else."""
+    alone: bool
+    """It keeps requests in the application's own layout too."""
+    units: bool
+    """It keeps whole requests, and what two of them have in common only from the second on (DeepSeek)."""
+
+    @classmethod
+    def of(cls, profile: Profile, *, cached: bool) -> Rules:
+        """Those of a profile; ``cached`` where the framework marks the application's own layout."""
+        marked = profile.markers is not None
+        return cls(marked, cached or not marked or profile.implicit_breakpoint, profile.match == "unit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +84,36 @@ class _Seat:
 class _Talk:
     line: _Point = _START
     """The longest beginning of the conversation that was sent in front of a role's text."""
+    before: _Point = _START
+    """The one before that was sent so."""
     last: _Point = _START
     """Where the conversation ended when somebody last asked."""
+    missed: int = 0
+    """Tokens that sharing would have saved by now, had it begun before; less than 0 where it would have cost more."""
+    saved: int = 0
+    """Tokens that it has saved by now."""
     seats: OrderedDict[str, _Seat] = field(default_factory=OrderedDict)
+
+
+@dataclass(frozen=True, slots=True)
+class History(Generic[M]):
+    """The messages of a request, and what is to be known of each."""
+
+    messages: Sequence[M]
+    digest: Callable[[M], str]
+    tokens: Callable[[M], int]
+
+    def point(self, index: int) -> _Point:
+        """Behind so many messages."""
+        return _Point(index, self.digest(self.messages[index - 1])) if index else _START
+
+    def holds(self, point: _Point) -> bool:
+        """Whether the point is still where it was. Goes by one message: what stands before it only ever grows."""
+        return point.index <= len(self.messages) and self.point(point.index) == point
+
+    def since(self, point: _Point) -> int:
+        """Tokens behind a point."""
+        return sum(map(self.tokens, self.messages[point.index :]))
 
 
 class Places:
@@ -82,74 +128,81 @@ class Places:
         key: tuple[str, str, str],
         role: str,
         text: str,
-        history: Sequence[M],
+        history: History[M],
         *,
         size: int,
-        digest: Callable[[M], str],
-        tokens: Callable[[M], int],
+        rules: Rules,
         shared: bool,
-        marked: bool,
-        alone: bool,
+        opening: Callable[[], int],
         recorded: Callable[[], int | None],
     ) -> Place:
         """The place of ``role``'s text, of ``size`` tokens, in a request with this ``history``.
 
-        ``shared`` says whether what stands before the text is worth sharing at all; ``marked`` that the provider
-        keeps what is marked and nothing else, ``alone`` that it keeps requests in the application's own layout.
-        ``recorded`` is the place that an earlier process has recorded.
+        ``shared`` says whether what stands before the text is worth sharing at all. ``opening`` counts the shared
+        system text, ``recorded`` is the place that an earlier process has recorded.
         """
-        end = _Point(len(history), digest(history[-1]) if history else "")
-
-        def stands(point: _Point | None) -> bool:
-            return (
-                point is not None
-                and point.index <= end.index
-                and (not point.index or digest(history[point.index - 1]) == point.digest)
-            )
-
-        def since(point: _Point) -> int:
-            return sum(tokens(message) for message in history[point.index :])
-
         with self._lock:
             talk = self._talks.setdefault(key, _Talk())
             self._talks.move_to_end(key)
             while len(self._talks) > _TALKS:
                 self._talks.popitem(last=False)
-            line = talk.line if stands(talk.line) else _START
             seat = talk.seats.get(role)
-            if seat is not None and not (seat.text == text and stands(seat.end) and (not seat.at or stands(seat.at))):
-                seat = None
-            last = talk.last if stands(talk.last) else _START
-        at, continues, kept = end, False, not marked
+        line, last = (point if history.holds(point) else _START for point in (talk.line, talk.last))
+        readable = line
+        if rules.units:
+            readable = talk.before if history.holds(talk.before) else _START
+        if seat is not None and not (seat.text == text and all(map(history.holds, (seat.end, seat.at or _START)))):
+            seat = None
+        end, long = history.point(len(history.messages)), size >= LONG or rules.units
+        # Where the application's own requests would be kept whole, and paid for as such, ours may be too.
+        at: _Point | None = end
+        continues, gain, missed = rules.marked and rules.alone and long, 0, 0
+        kept = continues or not rules.marked
         if seat is None:
-            found = recorded() if shared and size >= LONG else None
+            found = recorded() if shared and long else None
             if found is not None:
-                at, continues, kept = _Point(found, digest(history[found - 1]) if found else ""), marked, True
-        elif shared and seat.at is None:
-            # Out of the own layout: with nobody's beginning to read yet, what counts is what it would be from now on.
-            behind = last if not line.index else line
-            if alone and size + since(behind) >= since(seat.end):
-                shared = False
-        elif shared and size >= LONG:
-            # Someone who asks again before anyone else did pays what was said since either way; moved behind it, the
-            # text is paid for what others then need not pay.
-            others = 0 if line == seat.end else since(line)
-            if size + others > since(seat.end):
-                at, continues = (seat.at or end, marked) if seat.kept else (end, marked)
-                kept = True
+                at, continues, kept = history.point(found), rules.marked, True
+            elif shared and readable.index:
+                gain = opening() + history.since(_START) - history.since(readable)
+        elif seat.at is None:
+            own = history.since(seat.end)
+            if not line.index:
+                missed = own - size - history.since(last)
+            if shared and rules.alone:
+                shared = _joins(talk, history, own - size, readable, last, missed)
+        elif shared and long:
+            own = history.since(seat.end)
+            gain = own - size - history.since(readable)
+            if line == seat.end and not rules.units:
+                # Who asks again before anyone else did pays what was said since in either place. Behind it the text
+                # is paid for what others then need not pay: out of what sharing has saved.
+                stays, gain = size > min(own, talk.saved), -size
+            else:
+                stays = gain < 0
+            if stays:
+                at, continues, kept, gain = seat.at if seat.kept else end, rules.marked, True, 0
         if not shared:
-            place, point = Place(None), None
-        else:
-            place, point = Place(at.index, continues), at
+            at, gain = None, 0
         with self._lock:
-            talk.last = end
-            if point is not None and point.index >= line.index:
-                talk.line = point
-            talk.seats[role] = _Seat(text, point, end, kept)
+            talk.last, talk.missed, talk.saved = end, talk.missed + missed, talk.saved + gain
+            if at is not None and at.index >= line.index:
+                talk.line, talk.before = at, line
+            talk.seats[role] = _Seat(text, at, end, kept)
             talk.seats.move_to_end(role)
             while len(talk.seats) > _SEATS:
                 talk.seats.popitem(last=False)
-        return place
+        return Place(None if at is None else at.index, continues and at is not None)
+
+
+def _joins(talk: _Talk, history: History[M], room: int, readable: _Point, last: _Point, missed: int) -> bool:
+    """Whether a role leaves the application's own layout, where ``room`` is what it pays there, less its text.
+
+    The first to leave it pays for the whole conversation. Nobody knows how long that will be made use of: it is done
+    once sharing would have saved half of that already.
+    """
+    if readable.index:
+        return history.since(readable) < room
+    return history.since(last) < room and 2 * (talk.missed + missed) >= history.since(_START) - room
 
 
 def place(
@@ -174,34 +227,29 @@ def place(
     """
 
     def work() -> Place:
-        profile = session.profile(model)
-        own = digest_of(role, text)
+        own, size = digest_of(role, text), session.count(text, model) if text else 0
+        seen = History(history, digest, tokens)
         found = session.shared.places.choose(
             (conversation.scope, conversation.id, model),
             f"{session.name}/{role}",
             own,
-            history,
-            size=session.count(text, model) if text else 0,
-            digest=digest,
-            tokens=tokens,
+            seen,
+            size=size,
+            rules=Rules.of(session.profile(model), cached=cached),
             shared=shared,
-            marked=profile.markers is not None,
-            alone=cached or profile.markers is None or profile.implicit_breakpoint,
-            recorded=lambda: _recorded(conversation.ledger, own, history, digest),
+            opening=lambda: session.count(session.prefix.text, model),
+            recorded=lambda: _recorded(conversation.ledger, own, seen),
         )
-        at = found.at
-        if at == len(history) and at and text and session.count(text, model) >= LONG:
-            entry = ("places", f"{own}@{at}@{digest(history[-1])}", "")
+        if found.at == len(history) and found.at and size >= LONG:
+            entry = ("places", f"{own}@{found.at}@{digest(history[-1])}", "")
             conversation.merge(conversation.ledger.record([entry]))
         return found
 
     return session.attempt("place", work, Place(len(history) if shared else None))
 
 
-def _recorded(ledger: Ledger, own: str, history: Sequence[M], digest: Callable[[M], str]) -> int | None:
+def _recorded(ledger: Ledger, own: str, history: History[M]) -> int | None:
     """The last place that was recorded for this text among these messages."""
     known = (key.split("@") for key in ledger.keys("places") if key.startswith(f"{own}@"))
-    for at, value in sorted(((int(index), last) for _, index, last in known), reverse=True):
-        if 0 < at <= len(history) and digest(history[at - 1]) == value:
-            return at
-    return None
+    points = sorted(((int(index), value) for _, index, value in known), reverse=True)
+    return next((index for index, value in points if history.holds(_Point(index, value))), None)
