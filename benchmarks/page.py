@@ -54,6 +54,14 @@ ABOUT: dict[str, tuple[str, str]] = {
         "ag2 agents",
         ("Channels of its network, shared streams and fan-outs, unmodified against wrapped, with ag2's own clients."),
     ),
+    "roles": (
+        "Long role texts and short messages",
+        (
+            "Three roles take turns on one transcript behind a handbook of 2,000 tokens, 60 tokens an answer; the "
+            "application's own requests against what the core makes of their bodies, in process. Long role texts keep "
+            "their place in the transcript while that costs less than standing at the end."
+        ),
+    ),
     "traces": (
         "Recorded runs under the usual ways of caching",
         (

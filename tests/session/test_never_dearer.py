@@ -1,37 +1,18 @@
-"""A fork never costs more than the request it stands for, whatever the plan: generated teams against a prompt cache.
-
-The two sides follow the same rules in two caches: the application's own requests, and what ``fork_body`` makes of them.
-"""
+"""A fork never costs more than the request it stands for, whatever the plan: generated teams against a prompt cache."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from cacheprefix import Session, SharedPrefix
+from benchmarks.role_plans import Plan, played, session_for
 from cacheprefix._places import LONG
-from cacheprefix.bodies import Role, fork_body
 from cacheprefix.profiles import default_registry
-from cacheprefix.prompt import ESTIMATE, decode
-from cacheprefix.server import ProviderCache
 
 RULES = ("openai", "openai-5.6", "deepseek", "groq", "vllm", "anthropic")
-MODEL = {"openai-5.6": "gpt-5.6"}
 ENVELOPE = 20
 """Tokens of a call: the name in front of a role's text, and that text as a message of its own."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Who answers in which order, and the tokens of the handbook, of each role's text, and of each message."""
-
-    handbook: int
-    roles: tuple[int, ...]
-    turns: tuple[tuple[int, int], ...]
-    """A role, and the length of its answer."""
 
 
 @st.composite
@@ -47,43 +28,10 @@ def plans(draw):
     return Plan(draw(st.sampled_from([0, 200, 1_100, 4_000])), tuple(roles), tuple(order))
 
 
-def words(tokens, what):
-    """A text of about so many tokens by the estimate, unlike any other."""
-    return "".join(f"{what}{index:05d} " for index in range(-(-tokens * 4 // (len(what) + 6))))
-
-
-def played(plan, rules, session=None):
-    """Cost units of each call, in the application's own layout or as forks of ``session``, and tokens of the last."""
+def cost(plan, rules, session=None):
+    """Cost units of each call."""
     profile = default_registry().get(rules)
-    cache = ProviderCache(profile)
-    api = "anthropic" if rules == "anthropic" else "openai-chat"
-    handbook = words(plan.handbook, "book")
-    transcript = [{"role": "user", "content": "Begin, please."}]
-    costs, clock = [], 0.0
-    for number, (who, size) in enumerate(plan.turns):
-        text = words(plan.roles[who], f"role{who}-")
-        lead = {"system": f"{text}\n\n{handbook}"} if api == "anthropic" else {}
-        first = [] if lead else [{"role": "system", "content": f"{text}\n\n{handbook}"}]
-        given = {"model": MODEL.get(rules, "gpt-5.2"), **lead, "messages": [*first, *transcript], "max_tokens": 64}
-        body, turn = given, None
-        if session is not None:
-            turn = fork_body(session, given, api, Role(f"r{who}", conversation="one")).begin()
-            body = turn.body
-        prompt = decode(body, api, count=ESTIMATE.count)
-        serving = cache.begin(prompt, clock)
-        serving.ended(clock + 1)
-        outcome = serving.outcome
-        if turn is not None:
-            turn.finish({"prompt_tokens": outcome.input_tokens} if api == "openai-chat" else None)
-        costs.append(outcome.cost_units(profile))
-        clock += 2
-        transcript.append({"role": "user", "content": words(size, f"said{number}-")})
-    return costs
-
-
-def shared_session(plan, rules):
-    """One that knows the handbook and goes by these rules."""
-    return Session(SharedPrefix(system=words(plan.handbook, "book")), provider=rules, counter=ESTIMATE)
+    return [outcome.cost_units(profile) for outcome in played(plan, rules, session)]
 
 
 def allowed(plan, profile):
@@ -117,8 +65,8 @@ QUICK = settings(max_examples=25, phases=(Phase.explicit, Phase.generate), suppr
 @example(Plan(4_000, (400, 400), tuple((n % 2, 5) for n in range(30))))
 def test_a_completed_plan_is_never_dearer(rules, plan):
     """Long role texts or short ones, many short messages or a few long ones, everyone once or one alone."""
-    profile, session = default_registry().get(rules), shared_session(plan, rules)
-    plain, ours = sum(played(plan, rules)), sum(played(plan, rules, session))
+    profile, session = default_registry().get(rules), session_for(plan, rules)
+    plain, ours = sum(cost(plan, rules)), sum(cost(plan, rules, session))
     assert ours <= plain + allowed(plan, profile), (round(ours / plain, 3), ours - plain)
     assert not session.failures
 
@@ -128,7 +76,7 @@ def test_a_completed_plan_is_never_dearer(rules, plan):
 def test_a_long_chat_of_short_messages_costs_less_whatever_the_roles_bring(rules, size):
     """Three roles with a handbook, thirty answers of thirty tokens: never the role's text anew with each of them."""
     plan = Plan(1_100, (size,) * 3, tuple((n % 3, 30) for n in range(30)))
-    plain, ours = played(plan, rules), played(plan, rules, shared_session(plan, rules))
+    plain, ours = cost(plan, rules), cost(plan, rules, session_for(plan, rules))
     assert sum(ours) < sum(plain)
     # Once everyone has asked twice, each single request is no dearer either.
     assert all(a <= b + ENVELOPE for a, b in zip(ours[6:], plain[6:], strict=True))

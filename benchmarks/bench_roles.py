@@ -1,0 +1,55 @@
+"""Cost of teams by the length of their role texts: three roles in turn, forks against the application's own requests.
+
+``python -m benchmarks.bench_roles`` prints a table and writes ``benchmarks/results/roles.json``. A role's text behind
+what is shared is paid anew in each turn; with long ones and short messages that would cost more than sharing saves.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from benchmarks import _table
+from benchmarks.role_plans import Plan, played, session_for
+from cacheprefix.profiles import Profile, default_registry
+from cacheprefix.server import CacheOutcome
+
+RULES = ("openai", "openai-5.6", "deepseek", "vllm", "anthropic")
+HANDBOOK = 2_000
+SAID = 60
+ROLES = (40, 200, 600, 1_500)
+ROUNDS = (1, 4, 12)
+
+
+def main() -> int:
+    """Run it."""
+    parser = _table.options(__doc__)
+    given = parser.parse_args()
+    rows = []
+    for size in ROLES:
+        for rounds in ROUNDS:
+            name = f"role texts of {size:,} tokens, {rounds} round{'s' * (rounds > 1)}"
+            _table.progress(name)
+            plan = Plan(HANDBOOK, (size,) * 3, tuple((at % 3, SAID) for at in range(3 * rounds)))
+            for rules in RULES:
+                profile = default_registry().get(rules)
+                plain, ours = (_side(played(plan, rules, one), profile) for one in (None, session_for(plan, rules)))
+                rows.append(_table.cost(name, "none", rules, profile.read, plain, ours))
+    _table.finish("roles", rows, given, lines=lambda found: _table.grid(found, [""], lambda row: [row["workload"]]))
+    return 0
+
+
+def _side(outcomes: Iterable[CacheOutcome], profile: Profile) -> _table.Row:
+    found = list(outcomes)
+    return {
+        "calls": len(found),
+        "input_tokens": sum(one.input_tokens for one in found),
+        "cache_read_tokens": sum(one.read_tokens for one in found),
+        "cache_write_tokens": sum(one.written_tokens for one in found),
+        "uncached_tokens": sum(one.uncached_tokens for one in found),
+        "cost_units": round(sum(one.cost_units(profile) for one in found), 1),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

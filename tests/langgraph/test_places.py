@@ -1,0 +1,128 @@
+"""Where a LangGraph role's text stands on the wire: at the end, or still where the role last had it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.profiles import default_registry
+from cacheprefix.prompt import ESTIMATE
+from cacheprefix.server import Reply, SimulatedProvider, fill
+from cacheprefix_langgraph import PrefixState, forked, wrap_model
+
+HANDBOOK = "Every statement needs a source that the reader can open. " * 80
+LONG = {name: f"You are the {name}. " + f"{name} rule, and its reason. " * 60 + "Go." for name in ("planner", "critic")}
+SHORT = {name: f"You are the {name}." for name in ("planner", "critic")}
+
+
+class State(MessagesState, PrefixState):
+    """A conversation and its ledger."""
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A provider that caches everything and answers in a few words."""
+    with SimulatedProvider("openai", lambda request: Reply(fill(f"Answer {request.index}:", 12))) as provider:
+        yield provider
+
+
+def team(provider, session, texts, saver):
+    """A graph in which each role answers once a turn."""
+    model = ChatOpenAI(model="gpt-5.2", base_url=provider.openai_base_url, api_key="k", max_retries=0)
+    model = model if session is None else wrap_model(model, session)
+    graph, previous = StateGraph(State), START
+
+    def node(name):
+        def answer(state):
+            return {"messages": [model.invoke([SystemMessage(f"{texts[name]}\n\n{HANDBOOK}"), *state["messages"]])]}
+
+        return answer if session is None else forked(session, role=name)(answer)
+
+    for name in texts:
+        graph.add_node(name, node(name))
+        graph.add_edge(previous, name)
+        previous = name
+    graph.add_edge(previous, END)
+    return graph.compile(checkpointer=saver)
+
+
+def talk(provider, session, texts, turns, saver=None, thread="one"):
+    """So many turns of one thread; the messages of each request."""
+    provider.reset()
+    graph = team(provider, session, texts, saver or InMemorySaver())
+    for turn in range(turns):
+        graph.invoke({"messages": [HumanMessage(f"Turn {turn}?")]}, {"configurable": {"thread_id": thread}})
+    return [record.json["messages"] for record in provider.requests]
+
+
+def fresh(**options):
+    """A session that shares the handbook."""
+    return Session(SharedPrefix(system=HANDBOOK), provider="openai", counter=ESTIMATE, **options)
+
+
+def units(provider):
+    """What all requests cost."""
+    return sum(record.outcome.cost_units(default_registry().get("openai")) for record in provider.requests)
+
+
+def test_a_long_text_keeps_its_place_and_the_next_request_begins_with_the_whole_earlier_one(server):
+    """Append only, role by role: nothing that was sent is sent anew."""
+    sent = talk(server, fresh(), LONG, 5)
+    for mine in (sent[2::2], sent[3::2]):
+        for before, after in pairwise(mine):
+            assert after[: len(before)] == before
+            assert LONG["planner"] not in str(after[-1])
+            assert LONG["critic"] not in str(after[-1])
+
+
+def test_a_short_text_stays_the_last_message(server):
+    """So that everyone shares all that stands before it."""
+    for index, messages in enumerate(talk(server, fresh(), SHORT, 4)):
+        assert f"You are the {'critic' if index % 2 else 'planner'}." in messages[-1]["content"]
+
+
+def test_another_process_takes_up_the_recorded_place(server):
+    """With the saved thread alone, its next request is the one that the first process would have sent."""
+    saver = InMemorySaver()
+    talk(server, fresh(), LONG, 4, saver)
+    here = talk(server, fresh(), LONG, 1, saver)
+    twin = InMemorySaver()
+    session = fresh()
+    talk(server, session, LONG, 4, twin)
+    assert talk(server, session, LONG, 1, twin)[0] == here[0]
+    assert LONG["planner"] not in str(here[0][-1])
+
+
+@settings(max_examples=6, phases=(Phase.generate,), suppress_health_check=list(HealthCheck), deadline=None)
+@given(
+    long=st.sets(st.sampled_from(["planner", "critic"])),
+    turns=st.integers(1, 5),
+    short=st.sampled_from([0, 40, 90]),
+)
+def test_a_finished_thread_is_never_dearer(server, long, turns, short):
+    """Whoever brings a long text, and however short the answers are."""
+    texts = {name: (LONG if name in long else SHORT)[name] + " Be careful." * short for name in LONG}
+    talk(server, None, texts, turns)
+    plain = units(server)
+    session = fresh()
+    talk(server, session, texts, turns)
+    assert units(server) <= plain * 1.005
+    assert not session.failures
+
+
+def test_a_broken_choice_of_the_place_leaves_the_text_at_the_end(server, monkeypatch):
+    """The failure is counted, and the request is a fork all the same."""
+    monkeypatch.setattr("cacheprefix._places.Places.choose", lambda *_, **__: 1 / 0)
+    session = fresh()
+    with pytest.warns(UserWarning, match="place"):
+        sent = talk(server, session, LONG, 1)
+    assert session.failures["place"] == 2
+    assert all(LONG[name] in str(messages[-1]) for name, messages in zip(LONG, sent, strict=True))
