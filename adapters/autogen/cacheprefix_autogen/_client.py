@@ -207,7 +207,9 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             return sending
         sending.shared_messages = layout.shared
         sending.allowed = layout.allowed
-        sending.policy = _LOOP if layout.tools and layout.permitted != () else _ONE_SHOT
+        sending.continues = layout.continues
+        goes_on = layout.continues or (layout.tools and layout.permitted != ())
+        sending.policy = _LOOP if goes_on else _ONE_SHOT
 
         def original(_: Prompt) -> Prompt:
             api, body = _body(self._innermost(), given, self._forms)

@@ -50,6 +50,11 @@ class Group:
         return Options(scope=self.options.scope)
 
     @property
+    def together(self) -> bool:
+        """Whether nobody but this team's agents reads what they share: no selector, and no other team."""
+        return self.team and not self.callers and not self.nested
+
+    @property
     def conversation(self) -> Conversation:
         """The decisions taken for this conversation."""
         return self.session.conversation(self.transcript.id, scope=self.options.scope)
@@ -72,6 +77,10 @@ class Group:
     def _settled(self, model: str, opening: int) -> dict[str, tuple[str, ...]]:
         session = self.session
         counts = {tool.name: session.count(tool.schema.decode(), model) for tool in session.prefix.tools}
+        opening += session.count(session.prefix.text, model)
+        # A long text keeps its place once it is written, unless a memory's is said with it; where nothing is shared
+        # yet, it would have to be written once more.
+        places = opening >= session.profile(model).min_tokens
         seats = []
         for agent, member in self.members:
             if member.alone or member.bounded:
@@ -79,11 +88,12 @@ class Group:
             own = {name: counts[name] for name in self.tools_of((member.name,)) if name in counts}
             texts = [str(message.content) for message in getattr(agent, "_system_messages", None) or []]
             tail = session.count(instruction_of(texts, session.prefix.system), model)
+            if places and not getattr(agent, "_memory", None):
+                tail = 0
             client = getattr(agent, "_model_client", None)
             seats.append(Seat(member.name, model_of(getattr(client, "client", client)), own, tail))
         if len(seats) < 2 and (self.nested or not self.team):
             return {seat.name: (*OTHERS, seat.name) for seat in seats}
-        opening += session.count(session.prefix.text, model)
         found = lanes(seats, read=session.profile(model).read, opening=opening)
         for lane in found:
             if len(lane) == 1:

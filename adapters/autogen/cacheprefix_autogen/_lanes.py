@@ -3,7 +3,8 @@
 The cost of a round, in which everyone speaks once, in uncached input tokens. Within a lane every message is
 paid in full once and read from the cache by the others; every lane beyond the first pays all of them again.
 Against that stands what sharing adds to each request: tools of the others, at the read price, and the role's
-text behind the transcript, which is not read from the cache there.
+text behind the transcript, which is not read from the cache there. A text that keeps its place once it is
+written counts as nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One agent: tokens of its tools by name, and of the text that would stand behind the transcript."""
+    """One agent: tokens of its tools by name, and of the text that would move on behind the transcript."""
 
     name: str
     model: str

@@ -54,6 +54,8 @@ class Layout:
     """Tools to restrict to by ``tool_choice``."""
     permitted: tuple[str, ...] | None = None
     """Tools the role may call; None leaves that to the application."""
+    continues: bool = False
+    """Whether the role's next turn may begin with this request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,26 +147,37 @@ def compose(
     shared: Sequence[UserMessage],
     local: Sequence[LLMMessage],
     restriction: Restriction,
-    *,
-    system: str | None = None,
-) -> Layout:
+    place: Callable[[str], tuple[int | None, bool]],
+) -> Layout | None:
     """The fork's messages. Those of the turn under way stay the same objects; memory moves behind the prefix.
 
-    AutoGen asks an agent's memory once a turn, so its text stands before the turn's own messages.
+    AutoGen asks an agent's memory once a turn, so its text stands before the turn's own messages. ``place`` says
+    how many of the ``shared`` messages stand before the role's text (None for the application's own layout) and
+    whether the role's next turn may begin with the request.
     """
     remembered = [str(message.content) for message in local if isinstance(message, SystemMessage)]
     memory = {"memory": "\n\n".join(dict.fromkeys(remembered))} if remembered else {}
     text = session.tail_for(role, instruction_of(texts, session.prefix.system), tools=restriction.said, volatile=memory)
-    opening = session.prefix.text if system is None else system
+    at, continues = place(text)
+    if at is None:
+        return None
+    opening = session.prefix.text
     messages: list[LLMMessage] = [SystemMessage(content=opening)] if opening else []
-    messages += shared
+    messages += shared[:at]
     if text:
         messages.append(UserMessage(content=text, source=SENDER))
+    messages += shared[at:]
     messages += [message for message in local if not isinstance(message, SystemMessage)]
     if restriction.closing:
         messages.append(UserMessage(content=restriction.closing, source=SENDER))
     return Layout(
-        messages, restriction.tools, restriction.tool_choice, len(shared), restriction.allowed, restriction.permitted
+        messages,
+        restriction.tools,
+        restriction.tool_choice,
+        at,
+        restriction.allowed,
+        restriction.permitted,
+        continues,
     )
 
 
@@ -207,12 +220,14 @@ def after_refusal(layout: Layout, again: Sequence[LLMMessage], tries: int) -> La
     return None if tries else replace(layout, messages=[*layout.messages, *again])
 
 
-def shared_tokens(session: Session, model: str, layout: Layout, shared: Sequence[UserMessage]) -> Callable[[], int]:
+def shared_tokens(
+    session: Session, model: str, restriction: Restriction, shared: Sequence[UserMessage]
+) -> Callable[[], int]:
     """Counts what the next request shares beside the prefix's own text."""
 
     def tokens() -> int:
         texts = sum(session.count(_text(message), model) for message in shared)
-        tools = session.prefix.tools if layout.tools else ()
+        tools = session.prefix.tools if restriction.tools else ()
         return texts + sum(session.count(tool.schema.decode(), model) for tool in tools)
 
     return tokens

@@ -35,6 +35,7 @@ from cacheprefix_autogen._layout import (
     shared_tokens,
 )
 from cacheprefix_autogen._native import model_of
+from cacheprefix_autogen._placing import Found, Placing
 from cacheprefix_autogen._seen import Seen
 from cacheprefix_autogen._settings import PrefixSettings, settings_of
 from cacheprefix_autogen._transcript import View
@@ -59,6 +60,11 @@ _DEFAULTS = Options()
 
 class Lanes(Protocol):
     """What a member asks its group."""
+
+    @property
+    def together(self) -> bool:
+        """Whether nobody but the agents themselves reads what they share."""
+        ...
 
     def lane_of(self, member: Member, model: str, opening: Callable[[], int]) -> tuple[str, ...]:
         """The agents it shares with."""
@@ -95,6 +101,7 @@ class Member:
         self.options = options
         self.tools: Sequence[Any] = ()
         self._seen: tuple[str, Seen[MessageView]] = ("", Seen())
+        self.placing = Placing()
         self.keeps_tools = False
         """Set where the agent's tools clash with others' of the same name: they stay out of the union."""
         self.start: int | None = None
@@ -134,6 +141,7 @@ class Member:
     def reset(self) -> None:
         """Forget everything that was said."""
         self.start, self.broken = None, False
+        self.placing.reset()
         if self.view is not None:
             self.view.clear()
 
@@ -190,9 +198,31 @@ class Member:
             self.name,
             carried=set() if self.keeps_tools else carried,
         )
-        layout = compose(session, self.name, texts, shared, local, restriction)
-        enough = session.shares(self.conversation, model, shared_tokens(session, model, layout, shared))
-        return layout if enough else self._plain(given, model, self._unsaid(given.messages))
+        enough = session.shares(self.conversation, model, shared_tokens(session, model, restriction, shared))
+        # A text for this turn alone goes to the end, and so does that of a client that has no conversation of its own:
+        # its requests follow from nothing but its messages. Behind private tool traffic nothing continues a request.
+        settled = self.view is None and CURRENT.get() is None
+        settled |= self.options.tool_memory == "private" or any(isinstance(m, SystemMessage) for m in local)
+
+        def place(text: str) -> Found:
+            if settled:
+                return len(shared) if enough else None, False
+            late = self._alike(texts, restriction.tools, model)
+            seen = self._views(model)
+            conversation = self.decisions()
+            return self.placing.place(
+                session, conversation, self.name, text, shared, model, seen, enough=enough, late=late
+            )
+
+        layout = compose(session, self.name, texts, shared, local, restriction, place)
+        return layout or self._plain(given, model, self._unsaid(given.messages))
+
+    def _alike(self, texts: Sequence[str], tools: Sequence[Any], model: str) -> bool:
+        """Whether the application's own requests begin alike for all agents, where the provider caches by itself."""
+        session, system = self.session, self.session.prefix.system.strip()
+        if self.group is None or not self.group.together or session.profile(model).markers is not None:
+            return False
+        return bool(system) and "\n\n".join(texts).startswith(system) and len(tools) == len(self.tools)
 
     def _unsaid(self, messages: Sequence[LLMMessage]) -> str:
         """What only the session knows of the shared and of the role's text."""

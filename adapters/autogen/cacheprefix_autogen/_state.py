@@ -23,6 +23,7 @@ def save_member(member: Member, group: Group) -> dict[str, Any]:
         "version": VERSION,
         "view": [entry.id for entry in view.entries],
         "own": [entry.id for entry in view.pending()],
+        "keeps": member.placing.own,
     }
     if not group.team:
         state |= save_transcript(group)
@@ -46,6 +47,7 @@ def load_member(member: Member, group: Group, state: Mapping[str, Any] | None) -
         load_transcript(group, state)
     known = group.loaded
     member.view.restore([known[i] for i in state["view"] if i in known], [known[i] for i in state["own"] if i in known])
+    member.placing.own = bool(state.get("keeps"))
     member.broken = any(i not in known for i in (*state["view"], *state["own"]))
 
 

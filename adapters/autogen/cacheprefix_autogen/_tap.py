@@ -43,6 +43,8 @@ class Sending:
     conversation: str = ""
     shared_messages: int | None = None
     """Messages behind the system text that siblings share; None where the layout is the application's own."""
+    continues: bool = False
+    """Whether the role's next turn may begin with this request."""
     original: Callable[[Prompt], Prompt | None] | None = None
     allowed: tuple[str, ...] | None = None
     """Tools to restrict the request to by ``tool_choice``; the array stays as it is."""
@@ -93,6 +95,7 @@ class Sending:
             policy=self.policy,
             scope=self.scope,
             leave=leave,
+            continues=self.continues,
             trailing=bool(self.volatile),
         )
         if turn.seen is not None:
