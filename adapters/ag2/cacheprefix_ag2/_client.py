@@ -10,7 +10,7 @@ from typing import Any
 
 from ag2.config import LLMClient, ModelConfig, ModelProvider
 from ag2.context import ConversationContext
-from ag2.events import BaseEvent, ModelRequest, ModelResponse
+from ag2.events import BaseEvent, ModelRequest, ModelResponse, ToolResultsEvent
 from ag2.network.policies import CHANNEL_DEP
 from ag2.response import ResponseProto
 from ag2.tools.final import FunctionToolSchema
@@ -20,11 +20,14 @@ from fast_depends.library.serializer import SerializerProto
 
 from cacheprefix import Session
 from cacheprefix.config import given_or_configured
+from cacheprefix.context import digest_of
 from cacheprefix.errors import ToolClashError
 from cacheprefix.prompt import loads
 from cacheprefix_ag2._policy import Plan, Tail, conversation_id, tail_in
 from cacheprefix_ag2._tap import SENDING, Captured, Sending, tap
-from cacheprefix_ag2._team import Seat, Team, schema_key, team_of
+from cacheprefix_ag2._team import SHORT, Seat, Team, schema_key, team_of
+
+_SAID = (ModelRequest, ModelResponse, ToolResultsEvent)
 
 
 class PrefixConfig(ModelConfig):
@@ -189,18 +192,56 @@ class PrefixClient(LLMClient):
         known = plan.talk.layouts.setdefault(f"{plan.stays} {plan.role}", team.layout(plan.role, plan.stays, asked))
         forks, union = known[0], known[1] and not seat.plain
         if not forks:
+            self._placed(plan, messages, messages.index(tail), shares=False)
             return None
         tools = carried if union else given
         said, allowed = self._restricted(seat) if union else (None, None)
         text = session.tail_for(plan.role, plan.instruction, tools=said)
         spoken = sum(_spoken(session, self.model, event) for event in plan.events)
         schemas = sum(session.count(tool.schema.decode(), self.model) for tool in session.prefix.tools) if union else 0
-        if not session.shares(plan.talk.id, self.model, lambda: spoken + schemas):
+        # A short text counts: with it, the agent's own requests would soon be kept, and leaving those is paid for.
+        spoken += tail_tokens if tail_tokens < SHORT else 0
+        shares = session.shares(plan.talk.id, self.model, lambda: spoken + schemas)
+        at, continues = self._placed(plan, messages, messages.index(tail), shares=shares)
+        if at is None:
             return None
-        events = [Tail(plan, text) if event is tail else event for event in messages if text or event is not tail]
-        loops = plan.stays == "stream" or (plan.stays == "turn" and bool(given))
+        events = [event for event in messages if event is not tail]
+        events[at:at] = [Tail(plan, text)] if text else []
+        loops = continues or plan.stays == "stream" or (plan.stays == "turn" and bool(given))
         sending = Sending(session, plan.role, plan.talk.id, plan, text, loops, allowed, volatile=plan.volatile)
         return _Fork(events, tools, sending)
+
+    def _placed(
+        self, plan: Plan, messages: Sequence[BaseEvent], end: int, *, shares: bool
+    ) -> tuple[int | None, bool]:
+        """How many events stand before the role's text, which the policy put at ``end``; None for its own layout.
+
+        A long text keeps the place that it last had while that costs less (``Session.place``), which is asked for
+        other requests too, since it goes by what the role's earlier ones were.
+        """
+        session = self.session
+        others = [*messages[:end], *([] if plan.stays == "turn" else messages[end + 1 :])]
+        # A storage keeps of a stream what is said, and little else; so the place is counted in that.
+        said = [(at, event) for at, event in enumerate(others, 1) if isinstance(event, _SAID)]
+        found = session.place(
+            session.conversation(plan.talk.id),
+            plan.role,
+            plan.text,
+            [event for _, event in said],
+            self.model,
+            digest=lambda event: digest_of(type(event).__name__, *_texts(event)),
+            tokens=lambda event: _spoken(session, self.model, event),
+            shared=shares,
+            # ag2 marks what it sends to Anthropic.
+            cached=True,
+        )
+        if found.at is None:
+            return None, False
+        if plan.stays == "stream" and session.count(plan.text, self.model) < SHORT:
+            return end, False
+        if found.at == len(said):
+            return len(others), found.continues
+        return (said[found.at - 1][0] if found.at else 0), found.continues
 
     def _restricted(self, seat: Seat) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
         """Tools to name in the role's text, and those to restrict it to by ``tool_choice``."""
@@ -248,11 +289,16 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def _spoken(session: Session, model: str, event: BaseEvent) -> int:
-    """Tokens of what an event says, roughly: enough to see whether a prompt is long enough to be cached."""
+def _texts(event: BaseEvent) -> list[str]:
+    """What an event says."""
     texts = [str(getattr(part, "content", "")) for part in getattr(event, "parts", ())]
     if isinstance(event, ModelResponse):
         texts.append(event.content or "")
     for result in getattr(event, "results", ()):
         texts += [str(getattr(part, "content", "")) for part in result.result.parts]
-    return sum(session.count(text, model) for text in texts if text)
+    return texts
+
+
+def _spoken(session: Session, model: str, event: BaseEvent) -> int:
+    """Tokens of what an event says, roughly: enough to see whether a prompt is long enough to be cached."""
+    return sum(session.count(text, model) for text in _texts(event) if text)

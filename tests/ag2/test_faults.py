@@ -1,0 +1,88 @@
+"""A small matrix of faults: whatever fails, the application's result is that of the unmodified one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from ag2 import Agent, MemoryStream, tool
+from ag2_driver import configured
+from test_layout import named
+
+from cacheprefix_ag2 import wrap
+from tests.fault_matrix import FOUND, HANDBOOK, PROVIDER, Case, check, names
+
+STEPS = (
+    "cacheprefix_ag2._client._seated",
+    "cacheprefix_ag2._client._texts",
+    "cacheprefix_ag2._client.tap",
+    "cacheprefix_ag2._policy._place",
+    "cacheprefix_ag2._policy.conversation_id",
+    "cacheprefix_ag2._policy.instruction_of",
+    "cacheprefix_ag2._state.Talk.load",
+    "cacheprefix_ag2._state.Talk.unsaved",
+    "cacheprefix_ag2._tap.Sending._settled",
+    "cacheprefix_ag2._tap.apply",
+    "cacheprefix_ag2._team.Team.heard",
+    "cacheprefix_ag2._team.Team.layout",
+    "cacheprefix._places.Places.choose",
+    "cacheprefix.cache.CacheModel.finish",
+    "cacheprefix.cache.CacheModel.first_token",
+    "cacheprefix.session.gate_key",
+)
+CASES = [
+    *(Case(f"step {step.split('.', 1)[-1]} raises", break_=step) for step in STEPS),
+    *(
+        Case(f"provider: {name}, call {at + 1}", provider=PROVIDER[name], at=at)
+        for name in ("400", "429", "500", "cut", "usage omitted")
+        for at in (0, 2)
+    ),
+]
+KNOWN: dict[str, list[str]] = {}
+LONG = "This role keeps to one more rule of its own list. " * 20
+PLACE = {"type": "object", "properties": {"at": {"type": "string"}}}
+
+
+def look(at: str) -> str:
+    """What the tool gives back."""
+    return f"{at}: {FOUND}"
+
+
+@pytest.fixture(scope="module")
+def application(servers):
+    """Two agents on one stream; the first calls a tool."""
+    provider = servers["openai-chat"]
+    kept = provider.simulator.script
+
+    async def run(session, replies):
+        provider.reset()
+        provider.simulator.script = replies
+        tools = {
+            "finder": tool(look, name="look", description="Looks at a place.", schema=PLACE),
+            "writer": named("write"),
+        }
+        stream = MemoryStream()
+        async with configured("openai-chat", provider, streaming=True) as config:
+            agents = [Agent(n, f"{HANDBOOK}\n\n{LONG} {n}.", config=config, tools=[tools[n]]) for n in tools]
+            try:
+                if session is not None:
+                    wrap(agents, session)
+                return [(await each.ask("Find it and write it down.", stream=stream)).body for each in agents]
+            except Exception as error:
+                return [type(error).__name__]
+
+    yield lambda session, replies: asyncio.run(run(session, replies))
+    provider.simulator.script = kept
+
+
+@pytest.mark.parametrize("case", CASES, ids=names(CASES))
+def test_the_result_is_that_of_the_unmodified_application(case, application, monkeypatch):
+    """Each of these steps is taken, and that it raised is counted."""
+    sessions = []
+
+    def run(session, replies):
+        sessions.append(session)
+        return application(session, replies)
+
+    check(case, run, monkeypatch, KNOWN)
+    assert not case.break_ or sum(sessions[-1].failures.values()) >= 1

@@ -1,0 +1,128 @@
+"""Where the text of a role stands over the turns of a chat, and that it never makes a plan dearer."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from ag2 import Agent, MemoryStream
+from ag2_driver import HANDBOOK, RULES, Ag2Driver, configured, role_text, texts
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from test_layout import NAMES, discuss, named, session
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.profiles import cost_units, normalise_usage
+from cacheprefix.prompt import ESTIMATE
+from cacheprefix.testing._driver import Role, Team, script
+from cacheprefix_ag2 import PrefixState, wrap
+
+
+def long_text(name, words=200):
+    """A role's own text, of about four tokens a word."""
+    return f"{role_text(name)} " + " ".join(f"{name} keeps to rule number {at}." for at in range(words // 2))
+
+
+def team(config, shared, **options):
+    """Three wrapped agents with long texts of their own."""
+    return wrap([Agent(name, f"{long_text(name)}\n\n{HANDBOOK}", config=config, **options) for name in NAMES], shared)
+
+
+async def turns(agents, stream, rounds):
+    """Everyone is asked in turn on one stream."""
+    for number in range(rounds):
+        for each in agents:
+            await each.ask(f"{each.name}, question {number}?", stream=stream)
+
+
+def own(server, name):
+    """The requests of a role."""
+    return [record for record in server.requests if any(role_text(name) in text for text in texts(record))]
+
+
+@pytest.mark.parametrize("api", tuple(RULES))
+@pytest.mark.parametrize("kind", ["stream", "channel"])
+async def test_a_long_role_text_stays_where_the_role_last_had_it(fresh, api, kind):
+    """Each later request of the role begins with its whole earlier one, in a tool loop too, and reads it."""
+    server, shared = fresh(api), session()
+    async with configured(api, server) as config:
+        agents = team(config, shared, tools=[named("look")])
+        if kind == "stream":
+            stream = MemoryStream()
+            await turns(agents, stream, 2)
+            await agents[2].ask("Call look.", stream=stream)
+        else:
+            await discuss(agents, ("One?", "Two?"))
+    for name in NAMES[1:]:
+        found = own(server, name)
+        assert len(found) >= 2
+        for earlier, later in pairwise(found):
+            size = len(earlier.prompt.sections)
+            assert [one.data for one in later.prompt.sections[:size]] == [one.data for one in earlier.prompt.sections]
+            assert later.outcome.read_tokens >= earlier.outcome.input_tokens - 127
+    assert shared.failures == {}
+
+
+async def test_a_short_role_text_goes_to_the_end(fresh):
+    """Where everybody reads what stands before it."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+        agents = wrap([Agent(n, f"{role_text(n)}\n\n{HANDBOOK}", config=config) for n in NAMES], session())
+        await turns(agents, MemoryStream(), 2)
+    assert all("<role" in texts(record)[-1] for record in server.requests[1:])
+
+
+async def test_a_saved_place_is_taken_up_elsewhere(fresh):
+    """It is in an event of the stream's history; in another process the next requests are the same bytes."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+        stream = MemoryStream()
+        agents = team(config, session())
+        await turns(agents, stream, 1)
+        saved = [
+            type(event).from_dict(event.to_dict()) if isinstance(event, PrefixState) else event
+            for event in await stream.history.get_events()
+        ]
+        await agents[2].ask("And now?", stream=stream)
+        again = MemoryStream(id=stream.id)
+        await again.history.replace(saved)
+        await team(config, session())[2].ask("And now?", stream=again)
+    first, second = server.requests[-2:]
+    assert first.body == second.body
+    assert "<role" not in texts(first)[-1]
+    assert any("<role" in text for text in texts(first))
+
+
+def spent(servers, plan, api, shared=None):
+    """Cost units of a plan's requests."""
+    provider, kept = servers[api], servers[api].simulator.script
+    provider.reset()
+    provider.simulator.script = script()
+    try:
+        Ag2Driver(api).run(plan, provider, shared)
+    finally:
+        provider.simulator.script = kept
+    profile = Session(provider=RULES[api]).profile("")
+    return sum(cost_units(normalise_usage(one.usage, one.api, profile=profile), profile) for one in provider.requests)
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "anthropic"])
+@settings(
+    max_examples=4,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.generate,),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    sizes=st.lists(st.sampled_from([100, 200, 50, 10]), min_size=2, max_size=3),
+    handbook=st.sampled_from([HANDBOOK, HANDBOOK, "Be brief."]),
+    rounds=st.sampled_from([10, 4, 1]),
+)
+def test_no_plan_is_dearer(servers, api, sizes, handbook, rounds):
+    """However long the roles' texts are, however often they speak, and whether they share enough or not."""
+    roles = tuple(Role(name, long_text(name, size)) for name, size in zip(NAMES, sizes, strict=False))
+    plan = Team(handbook=handbook, roles=roles, questions=tuple(f"Question {at}?" for at in range(rounds)))
+    shared = Session(SharedPrefix(system=handbook), provider=RULES[api], counter=ESTIMATE)
+    assert spent(servers, plan, api, shared) <= 1.001 * spent(servers, plan, api)
+    assert shared.failures == {}
