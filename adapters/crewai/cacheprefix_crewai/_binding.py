@@ -67,6 +67,8 @@ class Binding:
     """Task texts of agents without a crew, to find what they have in common."""
     sent: set[tuple[str, bytes]] = field(default_factory=set)
     """(model, digest) of shared parts and tool lists that requests carried."""
+    said: dict[str, str] = field(default_factory=dict)
+    """Each agent's text as forks sent it last, by its role."""
     tasks: OrderedDict[int, tuple[str, Call]] = field(default_factory=OrderedDict)
     newest: Execution | None = None
     """The run whose request was answered last."""
@@ -149,6 +151,10 @@ class Binding:
             self._stale[id(crew)] = [task.output for task in crew.tasks if task.output is not None]
             if len(self._stale) > _KEEP_FRAMES:
                 self._stale.popitem(last=False)
+
+    def again(self, crew: Any) -> bool:
+        """Whether the crew has run before, and so may once more."""
+        return bool(self._stale.get(id(crew)))
 
     def finished(self, crew: Any, task: Any) -> bool:
         """Whether a task has its output in the run under way."""

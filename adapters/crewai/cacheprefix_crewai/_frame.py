@@ -55,6 +55,8 @@ class Frame:
     system: str = ""
     log: tuple[Piece, ...] = ()
     tail: str = ""
+    front: str = ""
+    """The agent's text, where it stands in front of the log and not in the tail."""
     text_mode: bool = False
     missing: str = ""
     """What an unforked request, too short to share, leaves to the session to say."""
@@ -62,7 +64,7 @@ class Frame:
     @property
     def head(self) -> int:
         """Messages before the tool loop: the system text, the log, the role with its task."""
-        return 2 + len(self.log)
+        return 2 + bool(self.front) + len(self.log)
 
     @property
     def own_head(self) -> int:
@@ -92,12 +94,13 @@ class Frame:
     def messages(self, given: Sequence[Mapping[str, Any]]) -> list[Any]:
         """The request's messages in this layout; those of the tool loop as they are but for canonical ids."""
         head: list[Any] = [{"role": "system", "content": self.system}]
+        head += [{"role": "user", "content": self.front}] * bool(self.front)
         head += [{"role": "user", "content": piece.block} for piece in self.log]
         head.append({"role": "user", "content": self.tail})
         return [*head, *canonical_ids(unmarked(given[self.opening.rest :]))]
 
     def boundary(self, prompt: Prompt) -> int | None:
-        """The number of leading sections shared with the other roles."""
+        """The number of leading sections shared with the other roles, or with the agent's own next task."""
         data = self.tail.encode("utf-8", "surrogatepass")
         return next((i for i, section in enumerate(prompt.sections) if section.data == data), None)
 
@@ -128,16 +131,18 @@ def unmarked(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
     ]
 
 
-def tail_of(
-    session: Session, role: str, opening: Opening, pieces: Sequence[Piece], moved: str, offer: Offer, tools: Any
-) -> str:
-    """Role, goal, backstory and task, with references in place of what is shared, and the limits of its tools.
-
-    ``moved`` is the part of the system text that stands in the shared one already.
-    """
+def instruction_of(session: Session, role: str, opening: Opening, moved: str) -> str:
+    """Role, goal and backstory. ``moved`` is the part of the system text that stands in the shared one already."""
     instruction = opening.system.replace(moved, "", 1).rstrip() if moved else opening.system
     if session.tail == "cards" and session.prefix.roles.get(role) == instruction:
         instruction = session.tail_for(role, instruction)
+    return instruction
+
+
+def tail_of(
+    session: Session, instruction: str, opening: Opening, pieces: Sequence[Piece], offer: Offer, tools: Any
+) -> str:
+    """The agent's text and its task, with references in place of what is shared, and the limits of its tools."""
     limits = session.tail_for("", "", tools=offer.said) if offer.said is not None else ""
     roster = "" if offer.tools == list(tools or ()) else coworkers_note(tools)
     parts = [instruction, opening.task.lstrip("\n"), roster, limits]

@@ -8,8 +8,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.prompt import dumps
-from cacheprefix_crewai._frame import SYSTEM, Frame, Opening, tail_of
+from cacheprefix_crewai._frame import SYSTEM, Frame, Opening, instruction_of, tail_of
 from cacheprefix_crewai._material import MIN_CHARS, Piece, common_blocks, given_inputs, referred, used
+from cacheprefix_crewai._seats import LONG, Standing, Turn, extra, keeping
 from cacheprefix_crewai._tools import Offer, name_of, offer, ordered, rules_for
 from cacheprefix_crewai._worth import Stake, pays
 
@@ -20,13 +21,16 @@ TEXT_TOOLS = "\nYou ONLY have access to the following tools"
 ACTION = "\nAction Input: "
 _LABEL_TOKENS = 14
 
+Mark = tuple[str, bytes]
+"""A model, and the digest of what a request of it begins with."""
+
 
 def settle(
     binding: Binding, model: str, opening: Opening, tools: Sequence[Any] | None, agent: Any, task: Any
 ) -> Frame:
     """The frame of an execution. Called once for each, under the binding's lock."""
     session = binding.session
-    role = str(getattr(agent, "role", "")).strip()
+    role = _role(agent)
     name = _task_name(task, opening)
     plain = Frame(role, name, opening, tools)
     if not binding.rewrites or not binding.union:
@@ -51,7 +55,8 @@ def settle(
     opened = session.prefix.text if binding.options.declared or not alone else ""
     system = "\n\n".join(part for part in (opened, moved.strip("\n"), *(piece.block for piece in pieces)) if part)
     every = [*pieces, *log]
-    tail = tail_of(session, role, opening, every, moved, offered, tools)
+    instruction = instruction_of(session, role, opening, moved)
+    tail = tail_of(session, instruction, opening, every, offered, tools)
     frame = Frame(
         role,
         name,
@@ -64,15 +69,25 @@ def settle(
         tail=tail,
         text_mode=text_mode,
     )
-    if not _worthwhile(binding, model, frame, crew, task, pieces, moved, texts):
+    front = referred(instruction, pieces)
+    standing = _standing(binding, model, frame, crew, task, front)
+    kept = keeping(standing)
+    if not _worthwhile(binding, model, frame, crew, task, pieces, moved, texts, standing, kept):
+        binding.sent.add(_own_mark(model, role))
         return replace(plain, missing=_missing(binding, role, opening))
-    return frame
+    binding.said[role] = front
+    if role not in kept:
+        binding.sent.update([*_marks(model, frame, ""), _behind_mark(model, frame, front)])
+        return frame
+    binding.sent.update([_marks(model, frame, "")[0], *_marks(model, frame, front)])
+    again = f"Your role is {role}." if log else ""
+    return replace(frame, front=front, tail=tail_of(session, again, opening, every, offered, tools))
 
 
 def _missing(binding: Binding, role: str, opening: Opening) -> str:
     """What only the session knows of the system text: the declared one and the role's card, where they are not in it.
 
-    Requests with a declared text stay unforked only where they are too short.
+    Requests with a declared text stay unforked only where they are too short, or were and the agent's text is long.
     """
     prefix = binding.session.prefix
     if not binding.options.declared:
@@ -91,6 +106,8 @@ def _worthwhile(
     pieces: Sequence[Piece],
     moved: str,
     texts: Sequence[str],
+    standing: Standing,
+    kept: frozenset[str],
 ) -> bool:
     session, opening = binding.session, frame.opening
 
@@ -103,8 +120,7 @@ def _worthwhile(
     log = [count(piece.block) for piece in frame.log]
     if not session.shares(binding.conversation, model, lambda: union + system + sum(log) - count(session.prefix.text)):
         return False
-    head = (model, _digest(frame.system, *map(_schema, frame.offer.tools or ())))
-    marks = [head, *((model, head[1] + _digest(*(p.block for p in frame.log[: i + 1]))) for i in range(len(log)))]
+    marks = _marks(model, frame, "")
     sizes = [union + system, *log]
     known = sum(size for mark, size in zip(marks, sizes, strict=True) if mark in binding.sent)
     own = sum(count(piece.text) for piece in used(opening.task + opening.system, [*pieces, *frame.log]))
@@ -118,17 +134,91 @@ def _worthwhile(
         later=tuple(_later(binding, crew, task, frame, pieces, moved, texts, count)),
         overhead=_LABEL_TOKENS * len(used(opening.task, [*pieces, *frame.log])) + 8 * (frame.offer.said is not None),
         loops=binding.loops if frame.tools or frame.text_mode else 0,
+        places=extra(standing, kept),
     )
     profile = session.profile(model)
-    forced = binding.options.declared or bool(binding.options.shared_context)
+    # A declared text is said in the crew's own layout too, so that an agent whose long text is cached there may stay.
+    stays = standing.turns[0].size >= LONG and (standing.short or frame.role in standing.own)
+    said = session.prefix.text.strip() == session.prefix.system.strip()
+    forced = (binding.options.declared and not (stays and said)) or bool(binding.options.shared_context)
     if not forced and not pays(stake, profile.read):
         binding.sent.add(listed)
         session.note(
             f"{frame.role}: what its task shares with others is too little to pay, its requests are left as they are"
         )
         return False
-    binding.sent.update(marks)
     return True
+
+
+def _standing(binding: Binding, model: str, frame: Frame, crew: Any, task: Any, front: str) -> Standing:
+    """What the agents' texts and the results of earlier tasks have come to, and the tasks still to come."""
+    session, profile, log = binding.session, binding.session.profile(model), frame.log
+
+    def size(role: str) -> int:
+        return session.count(texts[role], model) if role in texts else 0
+
+    def met(marks: Sequence[Mark]) -> int | None:
+        if marks[0] not in binding.sent:
+            return None
+        return sum(size for mark, size in zip(marks[1:], sizes, strict=True) if mark in binding.sent)
+
+    sizes = [session.count(piece.block, model) for piece in log]
+    tasks = list(crew.tasks) if crew is not None else []
+    at = next((i for i, one in enumerate(tasks) if one is task), None)
+    waiting = [] if at is None else [one for one in tasks[at + 1 :] if not binding.finished(crew, one)]
+    texts = {} if not front else {**{_role(one.agent): _said(binding, one.agent) for one in tasks}, frame.role: front}
+    this = Turn(frame.role, size(frame.role), logs=True)
+    runs = tuple(Turn(_role(one.agent), size(_role(one.agent)), logs=_logs(one)) for one in tasks)
+    later = tuple(Turn(_role(one.agent), size(_role(one.agent)), logs=_logs(one)) for one in waiting)
+    fronts = {role: met(_marks(model, frame, text)) for role, text in texts.items()}
+    tools = sum(session.count(_schema(tool), model) for tool in frame.tools or ())
+    head = sum(session.count(_schema(tool), model) for tool in frame.offer.tools or ())
+    head += session.count(frame.system, model)
+    return Standing(
+        turns=(this, *later),
+        read=profile.read,
+        blocks=profile.match == "block",
+        short=head < profile.min_tokens,
+        runs=runs if crew is not None else (this,),
+        left=max(binding.runs_left, binding.again(crew)) if crew is not None else 1,
+        log=sum(sizes),
+        known=met(_marks(model, frame, "")) or 0,
+        grows=min(sizes, default=0),
+        front={role: had for role, had in fronts.items() if had is not None},
+        behind={frame.role: sum(sizes)} if _behind_mark(model, frame, front) in binding.sent else {},
+        own=frozenset(role for role in texts if _own_mark(model, role) in binding.sent),
+        uncached=frozenset(role for role in texts if tools + size(role) < profile.min_tokens),
+    )
+
+
+def _marks(model: str, frame: Frame, front: str) -> list[Mark]:
+    """What stands for a request's tools, system text (and the agent's in front), and for each result behind them."""
+    head = _digest(frame.system, *map(_schema, frame.offer.tools or ())) + (_digest(front) if front else b"")
+    logs = ((model, head + _digest(*(piece.block for piece in frame.log[: i + 1]))) for i in range(len(frame.log)))
+    return [(model, head), *logs]
+
+
+def _behind_mark(model: str, frame: Frame, front: str) -> Mark:
+    return model, _marks(model, frame, "")[-1][1] + _digest("behind", front)
+
+
+def _own_mark(model: str, role: str) -> Mark:
+    return model, _digest("own", role)
+
+
+def _role(agent: Any) -> str:
+    return str(getattr(agent, "role", "")).strip()
+
+
+def _said(binding: Binding, agent: Any) -> str:
+    """An agent's text: as it was sent, or about what it will be."""
+    known = binding.said.get(_role(agent))
+    return known or "\n".join(str(getattr(agent, name, "")) for name in ("role", "goal", "backstory"))
+
+
+def _logs(task: Any) -> bool:
+    """Whether results of earlier tasks stand in a task."""
+    return bool(task.context) if isinstance(task.context, list) else task.context is not None
 
 
 def _later(

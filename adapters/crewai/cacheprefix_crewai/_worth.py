@@ -28,6 +28,8 @@ class Stake:
     """Tokens of references and limits, which the unmodified request has not."""
     loops: float
     """Further requests of each task, at most, as far as is known."""
+    places: float = 0.0
+    """Cost units that the places of the agents' texts add to the forks; less than 0 where they save."""
 
 
 def pays(stake: Stake, read: float) -> bool:
@@ -42,7 +44,7 @@ def _fork(stake: Stake, read: float, loops: float) -> float:
     shared = stake.fresh + stake.known
     beside = stake.overhead * (1 + read * loops) * (1 + len(stake.later))
     first = stake.fresh + read * stake.known
-    return first + read * shared * (loops + (1 + loops) * len(stake.later)) + beside
+    return first + read * shared * (loops + (1 + loops) * len(stake.later)) + beside + stake.places
 
 
 def _plain(stake: Stake, read: float, loops: float) -> float:

@@ -1,0 +1,159 @@
+"""Agents with long roles, goals and backstories before short tasks: installed, their crews never cost more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from crew_wire import bodies
+from crewai import Agent, Crew, Task
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from benchmarks.crewai_workloads import prose
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.profiles import cost_units, default_registry, normalise_usage
+from cacheprefix.server import Reply, Request
+from cacheprefix_crewai import install
+from cacheprefix_crewai._seats import Standing, Turn, costs, extra, keeping
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A crew: tokens of each agent's text, of the brief and of the answers; whose turn each task is."""
+
+    rules: str
+    agents: int
+    tasks: int
+    text: int
+    brief: int
+    answers: int = 20
+    runs: int = 1
+    declared: bool = False
+    """The brief is a handbook: in each backstory of the crew as it is, and the session's system text."""
+
+
+FOUND = {
+    "a handbook and marks": Plan("anthropic", 2, 6, 2_200, 1_200, declared=True),
+    "a brief and marks": Plan("anthropic", 2, 6, 4_400, 1_200),
+    "results that grow": Plan("openai", 2, 6, 4_400, 1_100, answers=150),
+    "results alone": Plan("openai", 2, 8, 2_500, 0, answers=400),
+    "several runs": Plan("anthropic", 3, 3, 2_000, 1_500, runs=3),
+}
+
+
+def answering(tokens: int) -> Callable[[Request], Reply]:
+    """A model that answers each task in so many tokens, whatever the layout."""
+
+    def answer(request: Request) -> Reply:
+        """By the number of the task."""
+        number = int(re.findall(r"Do step (\d+)\.", request.text)[-1])
+        return Reply(f"Result {number}: {prose(tokens, number)}")
+
+    return answer
+
+
+def crew_of(plan: Plan, llm: Any, handbook: str) -> Crew:
+    """The crew, with a handbook in each backstory where one is given."""
+    who = [
+        Agent(
+            role=f"Agent {k}",
+            goal=f"Goal {k}: {prose(plan.text // 3, k)}",
+            backstory=f"{handbook}Past {k}: {prose(2 * plan.text // 3, k + 3)}",
+            llm=llm,
+            respect_context_window=False,
+            use_better_compaction=False,
+        )
+        for k in range(plan.agents)
+    ]
+    about = "" if plan.declared else "\n\nThe brief:\n{brief}"
+    what = [
+        Task(description=f"Do step {i}.{about}", expected_output="One line.", agent=who[i % plan.agents])
+        for i in range(plan.tasks)
+    ]
+    return Crew(agents=who, tasks=what, verbose=False)
+
+
+def ratio(plan: Plan, servers: Any, new_llm: Any) -> float:
+    """Cost units of the installed crew for each of the crew as it is."""
+    profile = default_registry().get(plan.rules)
+    brief = prose(plan.brief) or "Sell more."
+    spent = []
+    for installed in (False, True):
+        provider = servers(plan.rules, answering(plan.answers))
+        team = crew_of(plan, new_llm(provider, plan.rules), f"{brief}\n" * (plan.declared and not installed))
+        session = Session(SharedPrefix(system=brief)) if plan.declared else Session()
+        held = install(team, session) if installed else None
+        for _ in range(plan.runs):
+            team.kickoff(inputs={"brief": brief})
+        if held is not None:
+            held.undo()
+        assert session.failures == {}
+        assert len(bodies(provider)) == plan.tasks * plan.runs
+        records = provider.requests
+        spent.append(sum(cost_units(normalise_usage(one.usage, one.api), profile) for one in records))
+    return spent[1] / spent[0]
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_long_texts_never_cost_more_than_they_did(servers, new_llm, name) -> None:
+    """Crews that cost 1.1 to 1.5 times as much while their agents' texts stood behind all that is shared."""
+    assert ratio(FOUND[name], servers, new_llm) <= 1.0
+
+
+@settings(
+    max_examples=6,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.generate,),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.builds(
+        Plan,
+        st.sampled_from(["openai", "anthropic"]),
+        st.integers(1, 3),
+        st.integers(1, 5),
+        st.sampled_from([50, 200, 600, 1_500, 4_000]),
+        st.sampled_from([0, 1_100, 1_800]),
+        st.sampled_from([20, 150, 400]),
+        declared=st.booleans(),
+    )
+)
+def test_no_plan_gets_dearer(servers, new_llm, plan) -> None:
+    """Whatever agents, tasks, texts and answers a crew has."""
+    assert ratio(plan, servers, new_llm) <= 1.0
+
+
+turns = st.builds(Turn, st.sampled_from("abc"), st.sampled_from([50, 128, 700, 3_000]), st.booleans())
+standings = st.builds(
+    Standing,
+    turns=st.lists(turns, min_size=1, max_size=7).map(tuple),
+    read=st.floats(0.02, 0.9),
+    blocks=st.booleans(),
+    log=st.integers(0, 3_000),
+    grows=st.integers(0, 800),
+    own=st.frozensets(st.sampled_from("abc")),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(standings)
+def test_agents_keep_their_place_only_where_that_is_cheaper(standing) -> None:
+    """Never dearer over two runs than all texts behind the results; a short text is never in front."""
+    standing = replace(standing, runs=standing.turns, left=1)
+    kept = keeping(standing)
+    assert sum(costs(standing, kept).values()) <= sum(costs(standing, frozenset()).values()) + 1e-6
+    for one in kept:
+        assert max(turn.size for turn in standing.turns if turn.agent == one) >= 128
+
+
+def test_a_text_in_front_adds_nothing_to_what_it_cost_before() -> None:
+    """Asked four times without results between: paid once and read three times, as in the crew's own layout."""
+    four = Standing(turns=(Turn("a", 1_000, logs=False),) * 4, read=0.1, blocks=False)
+    assert keeping(four) == {"a"}
+    assert extra(four, frozenset("a")) == pytest.approx(0.0)
+    assert extra(four, frozenset()) == pytest.approx(2_700)
