@@ -185,7 +185,8 @@ class Places:
             at, gain = None, 0
         with self._lock:
             talk.last, talk.missed, talk.saved = end, talk.missed + missed, talk.saved + gain
-            if at is not None and at.index >= line.index:
+            if at is not None and at.index >= line.index and not (seat is not None and seat.at == at):
+                # A second one with the same beginning; the same role's next request begins with its own text, too.
                 talk.line, talk.before = at, line
             talk.seats[role] = _Seat(text, at, end, kept)
             talk.seats.move_to_end(role)
