@@ -18,7 +18,7 @@ from cacheprefix.context._plan import Plan
 from cacheprefix.context._read import views_of
 from cacheprefix.context._replay import holding
 from cacheprefix.context._state import FORMS, MODES, ContextState, check_system, refresh_zones
-from cacheprefix.context._views import MESSAGE_TOKENS, Count, MessageView
+from cacheprefix.context._views import MESSAGE_TOKENS, Count, MessageView, digest_of
 from cacheprefix.context._window import RequestBudget
 from cacheprefix.context._zones import Consolidate, Zone, concatenate, consolidated
 from cacheprefix.errors import BodyError, BudgetError, StateError
@@ -149,8 +149,16 @@ def carry_out(
         last_removed=planned.before - planned.after,
     )
     live = digests_of([*new.committed.views, *new.turn.views])
-    epochs = [entry for entry in ledger if entry[0] == "epochs"]
+    fresh = ledger.since(planned.ledger).section("epochs")
+    epochs = [("epochs", _unused(state.ledger, key), value) for key, value in fresh.items()]
     return refresh_zones(replace(new, ledger=state.ledger.prune(live).record(epochs)))
+
+
+def _unused(ledger: Ledger, epoch: str) -> str:
+    """Another name for an epoch that there was: what had been removed was said again, and is removed again."""
+    while ledger.get("epochs", epoch) is not None:
+        epoch = digest_of(epoch)
+    return epoch
 
 
 def dumps(state: ContextState) -> str:

@@ -397,3 +397,15 @@ def test_a_compacted_state_is_within_its_budget_and_valid(api, data, share):
     known = [json.dumps(m) for m in build_messages(state)]
     assert not [m for m in built.messages if is_empty(m) and json.dumps(m) not in known]
     assert loads(dumps(small)).ledger == small.ledger
+
+
+def test_what_is_said_and_removed_again_is_a_compaction_of_its_own():
+    """The same two messages over and over: each removal starts a new epoch, so that it is no unexplained break."""
+    said = [{"role": "user", "content": "Again. " * 200}, {"role": "assistant", "content": "Done. " * 200}]
+    state, epochs = new_state(), []
+    for number in range(9):
+        state = append_message(state, said[number % 2])
+        state = compact(state, Compaction(700, keep_turns=1, horizon=1e9, slack=0))
+        epochs.append(state.ledger.epoch)
+    assert epochs[-1] >= 3
+    assert loads(dumps(state)).ledger.epoch == epochs[-1]
