@@ -28,6 +28,9 @@ LONG = 128
 """Tokens from which on a text may keep its place, and its places are recorded; shorter ones always go to the end."""
 _TALKS = 10_000
 _SEATS = 1_000
+_SIZES = 10_000
+_STAKE = 4
+"""What is paid beforehand for others to read is a quarter of that at most, as much as a cache write costs more."""
 
 
 class Place(NamedTuple):
@@ -88,10 +91,12 @@ class _Talk:
     """The one before that was sent so."""
     last: _Point = _START
     """Where the conversation ended when somebody last asked."""
+    spoken: int = 0
+    """Tokens up to there."""
     missed: int = 0
     """Tokens that sharing would have saved by now, had it begun before; less than 0 where it would have cost more."""
     saved: int = 0
-    """Tokens that it has saved by now."""
+    """Tokens that it has saved by now; less than 0 where texts were paid for what others may yet read."""
     seats: OrderedDict[str, _Seat] = field(default_factory=OrderedDict)
 
 
@@ -121,7 +126,19 @@ class Places:
 
     def __init__(self) -> None:
         self._talks: OrderedDict[tuple[str, str, str], _Talk] = OrderedDict()
+        self._sizes: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
+
+    def size(self, name: str, text: str, model: str, count: Callable[[str, str], int]) -> int:
+        """Tokens of a text that is asked for with every request, under a name that no other text has."""
+        found = self._sizes.get((name, model))
+        if found is None:
+            found = count(text, model) if text else 0
+            with self._lock:
+                if len(self._sizes) >= _SIZES:
+                    self._sizes.clear()
+                self._sizes[name, model] = found
+        return found
 
     def choose(
         self,
@@ -133,20 +150,16 @@ class Places:
         size: int,
         rules: Rules,
         shared: bool,
-        opening: Callable[[], int],
+        opening: int,
         recorded: Callable[[], int | None],
     ) -> Place:
         """The place of ``role``'s text, of ``size`` tokens, in a request with this ``history``.
 
-        ``shared`` says whether what stands before the text is worth sharing at all. ``opening`` counts the shared
-        system text, ``recorded`` is the place that an earlier process has recorded.
+        ``shared`` says whether what stands before the text is worth sharing at all. ``opening`` is the size of the
+        shared system text, ``recorded`` the place that an earlier process has recorded.
         """
-        with self._lock:
-            talk = self._talks.setdefault(key, _Talk())
-            self._talks.move_to_end(key)
-            while len(self._talks) > _TALKS:
-                self._talks.popitem(last=False)
-            seat = talk.seats.get(role)
+        talk = self._talk(key)
+        seat = talk.seats.get(role)
         line, last = (point if history.holds(point) else _START for point in (talk.line, talk.last))
         readable = line
         if rules.units:
@@ -154,29 +167,31 @@ class Places:
         if seat is not None and not (seat.text == text and all(map(history.holds, (seat.end, seat.at or _START)))):
             seat = None
         end, long = history.point(len(history.messages)), size >= LONG or rules.units
+        spoken = history.since(last) + (talk.spoken if last.index else 0)
+        stake = (opening + spoken) // _STAKE
         # Where the application's own requests would be kept whole, and paid for as such, ours may be too.
         at: _Point | None = end
-        continues, gain, missed = rules.marked and rules.alone and long, 0, 0
+        continues, gain, missed = rules.marked and rules.alone and long and size > stake, 0, 0
         kept = continues or not rules.marked
         if seat is None:
             found = recorded() if shared and long else None
             if found is not None:
                 at, continues, kept = history.point(found), rules.marked, True
             elif shared and readable.index:
-                gain = opening() + history.since(_START) - history.since(readable)
+                gain = opening + spoken - history.since(readable)
         elif seat.at is None:
             own = history.since(seat.end)
             if not line.index:
                 missed = own - size - history.since(last)
             if shared and rules.alone:
-                shared = _joins(talk, history, own - size, readable, last, missed)
+                shared = _joins(history, own - size, readable, last, talk.missed + missed, spoken)
         elif shared and long:
             own = history.since(seat.end)
             gain = own - size - history.since(readable)
             if line == seat.end and not rules.units:
                 # Who asks again before anyone else did pays what was said since in either place. Behind it the text
-                # is paid for what others then need not pay: out of what sharing has saved.
-                stays, gain = size > min(own, talk.saved), -size
+                # is paid for what others then need not pay: out of what sharing has saved, and a little beforehand.
+                stays, gain = size > min(own, talk.saved + stake), -size
             else:
                 stays = gain < 0
             if stays:
@@ -184,7 +199,8 @@ class Places:
         if not shared:
             at, gain = None, 0
         with self._lock:
-            talk.last, talk.missed, talk.saved = end, talk.missed + missed, talk.saved + gain
+            talk.last, talk.spoken = end, spoken
+            talk.missed, talk.saved = talk.missed + missed, talk.saved + gain
             if at is not None and at.index >= line.index and not (seat is not None and seat.at == at):
                 # A second one with the same beginning; the same role's next request begins with its own text, too.
                 talk.line, talk.before = at, line
@@ -194,8 +210,16 @@ class Places:
                 talk.seats.popitem(last=False)
         return Place(None if at is None else at.index, continues and at is not None)
 
+    def _talk(self, key: tuple[str, str, str]) -> _Talk:
+        with self._lock:
+            talk = self._talks.setdefault(key, _Talk())
+            self._talks.move_to_end(key)
+            while len(self._talks) > _TALKS:
+                self._talks.popitem(last=False)
+            return talk
 
-def _joins(talk: _Talk, history: History[M], room: int, readable: _Point, last: _Point, missed: int) -> bool:
+
+def _joins(history: History[M], room: int, readable: _Point, last: _Point, missed: int, spoken: int) -> bool:
     """Whether a role leaves the application's own layout, where ``room`` is what it pays there, less its text.
 
     The first to leave it pays for the whole conversation. Nobody knows how long that will be made use of: it is done
@@ -203,7 +227,7 @@ def _joins(talk: _Talk, history: History[M], room: int, readable: _Point, last: 
     """
     if readable.index:
         return history.since(readable) < room
-    return history.since(last) < room and 2 * (talk.missed + missed) >= history.since(_START) - room
+    return history.since(last) < room and 2 * missed >= spoken - room
 
 
 def place(
@@ -228,9 +252,9 @@ def place(
     """
 
     def work() -> Place:
-        own, size = digest_of(role, text), session.count(text, model) if text else 0
-        seen = History(history, digest, tokens)
-        found = session.shared.places.choose(
+        places, own, seen = session.shared.places, digest_of(role, text), History(history, digest, tokens)
+        size = places.size(own, text, model, session.count)
+        found = places.choose(
             (conversation.scope, conversation.id, model),
             f"{session.name}/{role}",
             own,
@@ -238,7 +262,7 @@ def place(
             size=size,
             rules=Rules.of(session.profile(model), cached=cached),
             shared=shared,
-            opening=lambda: session.count(session.prefix.text, model),
+            opening=places.size(session.prefix.key, session.prefix.text, model, session.count),
             recorded=lambda: _recorded(conversation.ledger, own, seen),
         )
         if found.at == len(history) and found.at and size >= LONG:

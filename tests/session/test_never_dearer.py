@@ -37,17 +37,22 @@ def cost(plan, rules, session=None):
 def allowed(plan, profile):
     """What nobody can know beforehand, in cost units.
 
-    A short text goes to the end also where the same role asks again at once, for what others may read of it. A
-    conversation that began too short to share is shared for some time to come. Where the application marks nothing,
-    the first mark is a write, and the plan may end before it is read.
+    A short text goes to the end also where the same role asks again at once, for what others may read of it, and a
+    long one until that has cost a quarter of what is shared. A conversation that began too short to share is shared
+    for some time to come. Where the application marks nothing, the first mark is a write, and the plan may end before
+    it is read.
     """
-    known, last = 0.0, None
-    for who, _ in plan.turns:
-        known += ENVELOPE * max(profile.default_ttl.write, 1.0)
-        if who == last and plan.roles[who] < LONG:
-            known += (plan.roles[who] + profile.block_tokens) * max(profile.default_ttl.write, 1.0)
-        last = who
+    known, beforehand, last = 0.0, 0.0, None
+    write = max(profile.default_ttl.write, 1.0)
     whole = plan.handbook + sum(size + 8 for _, size in plan.turns)
+    for who, _ in plan.turns:
+        known += ENVELOPE * write
+        if who == last:
+            own = plan.roles[who] + profile.block_tokens
+            known += own * write * (plan.roles[who] < LONG)
+            beforehand += own * write * (plan.roles[who] >= LONG)
+        last = who
+    known += min(beforehand, whole / 4 * write)
     if plan.handbook < profile.min_tokens:
         known += whole
     if not (profile.markers is None or profile.implicit_breakpoint):
