@@ -150,13 +150,15 @@ class Places:
         size: int,
         rules: Rules,
         shared: bool,
+        joint: bool,
         opening: int,
         recorded: Callable[[], int | None],
     ) -> Place:
         """The place of ``role``'s text, of ``size`` tokens, in a request with this ``history``.
 
-        ``shared`` says whether what stands before the text is worth sharing at all. ``opening`` is the size of the
-        shared system text, ``recorded`` the place that an earlier process has recorded.
+        ``shared`` says whether what stands before the text is worth sharing at all, ``joint`` whether others are
+        expected to read the conversation. ``opening`` is the size of the shared system text, ``recorded`` the place
+        that an earlier process has recorded.
         """
         talk = self._talk(key)
         seat = talk.seats.get(role)
@@ -191,7 +193,7 @@ class Places:
             if line == seat.end and not rules.units:
                 # Who asks again before anyone else did pays what was said since in either place. Behind it the text
                 # is paid for what others then need not pay: out of what sharing has saved, and a little beforehand.
-                stays, gain = size > min(own, talk.saved + stake), -size
+                stays, gain = size > min(own, talk.saved + stake * joint), -size
             else:
                 stays = gain < 0
             if stays:
@@ -241,14 +243,16 @@ def place(
     digest: Callable[[M], str],
     tokens: Callable[[M], int],
     shared: bool = True,
+    joint: bool = True,
     cached: bool = False,
 ) -> Place:
     """Where a role's text goes among the messages of ``history``, as they are sent; for adapters, once a request.
 
     ``text`` is what the role is told and stays the same from request to request; ``digest`` and ``tokens`` are of one
-    message. ``shared`` is False where the application's own layout is to be kept, which is remembered too. ``cached``
-    says that the framework itself marks requests in that layout, so that a provider keeps them. A place that is not the
-    end is recorded in the conversation's ledger, so that another process takes it up. Never raises.
+    message. ``shared`` is False where the application's own layout is to be kept, which is remembered too, ``joint``
+    where the conversation is this role's alone as far as is known. ``cached`` says that the framework itself marks
+    requests in its own layout, so that a provider keeps them. A place that is not the end is recorded in the
+    conversation's ledger, so that another process takes it up. Never raises.
     """
 
     def work() -> Place:
@@ -262,6 +266,7 @@ def place(
             size=size,
             rules=Rules.of(session.profile(model), cached=cached),
             shared=shared,
+            joint=joint,
             opening=places.size(session.prefix.key, session.prefix.text, model, session.count),
             recorded=lambda: _recorded(conversation.ledger, own, seen),
         )

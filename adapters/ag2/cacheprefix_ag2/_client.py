@@ -232,6 +232,7 @@ class PrefixClient(LLMClient):
             digest=lambda event: digest_of(type(event).__name__, *_texts(event)),
             tokens=lambda event: _spoken(session, self.model, event),
             shared=shares,
+            joint=plan.stays != "stream",
             # ag2 marks what it sends to Anthropic.
             cached=True,
         )
