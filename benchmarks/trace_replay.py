@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks.context_replay import Message, tau_bench, traces_folder, who_and_when
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.audit._reader_text import split
+from cacheprefix.context import digest_of
 from cacheprefix.prefix import ForkPolicy, TailPlacement
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import ESTIMATE, Marker, Memo, Prompt, decode, estimate_tokens, section
@@ -246,14 +247,24 @@ def _as_forks(run: Run, profile: Profile, tail: TailPlacement) -> Iterator[Promp
         now = ask.at
         said = sum(estimate_tokens(message["content"]) for message in ask.messages)
         forks = session.shares(run.name, _model(profile), partial(int, said))
-        messages, system = list(ask.messages), ask.system
-        if forks:
-            task = {"role": "user", "content": session.tail_for(ask.agent, ask.system)}
-            messages = [*({**message, "role": "user"} for message in messages), task]
-            system = session.prefix.text
+        messages, system, limit = list(ask.messages), ask.system, None
+        told = session.tail_for(ask.agent, ask.system)
+        history = [{**message, "role": "user"} for message in messages]
+        at, continues = session.place(
+            session.conversation(run.name),
+            ask.agent,
+            told,
+            history,
+            _model(profile),
+            digest=lambda message: digest_of(message["content"]),
+            tokens=lambda message: estimate_tokens(message["content"]),
+            shared=forks,
+        )
+        if at is not None:
+            messages = [*history[:at], {"role": "user", "content": told}, *history[at:]]
+            system, limit = session.prefix.text, at + bool(session.prefix.text)
         body = _body([*_system(system), *messages], profile)
-        limit = (lambda prompt: len(prompt.sections) - 1) if forks else None
-        turn = session.begin(body, _api(profile), agent=ask.agent, boundary=limit)
+        turn = session.begin(body, _api(profile), agent=ask.agent, boundary=limit, continues=continues)
         turn.finish(None, at=now + 1)
         yield decode(turn.body, _api(profile), memo=memo)
 
