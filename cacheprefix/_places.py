@@ -3,7 +3,8 @@
 Behind the conversation it lets everybody share what stands before it, and is itself paid anew each time. Where it
 stood before, it is read from the cache with what follows it there, and only what was said since is paid, as in the
 application's own layout. A long text before short messages would cost more behind them than sharing saves: of the two
-places the cheaper one is taken for each request, so that a request costs no more than it does without us.
+places the cheaper one is taken for each request. Dearer than without us is only what is paid beforehand for others to
+read (``_STAKE``), a short text that goes to the end each time, and a start of sharing that nobody makes use of.
 """
 
 from __future__ import annotations

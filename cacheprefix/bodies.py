@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any
 
+from cacheprefix import _places
 from cacheprefix._places import Place
 from cacheprefix._replies import Answer, history_field, read_answer, result_messages, user_message
 from cacheprefix._turn import Turn
@@ -22,8 +23,10 @@ from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import Api, Prompt, dumps_sorted, loads
 from cacheprefix.session import Session
 
-__all__ = ["ForkBody", "Role", "allowed_choice", "fork_body", "instruction_of"]
+__all__ = ["LONG_ROLE", "ForkBody", "Role", "allowed_choice", "fork_body", "instruction_of"]
 
+LONG_ROLE = _places.LONG
+"""Tokens from which on a role's text may keep its place; a shorter one always goes to the end."""
 _SYSTEM = ("system", "developer")
 
 

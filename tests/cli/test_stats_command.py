@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cacheprefix import Session, cli
+from cacheprefix import Session, cli, events
 from cacheprefix.session import ToolUse
 
 
@@ -45,7 +45,6 @@ def test_json_is_what_the_session_said(saved, capsys):
 
 def test_an_event_file_is_read_too(tmp_path, capsys):
     """What a running session wrote line by line ends with the same counts."""
-    events = pytest.importorskip("cacheprefix.events", reason="event files are written by cacheprefix.events")
     session = Session(tool_cache=True)
     log = events.EventLog(tmp_path / "run.events")
     log.bind(session)

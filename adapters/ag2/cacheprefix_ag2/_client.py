@@ -19,13 +19,14 @@ from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
 from fast_depends.library.serializer import SerializerProto
 
 from cacheprefix import Session
+from cacheprefix.bodies import LONG_ROLE
 from cacheprefix.config import given_or_configured
 from cacheprefix.context import digest_of
 from cacheprefix.errors import ToolClashError
 from cacheprefix.prompt import loads
 from cacheprefix_ag2._policy import Plan, Tail, conversation_id, tail_in
 from cacheprefix_ag2._tap import SENDING, Captured, Sending, tap
-from cacheprefix_ag2._team import SHORT, Seat, Team, schema_key, team_of
+from cacheprefix_ag2._team import Seat, Team, schema_key, team_of
 
 _SAID = (ModelRequest, ModelResponse, ToolResultsEvent)
 
@@ -200,7 +201,7 @@ class PrefixClient(LLMClient):
         spoken = sum(_spoken(session, self.model, event) for event in plan.events)
         schemas = sum(session.count(tool.schema.decode(), self.model) for tool in session.prefix.tools) if union else 0
         # A short text counts: with it, the agent's own requests would soon be kept, and leaving those is paid for.
-        spoken += tail_tokens if tail_tokens < SHORT else 0
+        spoken += tail_tokens if tail_tokens < LONG_ROLE else 0
         shares = session.shares(plan.talk.id, self.model, lambda: spoken + schemas)
         at, continues = self._placed(plan, messages, messages.index(tail), shares=shares)
         if at is None:
@@ -238,7 +239,7 @@ class PrefixClient(LLMClient):
         )
         if found.at is None:
             return None, False
-        if plan.stays == "stream" and session.count(plan.text, self.model) < SHORT:
+        if plan.stays == "stream" and session.count(plan.text, self.model) < LONG_ROLE:
             return end, False
         if found.at == len(said):
             return len(others), found.continues

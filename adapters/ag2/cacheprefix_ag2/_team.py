@@ -11,6 +11,7 @@ from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from cacheprefix import Session
+from cacheprefix.bodies import LONG_ROLE
 from cacheprefix_ag2._state import Talk
 
 KEEP = 10_000
@@ -21,8 +22,6 @@ CALLS = 3
 """Requests of a turn with tools."""
 ROUNDS = 3
 """Rounds over which what a lane pays only once is spread."""
-SHORT = 128
-"""Tokens below which a role's text is put behind the conversation each time; a longer one only where that pays."""
 
 Stays = Literal["stream", "turn", "call"]
 """How long the role's text keeps its place, so that what stands behind it is read again."""
@@ -110,7 +109,7 @@ class Team:
         alike = automatic and all(each.first and not self._foreign(each) for each in self.seats.values())
         opening = 0 if alike else self._count(self.session.prefix.text, seat.model)
         others = (agents - 1) / agents
-        spread = opening * others / ROUNDS - min(seat.tail, SHORT)
+        spread = opening * others / ROUNDS - min(seat.tail, LONG_ROLE)
         if stays == "stream":
             # Only what the stream begins with is common; a short question is the agent's own until one was not.
             spread += others * (asked if self.common else max(0, asked - REPLY))

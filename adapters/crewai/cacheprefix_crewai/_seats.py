@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-LONG = 128
-"""Tokens from which on an agent's text may stand in front; shorter ones never do, and count as nothing."""
+from cacheprefix.bodies import LONG_ROLE as LONG
+
 _RUNS = 3
 """Further runs reckoned with, at most."""
 

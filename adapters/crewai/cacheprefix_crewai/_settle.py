@@ -7,10 +7,11 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from cacheprefix.bodies import LONG_ROLE as LONG
 from cacheprefix.prompt import dumps
 from cacheprefix_crewai._frame import SYSTEM, Frame, Opening, instruction_of, tail_of
 from cacheprefix_crewai._material import MIN_CHARS, Piece, common_blocks, given_inputs, referred, used
-from cacheprefix_crewai._seats import LONG, Standing, Turn, extra, keeping
+from cacheprefix_crewai._seats import Standing, Turn, extra, keeping
 from cacheprefix_crewai._tools import Offer, name_of, offer, ordered, rules_for
 from cacheprefix_crewai._worth import Stake, pays
 

@@ -13,16 +13,13 @@ from typing import Any
 from agent_framework import Message
 
 from cacheprefix import Conversation, Session
-from cacheprefix.bodies import instruction_of
+from cacheprefix.bodies import LONG_ROLE, instruction_of
 from cacheprefix.context import digest_of
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import Prompt
 from cacheprefix_maf._history import history_of, own_history
 from cacheprefix_maf._member import Member
 from cacheprefix_maf._tools import plain, united
-
-_SHORT = 128
-"""Tokens below which a role's text always stands behind the transcript."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +81,7 @@ def laid_out(
     tail = session.tail_for(member.role, instruction_of((instructions, *history.beside), shared), tools=said)
     size = session.count(tail, model) if tail else 0
     # A short text counts: with it, the agent's own requests would soon be kept, and leaving those is paid for.
-    static += size if size < _SHORT else 0
+    static += size if size < LONG_ROLE else 0
     shares = session.shares(
         conversation.id, model, lambda: static + sum(session.count(message.text, model) for message in history.shared)
     )
