@@ -2,7 +2,9 @@
 
 The server is a process of its own and looks at nothing but a request's length and its number of tool results, so
 what is measured is the framework, its SDK client and loopback. The two sides take turns within one run, each growing
-its own conversation at its end; the ratio is that of their medians.
+its own conversation at its end. Each turn's median is set against that of the turn beside it, and the row is the median
+of these ratios: a machine that goes slower for some turns slows both. The ratio of the medians over all turns stands
+beside it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import json
 import multiprocessing
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -97,7 +100,7 @@ def _streamed(answer: bytes) -> bytes:
 
 
 def measured(framework: str, build: Callable[[int, bool], Side], sizes: Sequence[int], rounds: int) -> list[_table.Row]:
-    """A row a size: how many times as long a call takes with cacheprefix, by medians of both sides.
+    """A row a size: how many times as long a call takes with cacheprefix.
 
     ``build(messages, shared)`` makes one side with a conversation of that many one-kilobyte messages.
     """
@@ -106,15 +109,20 @@ def measured(framework: str, build: Callable[[int, bool], Side], sizes: Sequence
         sides = {shared: build(size, shared) for shared in (False, True)}
         for side in sides.values():
             side()
-        times: dict[bool, list[float]] = {shared: [] for shared in sides}
+        turns: dict[bool, list[list[float]]] = {shared: [] for shared in sides}
         for number in range(rounds):
             _table.progress(f"{framework}, {size:,} messages", number + 1, rounds)
             for shared in (bool(number % 2), not number % 2):
-                times[shared] += sides[shared]()
-        plain, ours = (statistics.median(times[shared]) for shared in (False, True))
+                turns[shared].append(sides[shared]())
+        paired = statistics.median(_ratio(plain, ours) for plain, ours in zip(turns[False], turns[True], strict=True))
+        pooled = _ratio(*(list(chain.from_iterable(turns[shared])) for shared in (False, True)))
         name = f"{framework}: time a call, {size:,} messages of 1 kB"
-        rows.append(_table.topic(name, ours / plain, "x", {"unmodified": 1.0}, digits=3))
+        rows.append(_table.topic(name, paired, "x", {"unmodified": 1.0, "by all medians": pooled}, digits=3))
     return rows
+
+
+def _ratio(plain: Sequence[float], ours: Sequence[float]) -> float:
+    return statistics.median(ours) / statistics.median(plain)
 
 
 def main(about: str | None, framework: str, build: Callable[[str], Callable[[int, bool], Side]], **run: Any) -> int:

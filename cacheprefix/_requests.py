@@ -266,7 +266,7 @@ def _record(
         verdict=verdict,
         unmodified_units=units if plain is None else units_of(plain, plain, seen.profile),
         units=units,
-        money=money(usage, seen.prompt.model, seen.profile),
+        money=money(usage, seen.prompt.model, seen.profile, at=seen.started_at),
         started_at=seen.started_at,
         first_token_at=first_token_at,
         ended_at=ended,

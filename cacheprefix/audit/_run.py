@@ -254,7 +254,7 @@ class _Run:
     def _summed(self, ready: Ready, verdict: Verdict, usage: Usage, row: dict[str, Any], seen: dict[str, Any]) -> None:
         totals, record = self.totals, ready.record
         units = cost_units(usage, ready.profile)
-        usd = self._prices.usd(usage, record.model, ready.profile)
+        usd = self._prices.usd(usage, record.model, ready.profile, record.ts)
         seen["units"], seen["usd"] = round(units, 2), usd
         totals.verdicts[verdict.kind] += 1
         totals.causes[verdict.cause] += 1
@@ -295,7 +295,7 @@ class _Run:
         totals.reported += 1
         totals.verdicts[judged.kind] += 1
         totals.causes[judged.cause] += 1
-        units, usd = cost_units(usage, ready.profile), self._prices.usd(usage, record.model, ready.profile)
+        units, usd = cost_units(usage, ready.profile), self._prices.usd(usage, record.model, ready.profile, record.ts)
         for held in (totals.all, totals.agents.setdefault(record.agent, Sum())):
             held.add(usage, units, usd, 0)
         seen = view_counts(ready, usage)

@@ -104,7 +104,7 @@ def judge(
         reported_tokens=reported,
         lost_tokens=lost,
         lost_units=lost * max(0.0, paid - profile.read),
-        lost_usd=lost_money(lost, record.prompt.model, profile, written=written),
+        lost_usd=lost_money(lost, record.prompt.model, profile, written=written, at=record.at),
         ancestor_index=sight.finding.record.index if sight.finding is not None else sight.ancestor,
         agent=record.agent,
         session=record.session,

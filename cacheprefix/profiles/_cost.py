@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime, timezone
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _TABLE = Path(__file__).with_name("prices.toml")
 _PER_MILLION = 1e-6
+_DATES = (1e9, 4e9)
+"""September 2001 to October 2096: a clock that shows else does not count seconds from 1970, and tells no day."""
 _NATURAL = (
     "openai", "anthropic", "gemini", "deepseek", "xai", "mistral", "moonshot", "zai", "dashscope", "minimax",
 )  # fmt: skip
@@ -68,23 +70,26 @@ def cost_units(usage: Usage, profile: Profile) -> float:
     return (usage.uncached_tokens or 0) + read + written
 
 
-def money(usage: Usage, model: str, profile: Profile) -> float | None:
+def money(usage: Usage, model: str, profile: Profile, *, at: float | None = None) -> float | None:
     """The input's price in USD; ``None`` if nobody knows the model's. See ``priced``."""
-    found = priced(usage, model, profile)
+    found = priced(usage, model, profile, at=at)
     return None if found is None else found.usd
 
 
-def priced(usage: Usage, model: str, profile: Profile) -> Money | None:
+def priced(usage: Usage, model: str, profile: Profile, *, at: float | None = None) -> Money | None:
     """The input's price and its source.
 
     From genai-prices where the extra ``prices`` is installed and knows the model at this provider with a
     price for cached tokens, its long-context tiers included; else the shipped input price times
     ``cost_units``. Prices are floats: providers bill in fractions far above a float's error. For a sum
     of calls the average call picks the tier, so add up calls one by one where tiers matter.
+
+    ``at`` is when the call was made, in seconds since the epoch, now by default: genai-prices knows prices that
+    have changed, and prices by the hour (DeepSeek's). The shipped table has one price.
     """
     if usage.input_tokens is None:
         return None
-    library = _genai_price(usage, model, profile.provider)
+    library = _genai_price(usage, model, profile.provider, at)
     if library is not None:
         return library
     listed = list_price(model, profile.provider)
@@ -93,17 +98,19 @@ def priced(usage: Usage, model: str, profile: Profile) -> Money | None:
     return Money(cost_units(usage, profile) * listed.input_usd_per_mtok * _PER_MILLION, listed.source)
 
 
-def lost_money(tokens: int, model: str, profile: Profile, *, written: bool = False) -> float | None:
+def lost_money(
+    tokens: int, model: str, profile: Profile, *, written: bool = False, at: float | None = None
+) -> float | None:
     """What it costs, in USD, that ``tokens`` were not read from the cache.
 
-    ``written`` says that they were written anew instead, at the default lifetime's price. ``None`` if
-    nobody knows the model's price.
+    ``written`` says that they were written anew instead, at the default lifetime's price. ``at`` is as for
+    ``priced``. ``None`` if nobody knows the model's price.
     """
     if tokens <= 0:
         return 0.0
     paid = Usage(input_tokens=tokens, cache_read_tokens=0, cache_write={"": tokens} if written else None)
     ideal = Usage(input_tokens=tokens, cache_read_tokens=tokens)
-    there, then = money(paid, model, profile), money(ideal, model, profile)
+    there, then = (money(usage, model, profile, at=at) for usage in (paid, ideal))
     return None if there is None or then is None else max(0.0, there - then)
 
 
@@ -152,11 +159,11 @@ def _genai() -> tuple[ModuleType, str] | None:
     return genai_prices, f"genai-prices {genai_prices.__version__}"
 
 
-def _genai_price(usage: Usage, model: str, provider: str) -> Money | None:
+def _genai_price(usage: Usage, model: str, provider: str, at: float | None = None) -> Money | None:
     library = _genai()
-    at = GENAI_PROVIDERS.get(provider)
+    seller = GENAI_PROVIDERS.get(provider)
     # The library matches a fine-tuned model to its base, whose price is another.
-    if library is None or at is None or "ft:" in model.lower():
+    if library is None or seller is None or "ft:" in model.lower():
         return None
     module, source = library
     calls = max(1, usage.calls)
@@ -166,10 +173,13 @@ def _genai_price(usage: Usage, model: str, provider: str) -> Money | None:
         "cache_write_tokens": usage.cache_write_tokens or 0,
         "cache_write_1h_tokens": (usage.cache_write or {}).get("1h", 0),
     }
+    when = None if at is None or not _DATES[0] <= at < _DATES[1] else datetime.fromtimestamp(at, timezone.utc)
     average = {name: count / calls if calls > 1 else count for name, count in counts.items() if count}
     for spelling in read_model(model).spellings:
         try:
-            found = module.calc_price(module.Usage(**average), model_ref=spelling, provider_id=at)
+            found = module.calc_price(
+                module.Usage(**average), model_ref=spelling, provider_id=seller, genai_request_timestamp=when
+            )
         except LookupError:
             continue
         except Exception:  # a library's new pricing rule must not stop the report: the table answers

@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+from datetime import datetime, timezone
 from io import BytesIO, StringIO
 
 import pytest
@@ -368,6 +369,20 @@ def test_rules_provider_and_model_can_be_overridden(tmp_path):
     assert (call["model"], call["provider"]) == ("claude-sonnet-4-5", "bedrock")
     exact = result_of(path, model="gpt-4.1", rules="exact")["calls"][2]
     assert exact["cached_tokens"] % 128
+
+
+def test_a_log_costs_what_it_cost_when_it_was_made(tmp_path):
+    """DeepSeek is cheaper at night: the calls' own hours count, not the hour of the audit."""
+    pytest.importorskip("genai_prices", reason="needs the extra prices, which make test installs")
+    noon = datetime(2026, 11, 20, 12, tzinfo=timezone.utc).timestamp()
+    paid = []
+    for name, start in (("day", noon), ("night", noon + 8 * 3600)):
+        lines = quiet(3, start=start)
+        lines[2]["request"]["messages"][1]["content"] = "edited"
+        with audit([log_of(tmp_path, lines, name)], model="deepseek-r1", provider="deepseek") as found:
+            paid.append((found.totals.all.usd, found.totals.lost_usd))
+    assert paid[1][0] < 0.5 * paid[0][0]
+    assert 0 < paid[1][1] < 0.5 * paid[0][1]
 
 
 def test_a_long_log_keeps_its_memory(tmp_path):
