@@ -2,12 +2,14 @@
 
 ``python -m benchmarks.bench_roles`` prints a table and writes ``benchmarks/results/roles.json``. A role's text behind
 what is shared is paid anew in each turn; with long ones and short messages that would cost more than sharing saves.
+Without a handbook nothing is shared before the conversation is long enough, and roles keep the application's layout.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from itertools import product
 
 from benchmarks import _table
 from benchmarks.role_plans import Plan, played, session_for
@@ -15,7 +17,7 @@ from cacheprefix.profiles import Profile, default_registry
 from cacheprefix.server import CacheOutcome
 
 RULES = ("openai", "openai-5.6", "deepseek", "vllm", "anthropic")
-HANDBOOK = 2_000
+HANDBOOKS = (2_000, 0)
 SAID = 60
 ROLES = (40, 200, 600, 1_500)
 ROUNDS = (1, 4, 12)
@@ -26,15 +28,14 @@ def main() -> int:
     parser = _table.options(__doc__)
     given = parser.parse_args()
     rows = []
-    for size in ROLES:
-        for rounds in ROUNDS:
-            name = f"role texts of {size:,} tokens, {rounds} round{'s' * (rounds > 1)}"
-            _table.progress(name)
-            plan = Plan(HANDBOOK, (size,) * 3, tuple((at % 3, SAID) for at in range(3 * rounds)))
-            for rules in RULES:
-                profile = default_registry().get(rules)
-                plain, ours = (_side(played(plan, rules, one), profile) for one in (None, session_for(plan, rules)))
-                rows.append(_table.cost(name, "none", rules, profile.read, plain, ours))
+    for handbook, size, rounds in product(HANDBOOKS, ROLES, ROUNDS):
+        name = f"role texts of {size:,} tokens, {rounds} round{'s' * (rounds > 1)}{', no handbook' * (not handbook)}"
+        _table.progress(name)
+        plan = Plan(handbook, (size,) * 3, tuple((at % 3, SAID) for at in range(3 * rounds)))
+        for rules in RULES:
+            profile = default_registry().get(rules)
+            plain, ours = (_side(played(plan, rules, one), profile) for one in (None, session_for(plan, rules)))
+            rows.append(_table.cost(name, "none", rules, profile.read, plain, ours))
     _table.finish("roles", rows, given, lines=lambda found: _table.grid(found, [""], lambda row: [row["workload"]]))
     return 0
 

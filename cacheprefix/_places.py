@@ -50,7 +50,9 @@ class Rules:
     marked: bool
     """It keeps what is marked, and nothing else."""
     alone: bool
-    """It keeps requests in the application's own layout too."""
+    """It keeps requests in the application's own layout too, from the first one on."""
+    least: int
+    """Tokens of the shortest request that it keeps."""
     units: bool
     """It keeps whole requests, and what two of them have in common only from the second on (DeepSeek)."""
 
@@ -58,7 +60,8 @@ class Rules:
     def of(cls, profile: Profile, *, cached: bool) -> Rules:
         """Those of a profile; ``cached`` where the framework marks the application's own layout."""
         marked = profile.markers is not None
-        return cls(marked, cached or not marked or profile.implicit_breakpoint, profile.match == "unit")
+        alone = cached or not marked or profile.implicit_breakpoint
+        return cls(marked, alone, profile.min_tokens, profile.match == "unit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +189,7 @@ class Places:
             own = history.since(seat.end)
             if not line.index:
                 missed = own - size - history.since(last)
-            if shared and rules.alone:
+            if shared and seat.kept:
                 shared = _joins(history, own - size, readable, last, talk.missed + missed, spoken)
         elif shared and long:
             own = history.since(seat.end)
@@ -200,7 +203,9 @@ class Places:
             if stays:
                 at, continues, kept, gain = seat.at if seat.kept else end, rules.marked, True, 0
         if not shared:
-            at, gain = None, 0
+            # Marked from the second one on, where the provider keeps only what is marked (``Session.begin``).
+            again = seat is not None and seat.at is None and opening + size + spoken >= rules.least
+            at, gain, kept = None, 0, rules.alone or again
         with self._lock:
             talk.last, talk.spoken = end, spoken
             talk.missed, talk.saved = talk.missed + missed, talk.saved + gain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -72,6 +73,7 @@ class Asked:
     policy: ForkPolicy | None
     scope: str
     rewrite: bool
+    repeated: bool = False
     held: Conversation | None = None
     continues: bool = False
     trailing: bool = False
@@ -85,10 +87,16 @@ def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
         sent = asked.body
         prompt = session.decode(sent, asked.api, headers=asked.headers)
         profile = session.profile(prompt.model, asked.api, asked.provider)
-        if asked.rewrite:
+        original = asked.original
+        if asked.repeated and profile.markers is not None and not profile.implicit_breakpoint:
+            given = prompt
+            sent, prompt = _marked_again(session, sent, prompt, profile, asked, now)
+            original = original or (None if prompt is given else lambda _: given)
+        elif asked.rewrite:
             limit = asked.boundary(prompt) if callable(asked.boundary) else asked.boundary
+            skip = asked.policy is not None and asked.policy.skip_cache_write
             sent, prompt = _marked(
-                session, sent, prompt, profile, limit, asked.policy, continues=asked.continues, trailing=asked.trailing
+                session, sent, prompt, profile, limit, skip=skip, continues=asked.continues, trailing=asked.trailing
             )
         agent = f"{session.name}/{asked.agent}" if session.name else asked.agent
         _foresee(session, prompt, profile, agent, asked.conversation, now)
@@ -96,10 +104,11 @@ def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
         held = asked.held
         events, epoch = ((), 0) if held is None else (held.events_for(agent), held.ledger.epoch)
         observation = session.shared.model.begin(
-            prompt, profile, scope=asked.scope, agent=agent, session=asked.conversation, at=now, events=events
-        )
+            prompt, profile, scope=asked.scope, agent=agent, session=asked.conversation, at=now, events=events,
+            spared=asked.repeated,
+        )  # fmt: skip
         session.shared.placement.sent(asked.agent, prompt.sections, observation.outlook.sections)
-        expected = _estimate(session, asked, prompt, profile, agent, now)
+        expected = _estimate(session, asked, original, prompt, profile, agent, now)
         purpose = asked.policy.purpose if asked.policy else ""
         seen = Seen(prompt, profile, observation, agent, asked.conversation, purpose, now, expected, held, epoch)
     except Exception as error:
@@ -133,7 +142,7 @@ def gate_key(
     shared = prompt.totals[min(limit, len(prompt.sections)) - 1] if prompt.sections else 0
     if shared < profile.min_tokens:
         return None
-    _, marked = _marked(session, body, prompt, profile, limit, None)
+    _, marked = _marked(session, body, prompt, profile, limit)
     cold = shared - session.shared.model.expect(marked, profile, scope=where, at=session.clock()).tokens
     if cold < max(_WORTH_WAITING, profile.min_tokens):
         return None
@@ -147,8 +156,8 @@ def _marked(
     prompt: Prompt,
     profile: Profile,
     limit: int | None,
-    policy: ForkPolicy | None,
     *,
+    skip: bool = False,
     continues: bool = False,
     trailing: bool = False,
 ) -> tuple[Mapping[str, Any], Prompt]:
@@ -157,7 +166,6 @@ def _marked(
         "place_breakpoints", prompt=prompt, profile=profile
     )
     if chosen is None:
-        skip = policy is not None and policy.skip_cache_write
         chosen = plan_breakpoints(
             prompt, profile, boundary=limit, skip_tail=skip, continues=continues, trailing=trailing
         )
@@ -178,9 +186,25 @@ def _marked(
     return marked, replace(decoded, settings={**decoded.settings, **kept}) if kept else decoded
 
 
-def _estimate(session: Session, asked: Asked, sent: Prompt, profile: Profile, agent: str, now: float) -> Usage | None:
+def _marked_again(
+    session: Session, body: Mapping[str, Any], prompt: Prompt, profile: Profile, asked: Asked, now: float
+) -> tuple[Mapping[str, Any], Prompt]:
+    """A body marked where it begins as an earlier one did, and at its end where it goes on from that.
+
+    The first time nobody knows whether it will come again, and a write that nobody reads is paid for in vain.
+    """
+    known = session.shared.model.expect(prompt, profile, scope=asked.scope, at=now).shared_tokens
+    limit = bisect_right(prompt.totals, known)
+    if not limit:
+        return body, prompt
+    goes_on = limit > prompt.head
+    return _marked(session, body, prompt, profile, limit, skip=not goes_on, continues=goes_on, trailing=asked.trailing)
+
+
+def _estimate(
+    session: Session, asked: Asked, original: Original, sent: Prompt, profile: Profile, agent: str, now: float
+) -> Usage | None:
     """What the request would have used as the application made it; None when that is the request itself."""
-    original = asked.original
     if original is None:
         return None
     prompt = session.attempt("estimate", lambda: original(sent), None)

@@ -53,7 +53,9 @@ class ForkBody:
     role: Role | None
     tail: str = ""
     forked: bool = False
-    """False where the body goes out as it came and is only measured."""
+    """False where the body keeps the application's layout."""
+    kept: bool = False
+    """Whether it keeps the application's own layout because that costs less."""
     permitted: tuple[str, ...] | None = None
     """The role's tools, where the body shows others too."""
     continues: bool = False
@@ -80,6 +82,7 @@ class ForkBody:
             boundary=self._boundary if self.forked else None,
             original=plain,
             rewrite=self.forked,
+            repeated=self.kept,
             leave=leave,
             continues=self.continues,
         )
@@ -175,14 +178,14 @@ def fork_body(session: Session, body: Mapping[str, Any], api: Api, role: Role | 
     if role is None or session.mode == "observe":
         return plain
     session.join(role.name)
-    found = session.attempt("layout", lambda: _laid(session, given, api, role), None)
-    if found is None:
-        return replace(plain, body=plain.own())
-    history, system, tail, tools = found
+    found = session.attempt("layout", lambda: (_laid(session, given, api, role),), None)
+    if found is None or found[0] is None:
+        return replace(plain, body=plain.own(), kept=found is not None)
+    history, system, tail, tools = found[0]
     history = _condensed(session, history, role, str(given.get("model", "")), api)
     at, continues = _place(session, role, tail, history, given)
     if at is None:
-        return replace(plain, body=_own(session, given, api, role, history))
+        return replace(plain, body=_own(session, given, api, role, history), kept=True)
     spoken = [user_message(tail)] if tail else []
     laid = {**given, history_field(api): [*system, *history[:at], *spoken, *history[at:]], **tools.fields}
     for name in ("system", "instructions"):

@@ -273,6 +273,7 @@ class Session:
         headers: Mapping[str, str] | None = None,
         provider: str | None = None,
         rewrite: bool = True,
+        repeated: bool = False,
         policy: ForkPolicy | None = None,
         scope: str | None = None,
         leave: Pass | None = None,
@@ -283,16 +284,19 @@ class Session:
 
         ``boundary`` is the number of leading sections shared with siblings, or a function that finds it in the
         decoded prompt. ``original`` gives, from the prompt as sent, the prompt as the application made it, for the
-        estimate of what it would have cost. ``rewrite=False`` only observes. ``leave`` comes from ``queue`` or
-        ``aqueue``; the turn releases the siblings that wait behind it. ``continues`` says that a request that begins
-        like this one will follow, ``trailing`` that text for this one alone will be put behind it. Never raises:
-        whatever fails, ``turn.body`` is ``body``.
+        estimate of what it would have cost. ``rewrite=False`` only observes. ``repeated`` is for a layout that nobody
+        may share: where the provider keeps only what is marked, it is marked as far as an earlier request began with
+        it, so that a call that stays the only one pays for no write. ``leave`` comes from ``queue`` or ``aqueue``; the
+        turn releases the siblings that wait behind it. ``continues`` says that a request that begins like this one
+        will follow, ``trailing`` that text for this one alone will be put behind it. Never raises: whatever fails,
+        ``turn.body`` is ``body``.
         """
         held = self.known(conversation, scope) if isinstance(conversation, str) else conversation
         name = conversation if isinstance(conversation, str) else conversation.id
         asked = Asked(
             body, api, agent, name, boundary, original, headers, provider, policy,
-            self.scope if scope is None else scope, rewrite and self.mode == "fork", held, continues, trailing,
+            self.scope if scope is None else scope, rewrite and self.mode == "fork",
+            repeated and self.mode == "fork", held, continues, trailing,
         )  # fmt: skip
         return begin(self, asked, leave or FOLLOW)
 

@@ -131,11 +131,13 @@ class CacheModel:
         session: str = "",
         at: float | None = None,
         events: Iterable[Any] = (),
+        spared: bool = False,
     ) -> Observation:
         """A request goes out: what it should read, noted before anything else is.
 
         ``events`` are those recorded since the agent's last request: strings, or mappings with a ``type``; a
-        compaction among them explains a rewritten history.
+        compaction among them explains a rewritten history. ``spared`` says that marks were left out of what comes
+        before on purpose, so that none of them is missed.
         """
         with self._lock:
             now = self._clock() if at is None else at
@@ -160,10 +162,10 @@ class CacheModel:
             compacted = any(_type(event) in _COMPACTIONS for event in events)
             finding = self._finding(record, line, path, rows, profile, rewritten=compacted)
             available = self._available(finding, profile, now) if finding is not None else 0
-            opening = not line.records if agent else not any(map(answers, prompt.sections[len(path) :]))
+            starts = not line.records if agent else not any(map(answers, prompt.sections[len(path) :]))
             sight = Sight(
                 seen, finding, available, compacted, line, not line.records,
-                expectation.shared_tokens, expectation.ancestor, opening,
+                expectation.shared_tokens, expectation.ancestor, spared or starts,
             )  # fmt: skip
             before = [span for strand, end in ways for span in strand.spans(end)]
             self._forest.grow(lane, keys, prompt.sections, path)

@@ -157,6 +157,23 @@ class AdapterConformance:
         bound = max(plain, prompt.tokens) * max(session.profile(prompt.model, prompt.api).default_ttl.write, 1.0)
         _check(shared <= bound * _ROUNDING, f"a single call costs {shared:,.0f} cost units, {bound:,.0f} are allowed")
 
+    def test_6_long_role_texts_alone_are_read_again(self, provider: SimulatedProvider) -> None:
+        """With nothing shared before them: a single round costs what it did, a long conversation less.
+
+        Where nothing is kept without a mark, the mark comes with a role's second request.
+        """
+        names = ("planner", "critic", "writer")
+        roles = tuple(Role(name, f"You are the {name}. " + f"Rule of a {name}: say why. " * 250) for name in names)
+        once = Team(handbook="", roles=roles)
+        often = replace(once, questions=tuple(f"What is step {number}?" for number in range(6)))
+        for team, what, share in ((once, "one round", 1.0), (often, "a conversation of six rounds", 0.7)):
+            plain = self._cost(team, provider, None)
+            uncached = plain > 0.9 * sum(prompt.tokens for prompt in _prompts(provider))
+            shared = self._cost(team, provider, self.make_session(team))
+            allowed = plain * (share if uncached else 1.0) * _ROUNDING
+            said = f"{shared:,.0f} cost units, and {plain:,.0f} without cacheprefix"
+            _check(shared <= allowed, f"{what} of roles with long texts and nothing in common costs {said}")
+
     def test_8_nothing_reaches_across(self, provider: SimulatedProvider, caplog: pytest.LogCaptureFixture) -> None:
         """Another scope expects nothing of what this one wrote; reports, verdicts and logs hold no prompt text."""
         team = Team(questions=(f"{_SECRET}. How do we find the slow step?",))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
@@ -40,7 +42,7 @@ def allowed(plan, profile):
     A short text goes to the end also where the same role asks again at once, for what others may read of it, and a
     long one until that has cost a quarter of what is shared. A conversation that began too short to share is shared
     for some time to come. Where the application marks nothing, the first mark is a write, and the plan may end before
-    it is read.
+    it is read; that of a role in the application's own layout comes with its second request.
     """
     known, beforehand, last = 0.0, 0.0, None
     write = max(profile.default_ttl.write, 1.0)
@@ -56,7 +58,9 @@ def allowed(plan, profile):
     if plan.handbook < profile.min_tokens:
         known += whole
     if not (profile.markers is None or profile.implicit_breakpoint):
-        known += (profile.default_ttl.write - 1.0) * whole
+        counts = Counter(who for who, _ in plan.turns)
+        own = sum(plan.roles[who] + whole for who, times in counts.items() if times > 1)
+        known += (profile.default_ttl.write - 1.0) * (whole + own * (plan.handbook < profile.min_tokens))
     return known
 
 

@@ -157,6 +157,7 @@ def _rewritten(
     # The layout stays the application's; what was decided on its history holds from the first request on.
     lead = len(messages) - sum(1 for _ in dropwhile(lambda one: isinstance(one, SystemMessage), messages))
     laid = completed(messages[:lead], done.history, frame)
+    sending.own = True
     same = len(laid) == len(messages) and all(a is b for a, b in zip(laid, messages, strict=True))
     return None if same else (laid, kwargs)
 

@@ -53,6 +53,8 @@ class Sending:
     """Whose cache it is; None for the session's."""
     traced: dict[str, Any] | None = None
     """The metadata that callbacks were given for this call."""
+    own: bool = False
+    """Whether it keeps the application's own layout because that costs less."""
     single: bool = False
     """Whether the application wants no more than one tool call, which the provider is no longer told."""
     turn: Turn | None = None
@@ -257,6 +259,7 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
         boundary=_boundary(model, base, body, sending),
         original=original if done is not None else None,
         rewrite=body.own and done is not None and not alone,
+        repeated=body.own and sending.own,
         policy=frame.policy if frame else None,
         scope=sending.scope,
         leave=leave,

@@ -33,7 +33,7 @@ class Layout:
     changed: bool = True
     """Whether anything in it is not the application's own."""
     passing: bool = False
-    """Whether it is in the agent's own layout only until it shares enough; then nothing of it is worth a mark."""
+    """Whether it is in the agent's own layout only until it shares enough, and marked only where it comes again."""
     continues: bool = False
     """Whether the role's next request may begin with this one."""
     union: bool = False
