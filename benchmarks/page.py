@@ -30,6 +30,10 @@ can change them, and `cacheprefix compare` measures that on your own evaluation.
 ratios within one run are shown.
 """
 
+_OVERHEAD = (
+    "The whole call on loopback, with cacheprefix against without: the median over pairs of neighbouring turns. "
+    "Beside it stands the ratio of the medians over all turns, which a machine that changes its pace moves."
+)
 ABOUT: dict[str, tuple[str, str]] = {
     "langgraph": (
         "LangGraph applications",
@@ -128,15 +132,15 @@ ABOUT: dict[str, tuple[str, str]] = {
     ),
     "langgraph_overhead": (
         "Time a call, LangGraph",
-        ("The whole call on loopback, with cacheprefix against without."),
+        _OVERHEAD,
     ),
     "autogen_overhead": (
         "Time a call, AutoGen",
-        ("The whole call on loopback, with cacheprefix against without."),
+        _OVERHEAD,
     ),
     "crewai_overhead": (
         "Time a call, CrewAI",
-        ("The whole call on loopback, with cacheprefix against without."),
+        _OVERHEAD,
     ),
 }
 LINES: dict[str, Callable[[Sequence[_table.Row]], list[list[str]]]] = {
