@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cacheprefix._terms import Attempt, Terms, compacted, guarded, planned_of
+from cacheprefix._terms import Attempt, Terms, compacted, guarded, planned_of, tell_stuck
 from cacheprefix.context import Circumstances, Compaction, ContextState, Plan, SummaryRequest
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def steps_of(
     """Yields what a summary is wanted of and takes its text; gives what is to be done to the state, if it is due."""
     plan = partial(planned_of, conversation.state, terms, rules, around, force=force)
     planned: Plan | None = guarded(attempt, "compaction", plan, None)
+    if planned is not None:
+        tell_stuck(planned, terms.note)
     if planned is None or not planned.due:
         return None
     summary = (yield planned.request) if planned.request is not None and asks else ""

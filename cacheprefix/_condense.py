@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cacheprefix._conversation import Conversation
 from cacheprefix._sharing import KEEP
-from cacheprefix._terms import Ask, AsyncAsk, Terms, aanswered, answered, guarded
+from cacheprefix._terms import Ask, AsyncAsk, Terms, aanswered, answered, guarded, tell_stuck
 from cacheprefix.context import (
     Circumstances,
     Compaction,
@@ -181,6 +181,7 @@ def terms_of(session: Session, model: str, **options: Any) -> Terms:
         count=session.counter(model),
         fitted=partial(_fitted, session, model),
         attempt=session.attempt,
+        note=session.note,
         **options,
     )
 
@@ -304,6 +305,7 @@ def _planned(
         plan = plan_compaction(views, now.ledger, rules, here, count=count, budget=session.budget, readable=True)
         if plan.due:
             return plan, joins
+        tell_stuck(plan, session.note)
     return None
 
 

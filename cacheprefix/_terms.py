@@ -47,6 +47,10 @@ def plainly(step: str, work: Callable[[], Any], otherwise: Any) -> Any:  # noqa:
     return work()
 
 
+def unheard(text: str) -> None:
+    """Where there is no session, nobody listens."""
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What a conversation goes by and does not store. A session fills it in from its own settings."""
@@ -68,11 +72,19 @@ class Terms:
     fitted: Callable[[Conversation, Compaction], tuple[Compaction, Circumstances]] | None = None
     """Fits a compaction to the provider: prices, warmth of the cache, hooks."""
     attempt: Attempt = plainly
+    note: Callable[[str], None] = unheard
+    """Takes what the user should know."""
 
     @property
     def fixed_tokens(self) -> int:
         """Tokens of the static text and the tools."""
         return self.static_tokens + (self.count(self.system) if self.system else 0)
+
+
+def tell_stuck(planned: Plan, note: Callable[[str], None]) -> None:
+    """Say so where a compaction that the settings ask for can never be due."""
+    if planned.stuck:
+        note(f"nothing is compacted: {planned.refusals[-1]}")
 
 
 def guarded(attempt: Attempt, step: str, work: Callable[[], T], otherwise: T) -> T:

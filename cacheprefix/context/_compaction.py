@@ -18,7 +18,7 @@ from cacheprefix.context._decisions import (
 )
 from cacheprefix.context._draft import Draft, Protection, head_of, relaxations
 from cacheprefix.context._ledger import Ledger
-from cacheprefix.context._plan import Plan, Reason
+from cacheprefix.context._plan import STUCK, Plan, Reason
 from cacheprefix.context._policies import clear_thinking, clear_tool_results, drop_tool_uses, sliding_window
 from cacheprefix.context._prices import Prices, estimate
 from cacheprefix.context._record import actions_of, record
@@ -192,7 +192,8 @@ def plan_compaction(
     ask = rules.summarise == "fork" and bool(changes.summary_at)
     price = estimate(before, draft.tokens, kept, here.prices, asked=before if ask else 0)
     horizon = rules.horizon if rules.horizon is not None else float(max(turns, 1))
-    worth = draft.tokens < _SCARCE * trigger and price.pays(horizon)
+    scarce = reason == "trigger" and draft.tokens >= _SCARCE * trigger
+    worth = not scarce and price.pays(horizon)
     return Plan(
         reason,
         before,
@@ -201,7 +202,8 @@ def plan_compaction(
         price,
         due=bool(changes.entries or changes.clearings) and not held and (reason != "trigger" or worth),
         actions=actions_of(draft),
-        refusals=refusals,
+        refusals=(*refusals, STUCK) if scarce else refusals,
+        stuck=scarce,
         request=SummaryRequest(INSTRUCTION, summary) if ask else None,
         horizon=horizon,
         ledger=ledger,

@@ -38,6 +38,12 @@ class Clearing:
     text: str
 
 
+STUCK = (
+    "what must stay is above nine tenths of the trigger, so a compaction would come back at once: "
+    "raise the trigger, keep fewer turns or pins, or bound tool results"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A compaction that has been thought through and not done.
@@ -57,6 +63,8 @@ class Plan:
     actions: tuple[Action, ...] = ()
     refusals: tuple[str, ...] = ()
     """What was not done although the settings ask for it, and why."""
+    stuck: bool = False
+    """Whether nothing is done because the next request would be above the trigger again."""
     request: SummaryRequest | None = None
     """The summary to ask the model for before ``commit``; without an answer an extract stands."""
     horizon: float = 0.0

@@ -161,6 +161,16 @@ def test_what_cannot_be_brought_down_is_not_compacted_every_turn():
     pinned = {"role": "user", "content": "x" * 40_000, "_cacheprefix": {"pinned": True}}
     _, plan, _ = _compacted([pinned, *_talk(12)], trigger=8_000)
     assert not plan.due
+    assert plan.stuck
+    assert "raise the trigger" in plan.refusals[-1]
+    assert "raise the trigger" in str(plan)
+
+
+def test_a_plan_that_can_be_carried_out_is_not_stuck():
+    """Whether it is due or only does not pay yet."""
+    for trigger in (3_000, 100_000):
+        _, plan, _ = _compacted(_talk(40), trigger=trigger)
+        assert not plan.stuck
 
 
 def test_a_new_result_equal_to_a_cleared_one_is_news():
@@ -229,7 +239,7 @@ def test_thinking_is_not_cleared_where_a_provider_binds_it_to_the_prefix():
     assert 0 < len(thinking) < 30
     assert "reasoning_content" in out[-1]
     _, bound, _ = _compacted(messages, thinking_bound="signed blocks name their prefix", **rules)
-    assert bound.refusals == ("thinking is kept: signed blocks name their prefix",)
+    assert bound.refusals[0] == "thinking is kept: signed blocks name their prefix"
     assert not bound.due
 
 

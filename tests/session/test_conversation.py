@@ -110,6 +110,24 @@ def test_a_plan_is_priced_by_the_models_profile():
     assert len(previews) == 2
 
 
+@pytest.mark.parametrize("keeps", [True, False], ids=["its own history", "an adapter's history"])
+def test_a_compaction_that_can_never_be_due_is_told_once(keeps):
+    """What is pinned leaves no room below the trigger; the report says what to change."""
+    session = Session(counter=ESTIMATE, compaction=Compaction(2_000))
+    said = [{"role": "user", "content": "x" * 40_000, "_cacheprefix": {"pinned": True}}]
+    conversation = session.conversation("t", api="openai-chat", model="gpt-4o") if keeps else session.conversation("t")
+    for number in range(6):
+        if keeps:
+            conversation.append(*said, *turn(number))
+            conversation.build()
+            said = []
+        else:
+            said += turn(number)
+            condensed(session, conversation, said)
+    (note,) = [note for note in session.report().notes if "nothing is compacted" in note]
+    assert "raise the trigger" in note
+
+
 def test_durable_context_beyond_the_request_budget_is_refused_when_it_is_appended():
     """It could never be sent, so it is told at once and by how much, and leaves no trace."""
     session = Session("system " * 50, counter=ESTIMATE, request_budget=RequestBudget(1_000, 200))
