@@ -3,12 +3,13 @@
 ``python -m benchmarks.bench_roles`` prints a table and writes ``benchmarks/results/roles.json``. A role's text behind
 what is shared is paid anew in each turn; with long ones and short messages that would cost more than sharing saves.
 Without a handbook nothing is shared before the conversation is long enough, and roles keep the application's layout.
+Agents with tools of their own share by carrying all tools in each request, which pays for small ones only.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import product
 
 from benchmarks import _table
@@ -21,6 +22,7 @@ HANDBOOKS = (2_000, 0)
 SAID = 60
 ROLES = (40, 200, 600, 1_500)
 ROUNDS = (1, 4, 12)
+TOOLS = (300, 1_200, 4_000)
 
 
 def main() -> int:
@@ -28,16 +30,32 @@ def main() -> int:
     parser = _table.options(__doc__)
     given = parser.parse_args()
     rows = []
-    for handbook, size, rounds in product(HANDBOOKS, ROLES, ROUNDS):
-        name = f"role texts of {size:,} tokens, {rounds} round{'s' * (rounds > 1)}{', no handbook' * (not handbook)}"
+    for name, plan in plans():
         _table.progress(name)
-        plan = Plan(handbook, (size,) * 3, tuple((at % 3, SAID) for at in range(3 * rounds)))
         for rules in RULES:
             profile = default_registry().get(rules)
             plain, ours = (_side(played(plan, rules, one), profile) for one in (None, session_for(plan, rules)))
             rows.append(_table.cost(name, "none", rules, profile.read, plain, ours))
     _table.finish("roles", rows, given, lines=lambda found: _table.grid(found, [""], lambda row: [row["workload"]]))
     return 0
+
+
+def plans() -> Iterator[tuple[str, Plan]]:
+    """Three roles in turn, by what they bring."""
+    for handbook, size, rounds in product(HANDBOOKS, ROLES, ROUNDS):
+        what = f"role texts of {size:,} tokens, {_counted(rounds)}{', no handbook' * (not handbook)}"
+        yield what, Plan(handbook, (size,) * 3, _turns(rounds))
+    for size, rounds in product(TOOLS, ROUNDS):
+        what = f"tools of {size:,} tokens each, {_counted(rounds)}"
+        yield what, Plan(HANDBOOKS[0], (ROLES[0],) * 3, _turns(rounds), (size,) * 3)
+
+
+def _counted(rounds: int) -> str:
+    return f"{rounds} round{'s' * (rounds > 1)}"
+
+
+def _turns(rounds: int) -> tuple[tuple[int, int], ...]:
+    return tuple((at % 3, SAID) for at in range(3 * rounds))
 
 
 def _side(outcomes: Iterable[CacheOutcome], profile: Profile) -> _table.Row:

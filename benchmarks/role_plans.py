@@ -25,6 +25,8 @@ class Plan:
     roles: tuple[int, ...]
     turns: tuple[tuple[int, int], ...]
     """A role, and the length of its answer."""
+    tools: tuple[int, ...] = ()
+    """Tokens of the tools that each role alone has; nothing for those left out."""
 
 
 def words(tokens: int, what: str) -> str:
@@ -32,9 +34,27 @@ def words(tokens: int, what: str) -> str:
     return "".join(f"{what}{index:05d} " for index in range(-(-tokens * 4 // (len(what) + 6))))
 
 
+def tools_of(plan: Plan, who: int, api: Api) -> list[dict[str, Any]]:
+    """A role's tools in the form of a provider, 400 tokens each at most."""
+    size = plan.tools[who] if who < len(plan.tools) else 0
+    form, made = {"type": "object", "properties": {"q": {"type": "string"}}}, []
+    for number in range(-(-size // 400)):
+        name, text = f"tool{who}x{number}", words(min(400, size - 400 * number), f"tool{who}x{number}-")
+        if api == "anthropic":
+            made.append({"name": name, "description": text, "input_schema": form})
+        else:
+            made.append({"type": "function", "function": {"name": name, "description": text, "parameters": form}})
+    return made
+
+
 def session_for(plan: Plan, rules: str) -> Session:
-    """One that knows the handbook and goes by these rules."""
-    return Session(SharedPrefix(system=words(plan.handbook, "book")), provider=rules, counter=ESTIMATE)
+    """One that knows the handbook, all tools and all roles, and goes by these rules."""
+    tools = [tool for who in range(len(plan.roles)) for tool in tools_of(plan, who, "openai-chat")]
+    prefix = SharedPrefix(system=words(plan.handbook, "book"), tools=tuple(tools))
+    session = Session(prefix, provider=rules, counter=ESTIMATE)
+    for who in range(len(plan.roles)):
+        session.join(f"role{who}")
+    return session
 
 
 def played(plan: Plan, rules: str, session: Session | None = None) -> list[CacheOutcome]:
@@ -49,6 +69,9 @@ def played(plan: Plan, rules: str, session: Session | None = None) -> list[Cache
         lead: dict[str, Any] = {"system": text} if api == "anthropic" else {}
         first = [] if lead else [{"role": "system", "content": text}]
         body = {"model": _MODEL.get(rules, "gpt-5.2"), **lead, "messages": [*first, *transcript], "max_tokens": 64}
+        own = tools_of(plan, who, api)
+        if own:
+            body["tools"] = own
         turn = None
         if session is not None:
             turn = fork_body(session, body, api, Role(f"role{who}", conversation="one")).begin()

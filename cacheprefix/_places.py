@@ -251,28 +251,30 @@ def place(
     shared: bool = True,
     joint: bool = True,
     cached: bool = False,
+    lane: str = "",
 ) -> Place:
     """Where a role's text goes among the messages of ``history``, as they are sent; for adapters, once a request.
 
     ``text`` is what the role is told and stays the same from request to request; ``digest`` and ``tokens`` are of one
     message. ``shared`` is False where the application's own layout is to be kept, which is remembered too, ``joint``
     where the conversation is this role's alone as far as is known. ``cached`` says that the framework itself marks
-    requests in its own layout, so that a provider keeps them. A place that is not the end is recorded in the
-    conversation's ledger, so that another process takes it up. Never raises.
+    requests in its own layout, so that a provider keeps them, ``lane`` is the name of the role's (``Session.lane``).
+    A place that is not the end is recorded in the conversation's ledger, so that another process takes it up. Never
+    raises.
     """
 
     def work() -> Place:
         places, own, seen = session.shared.places, digest_of(role, text), History(history, digest, tokens)
         size = places.size(own, text, model, session.count)
         found = places.choose(
-            (conversation.scope, conversation.id, model),
+            (conversation.scope, conversation.id, f"{model}\0{lane}"),
             f"{session.name}/{role}",
             own,
             seen,
             size=size,
             rules=Rules.of(session.profile(model), cached=cached),
             shared=shared,
-            joint=joint,
+            joint=joint and not session.alone,
             opening=places.size(session.prefix.key, session.prefix.text, model, session.count),
             recorded=lambda: _recorded(conversation.ledger, own, seen),
         )

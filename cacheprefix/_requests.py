@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cacheprefix._calls import Call, units_of
 from cacheprefix._condense import cold_after
 from cacheprefix._foresight import Foresight
+from cacheprefix._lanes import Lanes
 from cacheprefix._notices import Notices
 from cacheprefix._placement import Placement
 from cacheprefix._places import Places
@@ -50,6 +51,7 @@ class Shared:
     foresight: Foresight = field(default_factory=Foresight)
     placement: Placement = field(default_factory=Placement)
     places: Places = field(default_factory=Places)
+    lanes: Lanes = field(default_factory=Lanes)
 
     @classmethod
     def fresh(cls, clock: Callable[[], float], count: Callable[[str, str], int], opening: int = 0) -> Shared:

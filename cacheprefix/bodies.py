@@ -14,6 +14,7 @@ from itertools import dropwhile
 from typing import Any
 
 from cacheprefix import _places
+from cacheprefix._lanes import Lane
 from cacheprefix._places import Place
 from cacheprefix._replies import Answer, history_field, read_answer, result_messages, user_message
 from cacheprefix._turn import Turn
@@ -23,7 +24,7 @@ from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import Api, Prompt, dumps_sorted, loads
 from cacheprefix.session import Session
 
-__all__ = ["LONG_ROLE", "ForkBody", "Role", "allowed_choice", "fork_body", "instruction_of"]
+__all__ = ["LONG_ROLE", "ForkBody", "Lane", "Role", "allowed_choice", "fork_body", "instruction_of"]
 
 LONG_ROLE = _places.LONG
 """Tokens from which on a role's text may keep its place; a shorter one always goes to the end."""
@@ -181,9 +182,9 @@ def fork_body(session: Session, body: Mapping[str, Any], api: Api, role: Role | 
     found = session.attempt("layout", lambda: (_laid(session, given, api, role),), None)
     if found is None or found[0] is None:
         return replace(plain, body=plain.own(), kept=found is not None)
-    history, system, tail, tools = found[0]
+    history, system, tail, tools, lane = found[0]
     history = _condensed(session, history, role, str(given.get("model", "")), api)
-    at, continues = _place(session, role, tail, history, given)
+    at, continues = _place(session, role, tail, history, given, lane)
     if at is None:
         return replace(plain, body=_own(session, given, api, role, history), kept=True)
     spoken = [user_message(tail)] if tail else []
@@ -227,28 +228,37 @@ class _Tools:
 
 def _laid(
     session: Session, body: Mapping[str, Any], api: Api, role: Role
-) -> tuple[list[Any], list[Any], str, _Tools] | None:
-    """History, system messages, tail and tools; None where sharing gains nothing."""
+) -> tuple[list[Any], list[Any], str, _Tools, Lane] | None:
+    """History, system messages, tail, tools and their lane; None where sharing gains nothing."""
     given = body.get(history_field(api)) or []
     history = [user_message(given)] if isinstance(given, str) else list(given)
     own = [_text(body.get("system" if api == "anthropic" else "instructions"))] if api != "openai-chat" else []
     while history and _leads(history[0]):
         own.append(_text(history.pop(0).get("content")))
-    tools = _tools(session, body, api)
-    text = instruction_of((role.instruction, *own), session.prefix.system)
-    tail = session.tail_for(role.name, text, tools=tools.said, volatile=role.volatile)
     model = str(body.get("model", ""))
-    spoken = sum(session.count(str(message), model) for message in history)
-    schemas = sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools)
-    if not session.shares(role.conversation, model, lambda: spoken + schemas):
-        _place(session, role, tail, history, body, shared=False)
+    spoken = [session.count(str(message), model) for message in history]
+    text = instruction_of((role.instruction, *own), session.prefix.system)
+    lane, tools = _tools(session, body, api, role, spoken)
+    tail = session.tail_for(role.name, text, tools=tools.said, volatile=role.volatile)
+    carried = [tool for tool in session.prefix.tools if tool.name in lane.tools]
+    schemas = sum(session.count(tool.schema.decode(), model) for tool in carried)
+    if not (lane.shares and session.shares(role.conversation, model, lambda: sum(spoken) + schemas)):
+        _place(session, role, tail, history, body, lane, shared=False)
         return None
     shared = session.prefix.text
-    return history, [{"role": "system", "content": shared}] if shared and api != "anthropic" else [], tail, tools
+    system = [{"role": "system", "content": shared}] if shared and api != "anthropic" else []
+    return history, system, tail, tools, lane
 
 
 def _place(
-    session: Session, role: Role, tail: str, history: Sequence[Any], body: Mapping[str, Any], *, shared: bool = True
+    session: Session,
+    role: Role,
+    tail: str,
+    history: Sequence[Any],
+    body: Mapping[str, Any],
+    lane: Lane,
+    *,
+    shared: bool = True,
 ) -> Place:
     """Where the role's text stands; one that holds what is for this call alone always goes to the end."""
     if role.volatile:
@@ -263,6 +273,7 @@ def _place(
         digest=lambda message: digest_of(dumps_sorted(message, "message")),
         tokens=lambda message: session.count(str(message), model),
         shared=shared,
+        lane=lane.name,
     )
 
 
@@ -320,24 +331,28 @@ def _condensed(session: Session, history: list[Any], role: Role, model: str, api
     return session.attempt("condense", lambda: sendable(apply(history, decisions, form)), history)
 
 
-def _tools(session: Session, body: Mapping[str, Any], api: Api) -> _Tools:
-    """The union in place of the role's tools, and how the role is kept to its own."""
-    own = list(body.get("tools") or [])
+def _tools(
+    session: Session, body: Mapping[str, Any], api: Api, role: Role, spoken: Sequence[int]
+) -> tuple[Lane, _Tools]:
+    """The tools of the role's lane in place of its own, and how the role is kept to those."""
+    own, model = list(body.get("tools") or []), str(body.get("model", ""))
     if any(not _plain(tool) for tool in own) or not (own or session.prefix.tools):
-        return _Tools({})
+        return Lane((), shares=True), _Tools({})
     # Copies: what the application later does to its dicts must not change the prefix.
     union = session.adopt_tools(copy.deepcopy(own), dict)
-    names = set(session.prefix.tool_names)
-    extra = [tool for tool in own if _name(tool) not in names]
-    fields = {"tools": [*(_rendered(tool.native, loads(tool.schema), api) for tool in union), *extra]}
     bound = tuple(_name(tool) for tool in own)
+    talk = session.conversation(role.conversation)
+    lane = session.lane(talk, role.name, bound, model, spoken=lambda: spoken)
+    names, known = set(lane.tools), {tool.name for tool in union}
+    kept = [_rendered(tool.native, loads(tool.schema), api) for tool in union if tool.name in names]
+    fields = {"tools": [*kept, *(tool for tool in own if _name(tool) not in known)]}
     if set(bound) >= names:
-        return _Tools(fields)
-    safe = session.profile(str(body.get("model", "")), api).tool_choice_safe
+        return lane, _Tools(fields if fields["tools"] else {})
+    safe = session.profile(model, api).tool_choice_safe
     free = body.get("tool_choice") in (None, "auto")
     if free and (safe == "allowed_tools" or (safe == "none" and not bound)):
-        return _Tools({**fields, "tool_choice": allowed_choice(bound, api)}, permitted=bound)
-    return _Tools(fields, said=bound, permitted=bound)
+        return lane, _Tools({**fields, "tool_choice": allowed_choice(bound, api)}, permitted=bound)
+    return lane, _Tools(fields, said=bound, permitted=bound)
 
 
 def _rendered(native: Any, schema: Mapping[str, Any], api: Api) -> Any:

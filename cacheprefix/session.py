@@ -8,7 +8,7 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal, TypeVar
 
-from cacheprefix import _condense, _places, _side
+from cacheprefix import _condense, _lanes, _places, _side
 from cacheprefix._calls import Call, Report, tally
 from cacheprefix._condense import conversation_of
 from cacheprefix._conversation import Conversation
@@ -243,6 +243,7 @@ class Session:
         return self.shared.conversations.get((self.name, self.scope if scope is None else scope, id))
 
     # Methods like the others, written where their work is.
+    lane = _lanes.lane
     place = _places.place
     shorten = _condense.shorten
     decides = _condense.decides

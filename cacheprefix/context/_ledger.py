@@ -19,12 +19,13 @@ from typing import Any, Final
 from cacheprefix.errors import StateError
 
 VERSION: Final = 1
-SECTIONS: Final = ("results", "turns", "actions", "inserts", "blocks", "places", "rules", "epochs")
+SECTIONS: Final = ("results", "turns", "actions", "inserts", "blocks", "places", "lanes", "rules", "epochs")
 """``results``: cut or kept at first sight, by result digest. ``turns``: a turn's shared limit, by the digest
 of its ordered results. ``actions``: what compactions did, by address. ``inserts``: texts put into the
 history. ``blocks``: durable context joined to one text a key, with its sources' addresses. ``places``: where long
-role texts stood, by the text's digest, the number of messages before it and the last one's digest. ``rules``:
-parameters of decisions, by their own digest. ``epochs``: compactions, by their digest."""
+role texts stood, by the text's digest, the number of messages before it and the last one's digest. ``lanes``:
+whether a role's requests carry the tools of all, by the digest of its name and model. ``rules``: parameters of
+decisions, by their own digest. ``epochs``: compactions, by their digest."""
 
 _DETAIL = re.compile("[#/~]")
 _RULE = re.compile(r"c:([\w-]+):")
@@ -59,8 +60,8 @@ class Ledger:
 
     @property
     def alters(self) -> bool:
-        """Whether any decision changes what messages say; the places of role texts do not."""
-        return any(section != "places" for section, _ in self._merged())
+        """Whether any decision changes what messages say; the places of role texts and the tools beside do not."""
+        return any(section not in ("places", "lanes") for section, _ in self._merged())
 
     @property
     def epoch(self) -> int:
@@ -143,7 +144,7 @@ class Ledger:
 
         def stands(section: str, key: str, values: Values) -> bool:
             """Whether a decision concerns what is there: a removed run lasts as long as its last message does."""
-            if section in ("epochs", "rules") or _content(key) in alive:
+            if section in ("epochs", "rules", "lanes") or _content(key) in alive:
                 return True
             if section == "inserts":
                 section, values = "actions", merged.get(("actions", key.split("~", 1)[0]), ())

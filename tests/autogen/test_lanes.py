@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from autogen_agentchat.agents import UserProxyAgent
 from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core.tools import FunctionTool
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,3 +118,22 @@ async def test_the_lanes_are_kept_across_a_resume(provide, new_client):
     await other.run(task="Go on.")
     assert HANDBOOK[:50] in provider.requests[-1].json["messages"][0]["content"]
     assert "You are the" in provider.requests[-1].json["messages"][0]["content"]
+
+
+async def test_a_lane_too_short_to_be_cached_leaves_its_agents_alone(provide, new_client):
+    """What counts are the tools of the lane, not of the whole team: with less than the minimum nothing is ever read."""
+
+    def tool(name):
+        """One that only this agent has, of some two hundred tokens."""
+        return FunctionTool(search(name), name=name, description=" ".join(f"{name}{n}" for n in range(100)))
+
+    provider = provide("openai", Says({}))
+    agents = [
+        role(f"agent{n}", new_client(provider), tools=[tool(f"tool{n}")], system_message=f"You are agent {n}.")
+        for n in range(4)
+    ]
+    team = wrap(RoundRobinGroupChat(agents, max_turns=4))
+    await team.run(task="Go.")
+    sent = [[one["function"]["name"] for one in json.loads(record.body)["tools"]] for record in provider.requests]
+    assert sent == [["tool0"], ["tool1"], ["tool2"], ["tool3"]]
+    assert session_of(team).failures == {}

@@ -27,7 +27,8 @@ def plans(draw):
     order = draw(st.lists(turns, min_size=1, max_size=30))
     if draw(st.booleans()):
         order = [(index % len(roles), size) for index, (_, size) in enumerate(order)]
-    return Plan(draw(st.sampled_from([0, 200, 1_100, 4_000])), tuple(roles), tuple(order))
+    tools = draw(st.lists(st.sampled_from([0, 300, 1_200, 4_000]), max_size=len(roles)))
+    return Plan(draw(st.sampled_from([0, 200, 1_100, 4_000])), tuple(roles), tuple(order), tuple(tools))
 
 
 def cost(plan, rules, session=None):
@@ -42,7 +43,9 @@ def allowed(plan, profile):
     A short text goes to the end also where the same role asks again at once, for what others may read of it, and a
     long one until that has cost a quarter of what is shared. A conversation that began too short to share is shared
     for some time to come. Where the application marks nothing, the first mark is a write, and the plan may end before
-    it is read; that of a role in the application's own layout comes with its second request.
+    it is read; that of a role in the application's own layout comes with its second request. The first one that carries
+    the tools of all pays for them, and those who have them may never be asked; whether they are worth reading is an
+    estimate of how much will be said.
     """
     known, beforehand, last = 0.0, 0.0, None
     write = max(profile.default_ttl.write, 1.0)
@@ -55,11 +58,18 @@ def allowed(plan, profile):
             beforehand += own * write * (plan.roles[who] >= LONG)
         last = who
     known += min(beforehand, whole / 4 * write)
+    counts = [-(-size // 400) for size in plan.tools]
+    # DeepSeek keeps what two requests have in common only once the second one has come.
+    times = 2 if profile.match == "unit" else 1
+    carried = sum(plan.tools) + 3 * ENVELOPE * sum(counts)
+    known += carried * (write * times + profile.read * len(plan.turns))
+    # A provider without allowed_tools is told them in words.
+    known += sum(counts[who] * ENVELOPE / 2 for who, _ in plan.turns if who < len(counts)) * write
     if plan.handbook < profile.min_tokens:
         known += whole
     if not (profile.markers is None or profile.implicit_breakpoint):
-        counts = Counter(who for who, _ in plan.turns)
-        own = sum(plan.roles[who] + whole for who, times in counts.items() if times > 1)
+        asked = Counter(who for who, _ in plan.turns)
+        own = sum(plan.roles[who] + whole for who, times in asked.items() if times > 1)
         known += (profile.default_ttl.write - 1.0) * (whole + own * (plan.handbook < profile.min_tokens))
     return known
 

@@ -227,7 +227,8 @@ def shared_tokens(
 
     def tokens() -> int:
         texts = sum(session.count(_text(message), model) for message in shared)
-        tools = session.prefix.tools if restriction.tools else ()
+        carried = {name_of(tool) for tool in restriction.tools}
+        tools = (tool for tool in session.prefix.tools if tool.name in carried)
         return texts + sum(session.count(tool.schema.decode(), model) for tool in tools)
 
     return tokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import dropwhile
@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables.config import RunnableConfig, ensure_config
 
 from cacheprefix import Session
-from cacheprefix.bodies import allowed_choice
+from cacheprefix.bodies import Lane, allowed_choice
 from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph._bodies import base_of, model_name, shows_body
 from cacheprefix_langgraph._choice import ONE_CALL, one_call, union_of, without_limit
@@ -128,26 +128,44 @@ class _Asked(NamedTuple):
     said: Sequence[str] | None
     """Tools of the role that its text has to name."""
     single: bool
+    lane: Lane | None
 
 
 def _asked(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, *, whole: bool) -> _Asked:
     responses = bool(getattr(model, "use_responses_api", False))
-    united, said = with_union(model, kwargs, frame, responses=responses)
+    messages = model._convert_input(given).to_messages()
+    lane = _lane(model, messages, kwargs, frame)
+    united, said = with_union(model, kwargs, frame, responses=responses, lane=lane)
     single = whole and one_call(model, united, frame)
     if single:
         united = without_limit(united)
         frame = replace(frame, instruction="\n\n".join(filter(None, (frame.instruction, ONE_CALL))))
-    return _Asked(model._convert_input(given).to_messages(), united, frame, said, single)
+    return _Asked(messages, united, frame, said, single, lane)
+
+
+def _lane(model: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any], frame: Frame) -> Lane | None:
+    """The lane of the role's tools; None where the union does not come into it."""
+    session = frame.session
+    if not session.prefix.tools or frame.base is not None or session.alone or "response_format" in kwargs:
+        return None
+    name = model_name(model)
+    bound = [name_of(tool) for tool in kwargs.get("tools") or []]
+    talk = frame.state or session.conversation(frame.conversation, scope=frame.scope)
+
+    def said() -> list[int]:
+        return [session.count(message.text, name) for message in messages if not isinstance(message, SystemMessage)]
+
+    return session.lane(talk, frame.role, bound, name, spoken=said)
 
 
 def _rewritten(
     model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, sending: Sending, *, whole: bool, asks: bool
 ) -> tuple[Any, dict[str, Any]] | None:
-    messages, united, frame, said, single = _asked(model, given, kwargs, frame, whole=whole)
+    messages, united, frame, said, single, lane = _asked(model, given, kwargs, frame, whole=whole)
     summarise = summariser(model, frame, united) if asks and _summarises(frame.session) else None
     name = model_name(model)
     done = rewrite(messages, frame, model.__dict__[VIEWS], allowed=said, model=name, summarise=summarise)
-    kept = placed(done, frame, name, shared=_worth(model, done, frame))
+    kept = placed(done, frame, name, lane, shared=_worth(model, done, frame, lane))
     if kept is not None:
         done = kept
         if done.trailing and not shows_body(base_of(model)):
@@ -167,21 +185,21 @@ def _summarises(session: Session) -> bool:
 
 
 def with_union(
-    model: Any, kwargs: dict[str, Any], frame: Frame, *, responses: bool
+    model: Any, kwargs: dict[str, Any], frame: Frame, *, responses: bool, lane: Lane | None = None
 ) -> tuple[dict[str, Any], Sequence[str] | None]:
-    """The union in place of the role's tools; what has to be said about it in the tail."""
+    """The tools of the role's lane (the union without one) in place of its own; what the tail has to say of them."""
     session = frame.session
-    union = session.prefix.tools
+    union = [tool for tool in session.prefix.tools if lane is None or tool.name in lane.tools]
     # An agent alone keeps its own order: helpers that are no forks begin with the same tools.
     if not union or frame.base is not None or "response_format" in kwargs:
         return kwargs, frame.allowed
     bound = [name_of(tool) for tool in kwargs.get("tools") or []]
-    names = set(session.prefix.tool_names)
+    names, known = {tool.name for tool in union}, set(session.prefix.tool_names)
     formatted = union_of(model, union, kwargs)
     if formatted is None:
         return kwargs, frame.allowed
-    extra = [tool for tool in kwargs.get("tools") or [] if name_of(tool) not in names]
-    if extra:
+    extra = [tool for tool in kwargs.get("tools") or [] if name_of(tool) not in known]
+    if extra and (lane is None or lane.shares):
         listed = ", ".join(sorted(name_of(tool) for tool in extra))
         session.note(f"tools outside the shared union were appended for role {frame.role!r}: {listed}")
     kwargs = {**kwargs, "tools": [*formatted, *extra]}
@@ -198,8 +216,10 @@ def with_union(
     return kwargs, allowed
 
 
-def _worth(model: Any, done: Rewritten, frame: Frame) -> bool:
+def _worth(model: Any, done: Rewritten, frame: Frame, lane: Lane | None) -> bool:
     """Whether the shared part is long enough to be cached; a conversation that once was, stays so."""
+    if lane is not None and not lane.shares:
+        return False
     session = frame.session
     name = model_name(model)
     common = done.messages if frame.pinned else done.shared
@@ -217,7 +237,8 @@ def _worth(model: Any, done: Rewritten, frame: Frame) -> bool:
         return False
 
     def tokens() -> int:
-        return shared() + sum(session.count(tool.schema.decode(), name) for tool in session.prefix.tools)
+        carried = (tool for tool in session.prefix.tools if lane is None or tool.name in lane.tools)
+        return shared() + sum(session.count(tool.schema.decode(), name) for tool in carried)
 
     if not session.shares(frame.conversation, name, tokens):
         return False

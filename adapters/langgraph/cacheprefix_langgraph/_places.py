@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from langchain_core.messages import AIMessage, BaseMessage
 
+from cacheprefix.bodies import Lane
 from cacheprefix.context import digest_of
 from cacheprefix.prompt import dumps
 from cacheprefix_langgraph._frame import Frame, Rewritten
 
 
-def placed(done: Rewritten, frame: Frame, model: str, *, shared: bool) -> Rewritten | None:
+def placed(done: Rewritten, frame: Frame, model: str, lane: Lane | None, *, shared: bool) -> Rewritten | None:
     """The request with its role text in its place; None where the application's own layout costs less.
 
     ``shared`` says whether what stands before the text is long enough to be shared.
@@ -30,6 +31,7 @@ def placed(done: Rewritten, frame: Frame, model: str, *, shared: bool) -> Rewrit
         digest=_digest,
         tokens=lambda message: sum(session.count(text, model) for text in _said(message)),
         shared=shared,
+        lane=lane.name if lane else "",
     )
     if found.at is None:
         return None

@@ -13,11 +13,11 @@ from typing import Any
 from agent_framework import Message
 
 from cacheprefix import Conversation, Session
-from cacheprefix.bodies import LONG_ROLE, instruction_of
+from cacheprefix.bodies import LONG_ROLE, Lane, instruction_of
 from cacheprefix.context import digest_of
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import Prompt
-from cacheprefix_maf._history import history_of, own_history
+from cacheprefix_maf._history import History, history_of, own_history
 from cacheprefix_maf._member import Member
 from cacheprefix_maf._tools import plain, united
 
@@ -75,6 +75,8 @@ def laid_out(
     same = {tool.name for tool in session.prefix.tools} == {getattr(tool, "name", "") for tool in own}
     union = not member.keeps_tools and all(map(plain, own)) and (same or not private)
     alike = {"tools": own} if own else {}
+    lane = _lane(member, conversation, own, history, model) if union and not private else None
+    union = union and (lane is None or not lane.name)
     fields, said, allowed = united(session, own, profile, options) if union else (alike, None, None)
     static = session.count(session.prefix.text, model)
     static += sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools if union)
@@ -82,7 +84,7 @@ def laid_out(
     size = session.count(tail, model) if tail else 0
     # A short text counts: with it, the agent's own requests would soon be kept, and leaving those is paid for.
     static += size if size < LONG_ROLE else 0
-    shares = session.shares(
+    shares = (lane is None or lane.shares) and session.shares(
         conversation.id, model, lambda: static + sum(session.count(message.text, model) for message in history.shared)
     )
     # With a history of its own the role stands before that, where it is read again with every later request.
@@ -97,6 +99,7 @@ def laid_out(
             digest=_digest,
             tokens=lambda message: _tokens(message, session, model),
             shared=shares,
+            lane=lane.name if lane else "",
         )
     if at is None:
         return replace(_plain(member, messages, options), passing=not private)
@@ -105,6 +108,16 @@ def laid_out(
     spoken = [Message("user", [tail])] if tail else []
     sent = [*history.shared[:at], *spoken, *history.shared[at:], *history.local]
     return Layout(sent, {**rest, **system, **fields}, tail, continues=continues, union=union, allowed=allowed)
+
+
+def _lane(member: Member, conversation: Conversation, own: Sequence[Any], history: History, model: str) -> Lane:
+    """The lane of the agent's tools: that of all, or that of those who have the same ones."""
+    session = member.session
+
+    def said() -> list[int]:
+        return [session.count(message.text, model) for message in history.shared]
+
+    return session.lane(conversation, member.role, [tool.name for tool in own], model, spoken=said)
 
 
 def _plain(member: Member, messages: Sequence[Message], options: Mapping[str, Any]) -> Layout:

@@ -1,0 +1,135 @@
+"""Which tools a role's requests carry: those of all, or its own where reading the others' costs more than that saves.
+
+Providers put tools before everything else, so requests share only what carries the same ones. With the union a role
+reads the others' tools in each request; without, it reads nothing of what they wrote, and pays what they say itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from cacheprefix.context import digest_of
+from cacheprefix.prefix import Tool
+
+if TYPE_CHECKING:
+    from cacheprefix._conversation import Conversation
+    from cacheprefix.session import Session
+
+REPLY = 200
+"""Tokens of what an agent says in its turn, as long as too little was said to know: a few paragraphs."""
+_KNOWN = 4
+"""Messages from which on their own length counts."""
+_ROUNDS = 5
+"""Turns of a role over which what sharing saves only once is spread."""
+_SURE = 3
+"""Of what the others are expected to say in the first round, one part in so many is taken for sure."""
+_TALKS = 10_000
+_UNION, _OWN = "union", "own"
+
+
+class Lane(NamedTuple):
+    """What a role's requests carry, and who can read them."""
+
+    tools: tuple[str, ...]
+    """Names of the tools of the union in them, in its order; tools that the union has not stand behind those."""
+    shares: bool
+    """Whether another role's requests may begin like them; where not, the application's own layout costs least."""
+    name: str = ""
+    """What sets this lane apart from that of the union."""
+
+
+@dataclass(slots=True)
+class _Talk:
+    joined: set[tuple[str, str]] = field(default_factory=set)
+    """Models and roles whose requests carry the union."""
+    own: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    """The tools of those whose requests do not."""
+
+
+class Lanes:
+    """The lanes of the roles of each conversation. Thread-safe, bounded."""
+
+    def __init__(self) -> None:
+        self._talks: OrderedDict[tuple[str, str], _Talk] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def settled(self, key: tuple[str, str], role: tuple[str, str]) -> bool | None:
+        """Whether a role's requests carry the union; None before it has asked."""
+        with self._lock:
+            talk = self._of(key)
+            # Who comes after others that carry only their own would be the one who pays for tools that nobody reads.
+            alone = not talk.joined and any(at[0] == role[0] for at in talk.own)
+            return True if role in talk.joined else False if role in talk.own or alone else None
+
+    def settle(self, key: tuple[str, str], role: tuple[str, str], tools: tuple[str, ...], *, joins: bool) -> bool:
+        """Note the lane of a role; whether another one of the same model carries the very same ``tools``."""
+        with self._lock:
+            talk = self._of(key)
+            if joins:
+                talk.joined.add(role)
+                return True
+            talk.own[role] = tools
+            return any(at[0] == role[0] and at != role and each == tools for at, each in talk.own.items())
+
+    def _of(self, key: tuple[str, str]) -> _Talk:
+        talk = self._talks.setdefault(key, _Talk())
+        self._talks.move_to_end(key)
+        while len(self._talks) > _TALKS:
+            self._talks.popitem(last=False)
+        return talk
+
+
+def lane(
+    session: Session,
+    conversation: Conversation,
+    role: str,
+    own: Sequence[str],
+    model: str = "",
+    *,
+    spoken: Callable[[], Sequence[int]],
+) -> Lane:
+    """The lane of a role whose own tools have these names; for adapters, before a request is laid out.
+
+    ``spoken`` counts the tokens of each message that the request shares with others. A role keeps the lane of its
+    first request in a conversation, or its layout would change. One that does not carry the union, or has a tool that
+    the union has not, shares with those of the very same tools alone. The decision is recorded in the conversation's
+    ledger, so that another process takes it up.
+    """
+    tools = [tool for tool in session.prefix.tools if isinstance(tool, Tool)]
+    union, mine = tuple(tool.name for tool in tools), set(own)
+    lanes, talk, key = session.shared.lanes, (conversation.scope, conversation.id), (model, f"{session.name}/{role}")
+
+    def pays() -> bool:
+        foreign = sum(session.count(tool.schema.decode(), model) for tool in tools if tool.name not in mine)
+        profile = session.profile(model)
+        beside = foreign * profile.read / max(0.01, 1.0 - profile.read)
+        said, others = spoken(), max(1, len(session.shared.roles) - 1)
+        opening = session.count(session.prefix.text, model) + sum(said)
+        reply = sum(said) / len(said) if len(said) >= _KNOWN else REPLY
+        # Where requests are kept whole, nobody reads the tools before two have paid for them.
+        first = foreign if profile.match == "unit" else beside
+        # In the long run, and in the first round too, should there be no other.
+        found = beside <= reply * others + opening / _ROUNDS and first <= opening + reply * others / _SURE
+        if not found:
+            session.note(
+                f"role {role!r} keeps its own tools: reading the others' ({foreign:,} tokens) with each request would "
+                "cost more than sharing saves"
+            )
+        return found
+
+    joins = False
+    if mine <= set(union):
+        entry = digest_of(*key)
+        recorded = conversation.ledger.get("lanes", entry)
+        known = recorded == _UNION if recorded else lanes.settled(talk, key)
+        joins = (mine == set(union) or pays()) if known is None else known
+        if not recorded and not (joins and mine == set(union)):
+            conversation.merge(conversation.ledger.record([("lanes", entry, _UNION if joins else _OWN)]))
+    alike = lanes.settle(talk, key, tuple(sorted(mine)), joins=joins)
+    if joins:
+        return Lane(union, shares=True)
+    return Lane(tuple(name for name in union if name in mine), alike, "\0".join(sorted(mine)) or "no tools")

@@ -1,0 +1,150 @@
+"""Which tools a LangGraph role's requests carry on the wire, and that large ones of others never make them dearer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from langchain_anthropic import ChatAnthropic
+from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.profiles import default_registry
+from cacheprefix.prompt import ESTIMATE, decode
+from cacheprefix.server import Reply, SimulatedProvider, fill
+from cacheprefix_langgraph import PrefixState, forked, wrap_model
+
+HANDBOOK = "Every statement needs a source that the reader can open. " * 80
+RULES = ("openai", "anthropic")
+
+
+class Server(NamedTuple):
+    """A provider and the rules that it follows."""
+
+    provider: SimulatedProvider
+    rules: str
+
+    @property
+    def requests(self):
+        """What came in."""
+        return self.provider.requests
+
+
+class State(MessagesState, PrefixState):
+    """A conversation and its ledger."""
+
+
+@pytest.fixture(scope="module", params=RULES)
+def server(request):
+    """A provider that answers in a few words."""
+    answer = lambda asked: Reply(fill(f"Answer {asked.index}:", 30))  # noqa: E731
+    with SimulatedProvider(request.param, answer) as provider:
+        yield Server(provider, request.param)
+
+
+def tools(name, count, words=300):
+    """So many tools of a role, of some two hundred tokens each."""
+    form = {"type": "object", "properties": {"query": {"type": "string"}}}
+    about = " ".join(f"{name}{number}" for number in range(words // 3))
+    return [
+        {"type": "function", "function": {"name": f"{name}_{n}", "description": f"{n} {about}", "parameters": form}}
+        for n in range(count)
+    ]
+
+
+def talk(server, session, kits, turns, saver=None):
+    """So many turns of one thread, in which each role answers with its own tools; the tools of each request."""
+    provider, rules = server
+    provider.reset()
+    if rules == "anthropic":
+        model = ChatAnthropic(
+            model="claude-sonnet-4-6", base_url=provider.anthropic_base_url, api_key="k", max_tokens=64, max_retries=0
+        )
+    else:
+        model = ChatOpenAI(model="gpt-5.2", base_url=provider.openai_base_url, api_key="k", max_retries=0)
+    model = model if session is None else wrap_model(model, session)
+    graph, previous = StateGraph(State), START
+
+    def node(name):
+        bound = model.bind_tools(kits[name]) if kits[name] else model
+
+        def answer(state):
+            said = [SystemMessage(f"You are the {name}.\n\n{HANDBOOK}"), *state["messages"]]
+            return {"messages": [bound.invoke(said)]}
+
+        return answer if session is None else forked(session, role=name)(answer)
+
+    for name in kits:
+        graph.add_node(name, node(name))
+        graph.add_edge(previous, name)
+        previous = name
+    graph.add_edge(previous, END)
+    compiled = graph.compile(checkpointer=saver or InMemorySaver())
+    for turn in range(turns):
+        compiled.invoke({"messages": [HumanMessage(f"Turn {turn}?")]}, {"configurable": {"thread_id": "one"}})
+    named = (record.json.get("tools", []) for record in provider.requests)
+    return [[one.get("name") or one["function"]["name"] for one in listed] for listed in named]
+
+
+def fresh(server):
+    """A session that shares the handbook."""
+    return Session(SharedPrefix(system=HANDBOOK), provider=server.rules, counter=ESTIMATE)
+
+
+def units(server):
+    """What all requests cost."""
+    return sum(record.outcome.cost_units(default_registry().get(server.rules)) for record in server.requests)
+
+
+def test_small_toolsets_are_united(server):
+    """Every request carries the same tools in the same order."""
+    kits = {"planner": tools("plan", 1), "critic": tools("check", 1), "writer": []}
+    sent = talk(server, fresh(server), kits, 2)
+    assert sent == [["check_0", "plan_0"]] * 6
+
+
+@pytest.mark.parametrize("turns", [1, 6])
+def test_large_toolsets_stay_with_their_roles(server, turns):
+    """The requests are the application's own, and cost no more for it."""
+    kits = {"planner": tools("plan", 30), "critic": tools("check", 30), "writer": tools("write", 30)}
+    plain = talk(server, None, kits, turns)
+    before = units(server)
+    session = fresh(server)
+    assert talk(server, session, kits, turns) == plain
+    assert units(server) <= before * 1.001
+    assert any("'planner' keeps its own tools" in note for note in session.report().notes)
+    assert session.failures == {}
+
+
+def test_roles_without_tools_share_beside_one_with_many(server):
+    """Two of three read each other's requests; the third keeps its layout or carries what is all its own."""
+    kits = {"searcher": tools("search", 30), "critic": [], "writer": []}
+    talk(server, None, kits, 6)
+    before = units(server)
+    session = fresh(server)
+    sent = talk(server, session, kits, 6)
+    assert units(server) < before
+    assert sent[1::3] == sent[2::3] == [[]] * 6
+    forks = [str(record.json["messages"][-1]) for record in server.requests]
+    assert sum("<role name" in text for text in forks) >= 8
+    assert session.failures == {}
+
+
+def test_another_process_finds_the_lanes_in_the_thread(server):
+    """The next turn's requests are those that the first process would have sent, but for marks of what it has sent."""
+    kits = {"planner": tools("plan", 60), "critic": tools("check", 1)}
+    one, other, session = InMemorySaver(), InMemorySaver(), fresh(server)
+    talk(server, session, kits, 3, one)
+    talk(server, session, kits, 1, one)
+    here = said(server)
+    talk(server, fresh(server), kits, 3, other)
+    talk(server, fresh(server), kits, 1, other)
+    assert said(server) == here
+
+
+def said(server):
+    """The sections of each request."""
+    return [[one.data for one in decode(record.json, record.api).sections] for record in server.requests]

@@ -1,0 +1,70 @@
+"""Which tools an agent's requests carry on the wire, and that large ones of others never make them dearer."""
+
+from __future__ import annotations
+
+import pytest
+from agent_framework import FunctionTool
+from maf_driver import RULES
+from maf_teams import NAMES, role, served
+from test_agents import session_for
+from test_places import chat
+
+from cacheprefix.profiles import cost_units, default_registry, normalise_usage
+from cacheprefix_maf import wrap
+
+
+def kit(name, count):
+    """So many tools of one agent, of some two hundred tokens each."""
+    about = " ".join(f"{name}{number}" for number in range(100))
+    schema = {"type": "object", "properties": {"query": {"type": "string"}}}
+    return [
+        FunctionTool(name=f"{name}_{n}", description=f"{n} {about}", func=lambda query="": query, input_model=schema)
+        for n in range(count)
+    ]
+
+
+async def played(servers, api, counts, rounds, session, **steps):
+    """The names of the tools in each request, and what all of them cost."""
+    async with served(servers, api, **steps) as (client, provider):
+        options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+        agents = [role(client, name, tools=kit(name, counts.get(name, 0)), **options) for name in NAMES]
+        if session is not None:
+            agents = [wrap(agent, session, conversation="c") for agent in agents]
+        await chat(agents, rounds)
+        profile = default_registry().get(RULES[api])
+        sent = [record.json.get("tools") or [] for record in provider.requests]
+        cost = sum(cost_units(normalise_usage(record.usage, record.api), profile) for record in provider.requests)
+    return [[(one.get("function") or one)["name"] for one in tools] for tools in sent], cost
+
+
+@pytest.mark.parametrize("api", tuple(RULES))
+async def test_small_toolsets_are_united(servers, api):
+    """Every request carries the same tools in the same order."""
+    session = session_for(api)
+    sent, _ = await played(servers, api, {"planner": 1, "critic": 1}, 2, session)
+    assert sent == [["critic_0", "planner_0"]] * 6
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("api", tuple(RULES))
+@pytest.mark.parametrize("rounds", [1, 6])
+async def test_large_toolsets_stay_with_their_agents(servers, api, rounds):
+    """Each agent keeps its own, and pays no more than without cacheprefix."""
+    counts = dict.fromkeys(NAMES, 30)
+    plain, before = await played(servers, api, counts, rounds, None)
+    session = session_for(api)
+    sent, cost = await played(servers, api, counts, rounds, session)
+    assert sent == plain
+    assert cost <= before * 1.001
+    assert any("keeps its own tools" in note for note in session.report().notes)
+    assert session.failures == {}
+
+
+async def test_agents_without_tools_share_beside_one_with_many(servers):
+    """The others' requests stay free of its tools, and are read by one another."""
+    steps = {name: [" ".join(f"{name}{number}" for number in range(60))] for name in NAMES}
+    counts = {"planner": 40}
+    _, before = await played(servers, "openai-chat", counts, 8, None, **steps)
+    sent, cost = await played(servers, "openai-chat", counts, 8, session_for("openai-chat"), **steps)
+    assert sent[1::3] == sent[2::3] == [[]] * 8
+    assert cost < before

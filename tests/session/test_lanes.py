@@ -1,0 +1,130 @@
+"""Which tools a role's requests carry: the union, or its own where the others' would cost more than sharing saves."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from benchmarks.role_plans import Plan, played, session_for, words
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.bodies import Role, fork_body
+from cacheprefix.profiles import default_registry
+from cacheprefix.prompt import ESTIMATE
+
+FEW, MANY = 300, 12_000
+FORM = {"type": "object", "properties": {"q": {"type": "string"}}}
+
+
+def tool(name, tokens=FEW):
+    """A tool as OpenAI's chat takes it."""
+    return {"type": "function", "function": {"name": name, "description": words(tokens, name), "parameters": FORM}}
+
+
+def session_of(*tools, handbook=0, roles=("a", "b", "c")):
+    """One that knows all tools and roles before the first request."""
+    prefix = SharedPrefix(system=words(handbook, "book"), tools=tools)
+    session = Session(prefix, provider="openai", counter=ESTIMATE)
+    for role in roles:
+        session.join(role)
+    return session
+
+
+def sent(session, role, own, said=("Begin.",), conversation="one"):
+    """The names of the tools in a role's request, and whether it is a fork."""
+    spoken = [{"role": "user", "content": text} for text in said]
+    messages = [{"role": "system", "content": f"You are {role}.\n\n{session.prefix.system}"}, *spoken]
+    body = {"model": "gpt-5.2", "messages": messages, **({"tools": list(own)} if own else {})}
+    fork = fork_body(session, body, "openai-chat", Role(role, conversation=conversation))
+    turn = fork.begin()
+    turn.finish(None)
+    assert session.failures == {}
+    if not fork.forked:
+        assert turn.body == body
+    return [one["function"]["name"] for one in turn.body.get("tools", [])], fork.forked
+
+
+def test_small_tools_of_others_are_carried_along():
+    """Reading them costs a few tokens; not sharing would cost all that is said."""
+    session = session_of(tool("x"), tool("y"), handbook=2_000)
+    assert sent(session, "a", [tool("x")]) == (["x", "y"], True)
+    assert sent(session, "b", [tool("y")]) == (["x", "y"], True)
+    assert sent(session, "c", []) == (["x", "y"], True)
+
+
+def test_a_role_does_not_carry_what_costs_more_than_sharing_saves():
+    """Its request stays the application's own, and the report says why."""
+    session = session_of(tool("x", MANY), tool("y"), handbook=2_000)
+    assert sent(session, "b", [tool("y")]) == (["y"], False)
+    (note,) = [note for note in session.report().notes if "keeps its own tools" in note]
+    assert "'b'" in note
+    assert "12," in note
+
+
+def test_those_of_the_very_same_tools_share_without_the_others():
+    """The first one finds nobody; from the second on they read each other's requests."""
+    session = session_of(tool("x", MANY), tool("y"), handbook=2_000)
+    assert sent(session, "b", [tool("y")]) == (["y"], False)
+    assert sent(session, "c", [tool("y")]) == (["y"], True)
+    said = ["Begin.", *(words(150, f"said{number}-") for number in range(6))]
+    assert sent(session, "c", [tool("y")], said) == (["y"], True)
+    said.append(words(150, "said6-"))
+    assert sent(session, "b", [tool("y")], said) == (["y"], True)
+
+
+def test_a_tool_that_came_too_late_takes_its_role_out_of_the_union():
+    """Providers put tools first: with another one behind the union, nothing that follows would be read."""
+    session = session_of(tool("x"), tool("y"), handbook=2_000)
+    sent(session, "a", [tool("x")])
+    assert sent(session, "b", [tool("y"), tool("late")]) == (["y", "late"], False)
+    assert sent(session, "c", [tool("y"), tool("late")]) == (["y", "late"], True)
+    assert sent(session, "a", [tool("x")]) == (["x", "y"], True)
+
+
+def test_a_lane_is_kept_within_a_conversation_and_found_anew_in_the_next():
+    """Long messages would make the union worth its price by now; the layout stays, since changing it costs too."""
+    session = session_of(tool("x", 2_500), tool("y"))
+    assert sent(session, "b", [tool("y")]) == (["y"], False)
+    said = ["Begin.", *(words(900, f"said{number}-") for number in range(6))]
+    assert sent(session, "b", [tool("y")], said) == (["y"], False)
+    assert sent(session, "b", [tool("y")], said, conversation="two") == (["x", "y"], True)
+    assert sent(session, "b", [tool("y")], conversation="two") == (["x", "y"], True)
+
+
+@pytest.mark.parametrize(("size", "lane"), [(2_500, (["y"], False)), (FEW, (["x", "y"], True))])
+def test_another_process_takes_the_lane_up(size, lane):
+    """From the conversation's ledger, although by now there is more to share, or less said a turn."""
+    one = session_of(tool("x", size), tool("y"), handbook=1_100)
+    if size > FEW:
+        one = session_of(tool("x", size), tool("y"))
+    assert sent(one, "b", [tool("y")]) == lane
+    saved = one.conversation("one").to_json()
+    two = session_of(tool("x", size), tool("y"), handbook=1_100 if size == FEW else 0)
+    two.conversation("one").restore(saved, rebase=True)
+    said = ["Begin.", *(words(900 if size > FEW else 1, f"said{number}-") for number in range(6))]
+    assert sent(two, "b", [tool("y")], said) == lane
+    assert not two.conversation("one").ledger.alters
+
+
+@pytest.mark.parametrize("rules", ["openai", "openai-5.6", "anthropic"])
+@pytest.mark.parametrize("rounds", [1, 2, 12])
+@pytest.mark.parametrize("said", [60, 400])
+def test_agents_with_large_tools_of_their_own_never_pay_for_the_others(rules, rounds, said):
+    """Four toolsets of 4,000 tokens: with the union each request would read 12,000 more."""
+    plan = Plan(2_000, (40,) * 4, tuple((n % 4, said) for n in range(4 * rounds)), (4_000,) * 4)
+    session = session_for(plan, rules)
+    cost = partial(sum_of, plan, rules)
+    # On Anthropic the first write may be the last request.
+    assert cost(session) <= cost(None) * (1.15 if rules == "anthropic" and rounds == 2 else 1.001)
+
+
+def sum_of(plan, rules, session):
+    """Cost units of the whole plan."""
+    return sum(outcome.cost_units(default_registry().get(rules)) for outcome in played(plan, rules, session))
+
+
+def test_a_single_call_does_not_pay_for_tools_of_agents_that_are_never_asked():
+    """One of five, whose brothers have much."""
+    plan = Plan(200, (40,) * 5, ((0, 30),), (300, 4_000, 4_000, 4_000, 300))
+    session = session_for(plan, "openai")
+    assert sum_of(plan, "openai", session) <= sum_of(plan, "openai", None)
