@@ -28,6 +28,7 @@ _ROUNDS = 5
 _SURE = 3
 """Of what the others are expected to say in the first round, one part in so many is taken for sure."""
 _TALKS = 10_000
+_KITS = 1_000
 _UNION, _OWN = "union", "own"
 
 
@@ -46,8 +47,8 @@ class Lane(NamedTuple):
 class _Talk:
     joined: set[tuple[str, str]] = field(default_factory=set)
     """Models and roles whose requests carry the union."""
-    own: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
-    """The tools of those whose requests do not."""
+    own: dict[tuple[str, ...], set[tuple[str, str]]] = field(default_factory=dict)
+    """Tools, and those whose requests carried nothing else."""
 
 
 class Lanes:
@@ -62,8 +63,9 @@ class Lanes:
         with self._lock:
             talk = self._of(key)
             # Who comes after others that carry only their own would be the one who pays for tools that nobody reads.
-            alone = not talk.joined and any(at[0] == role[0] for at in talk.own)
-            return True if role in talk.joined else False if role in talk.own or alone else None
+            own = {each for roles in talk.own.values() for each in roles if each[0] == role[0]}
+            alone = not talk.joined and bool(own)
+            return True if role in talk.joined else False if role in own or alone else None
 
     def settle(self, key: tuple[str, str], role: tuple[str, str], tools: tuple[str, ...], *, joins: bool) -> bool:
         """Note the lane of a role; whether another one of the same model carries the very same ``tools``."""
@@ -72,8 +74,11 @@ class Lanes:
             if joins:
                 talk.joined.add(role)
                 return True
-            talk.own[role] = tools
-            return any(at[0] == role[0] and at != role and each == tools for at, each in talk.own.items())
+            if len(talk.own) >= _KITS:
+                talk.own.clear()
+            alike = talk.own.setdefault(tools, set())
+            alike.add(role)
+            return any(each[0] == role[0] and each != role for each in alike)
 
     def _of(self, key: tuple[str, str]) -> _Talk:
         talk = self._talks.setdefault(key, _Talk())

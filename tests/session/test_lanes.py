@@ -72,6 +72,15 @@ def test_those_of_the_very_same_tools_share_without_the_others():
     assert sent(session, "b", [tool("y")], said) == (["y"], True)
 
 
+def test_a_peer_stays_one_when_it_asks_without_its_tools():
+    """A node may call its model with tools and without; the others' layout does not follow."""
+    session = session_of(tool("x", MANY), tool("y"), handbook=2_000)
+    sent(session, "b", [tool("y")])
+    assert sent(session, "c", [tool("y")]) == (["y"], True)
+    sent(session, "b", [])
+    assert sent(session, "c", [tool("y")]) == (["y"], True)
+
+
 def test_a_tool_that_came_too_late_takes_its_role_out_of_the_union():
     """Providers put tools first: with another one behind the union, nothing that follows would be read."""
     session = session_of(tool("x"), tool("y"), handbook=2_000)
