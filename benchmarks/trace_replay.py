@@ -242,6 +242,8 @@ def _as_forks(run: Run, profile: Profile, tail: TailPlacement) -> Iterator[Promp
     now = 0.0
     prefix = SharedPrefix(roles=run.roles) if tail == "cards" else SharedPrefix()
     session = Session(prefix, tail=tail, provider=profile.name, counter=ESTIMATE, gate=None, clock=lambda: now)
+    for role in {ask.agent for ask in run.asks}:
+        session.join(role)
     memo = Memo()
     for ask in run.asks:
         now = ask.at
