@@ -148,3 +148,21 @@ def test_another_process_finds_the_lanes_in_the_thread(server):
 def said(server):
     """The sections of each request."""
     return [[one.data for one in decode(record.json, record.api).sections] for record in server.requests]
+
+
+def test_tools_that_the_provider_runs_stay_with_those_who_bound_them():
+    """They have no schema to unite; roles with the very same tools share all the same, and nothing failed."""
+    with SimulatedProvider("openai", lambda _: Reply("Found.")) as provider:
+        session = Session(SharedPrefix(system=HANDBOOK), provider="openai", counter=ESTIMATE)
+        kwargs = {"base_url": provider.openai_base_url, "api_key": "k", "max_retries": 0, "use_responses_api": True}
+        model = wrap_model(ChatOpenAI(model="gpt-5.2", **kwargs), session)
+        bound = model.bind_tools([{"type": "web_search_preview"}, *tools("look", 1)])
+        for name in ("planner", "critic"):
+            said = [SystemMessage(f"You are the {name}.\n\n{HANDBOOK}"), HumanMessage("Go.")]
+            forked(session, role=name)(lambda state: bound.invoke(state["messages"]))({"messages": said})
+        sent = [[one.get("name") or one["type"] for one in record.json["tools"]] for record in provider.requests]
+        read = [record.outcome.read_tokens for record in provider.requests]
+    assert sent == [["web_search_preview", "look_0"]] * 2
+    assert read[0] == 0 < read[1]
+    assert any("web_search_preview" in note for note in session.report().notes)
+    assert session.failures == {}

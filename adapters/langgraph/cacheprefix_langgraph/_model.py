@@ -40,7 +40,7 @@ from cacheprefix_langgraph._sending import (
     undone,
 )
 from cacheprefix_langgraph._stream import again, awatch, awithin, behind, watch, within
-from cacheprefix_langgraph._tools import render
+from cacheprefix_langgraph._tools import adopt, render
 from cacheprefix_langgraph._views import Views
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
             session = self.__dict__[SESSION]
             if session.mode == "fork":
-                session.attempt("bind_tools", lambda: session.adopt_tools(tools, render), None)
+                session.attempt("bind_tools", lambda: adopt(session, tools), None)
             return base.bind_tools(self, tools, **kwargs)
 
         def configurable_fields(self, **kwargs: Any) -> Any:
