@@ -89,11 +89,12 @@ def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
         sent = asked.body
         prompt = session.decode(sent, asked.api, headers=asked.headers)
         profile = session.profile(prompt.model, asked.api, asked.provider)
-        original = asked.original
-        if asked.repeated and profile.markers is not None and not profile.implicit_breakpoint:
-            given = prompt
+        given = prompt
+        again = asked.repeated and profile.markers is not None and not profile.implicit_breakpoint
+        # What goes out unmarked is in the unmodified cache, too, where the application marks it itself.
+        original = asked.original or ((lambda _: given) if again else None)
+        if again:
             sent, prompt = _marked_again(session, sent, prompt, profile, asked, now)
-            original = original or (None if prompt is given else lambda _: given)
         elif asked.rewrite:
             limit = asked.boundary(prompt) if callable(asked.boundary) else asked.boundary
             skip = asked.policy is not None and asked.policy.skip_cache_write
@@ -107,10 +108,11 @@ def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
         events, epoch = ((), 0) if held is None else (held.events_for(agent), held.ledger.epoch)
         observation = session.shared.model.begin(
             prompt, profile, scope=asked.scope, agent=agent, session=asked.conversation, at=now, events=events,
-            spared=asked.repeated,
+            spared=again,
         )  # fmt: skip
         session.shared.placement.sent(asked.agent, prompt.sections, observation.outlook.sections)
         expected = _estimate(session, asked, original, prompt, profile, agent, now)
+        expected = None if again and prompt is given and asked.original is None else expected
         purpose = asked.policy.purpose if asked.policy else ""
         seen = Seen(prompt, profile, observation, agent, asked.conversation, purpose, now, expected, held, epoch)
     except Exception as error:

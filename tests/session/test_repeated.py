@@ -115,6 +115,17 @@ def test_the_report_counts_the_write_against_the_request_as_it_was():
     assert second.units == pytest.approx(1.25 * second.unmodified_units)
 
 
+def test_the_estimate_knows_what_the_applications_own_marks_would_have_kept():
+    """With a mark of its own the unmodified second request would have been read, and nothing is saved by ours."""
+    session, system = Session(), [{"type": "text", "text": OWN, "cache_control": MARK}]
+    tokens = 0
+    for said in (["What is step 1?"], ["What is step 1?", "It is sawing.", "What is step 2?"]):
+        turn = session.begin(body(*said, system=system), "anthropic", agent="reader", conversation="one", repeated=True)
+        tokens = turn.seen.prompt.tokens
+        turn.finish({"input_tokens": 40, "cache_read_input_tokens": tokens - 40, "cache_creation_input_tokens": 0})
+    assert session.calls[1].unmodified_units < 0.2 * tokens
+
+
 def test_a_layout_that_fails_sends_the_applications_own_bytes_each_time(monkeypatch):
     """Failing open is no layout of the application's own that would be marked."""
     session, given = Session(SharedPrefix(system="Be brief.")), body("What is step 1?", system=f"Be brief.\n\n{OWN}")
