@@ -22,10 +22,10 @@ PYTEST := -m pytest -ra --durations=5
 SPREAD := -n $(JOBS) --dist worksteal
 
 # An adapter's environment is made only when there is something to run in it.
-AUTOGEN_TESTS := $(wildcard tests/autogen/test_*.py tests/autogen/*/test_*.py)
-CREWAI_TESTS := $(wildcard tests/crewai/test_*.py tests/crewai/*/test_*.py)
-MAF_TESTS := $(wildcard tests/maf/test_*.py)
-AG2_TESTS := $(wildcard tests/ag2/test_*.py)
+AUTOGEN_TESTS := $(wildcard tests/autogen/test_*.py tests/autogen/*/test_*.py tests/transparent/test_autogen.py)
+CREWAI_TESTS := $(wildcard tests/crewai/test_*.py tests/crewai/*/test_*.py tests/transparent/test_crewai.py)
+MAF_TESTS := $(wildcard tests/maf/test_*.py tests/transparent/test_maf.py)
+AG2_TESTS := $(wildcard tests/ag2/test_*.py tests/transparent/test_ag2.py)
 
 .PHONY: help demo test lint types build bench clean docs env fuzz pins verify-pins
 .PHONY: test-core test-autogen test-crewai test-maf test-ag2
@@ -100,19 +100,19 @@ types: $(CORE)/$(READY) $(TYPED:%=.venv-%/$(READY))
 test: types $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai) $(if $(MAF_TESTS),test-maf) $(if $(AG2_TESTS),test-ag2) test-core
 
 test-core: $(CORE)/$(READY)
-	$(CORE)/bin/python $(PYTEST) $(SPREAD) --ignore=tests/autogen --ignore=tests/crewai --ignore=tests/maf --ignore=tests/ag2 $(ARGS)
+	$(CORE)/bin/python $(PYTEST) $(SPREAD) $(foreach each,autogen crewai maf ag2,--ignore=tests/$(each) --ignore=tests/transparent/test_$(each).py) $(ARGS)
 
 test-autogen: $(AUTOGEN)/$(READY)
-	$(AUTOGEN)/bin/python $(PYTEST) $(SPREAD) tests/autogen
+	$(AUTOGEN)/bin/python $(PYTEST) $(SPREAD) tests/autogen $(wildcard tests/transparent/test_autogen.py)
 
 test-crewai: $(CREWAI)/$(READY)
-	$(CREWAI)/bin/python $(PYTEST) $(SPREAD) tests/crewai
+	$(CREWAI)/bin/python $(PYTEST) $(SPREAD) tests/crewai $(wildcard tests/transparent/test_crewai.py)
 
 test-maf: $(MAF)/$(READY)
-	$(MAF)/bin/python $(PYTEST) $(SPREAD) tests/maf
+	$(MAF)/bin/python $(PYTEST) $(SPREAD) tests/maf $(wildcard tests/transparent/test_maf.py)
 
 test-ag2: $(AG2)/$(READY)
-	$(AG2)/bin/python $(PYTEST) $(SPREAD) tests/ag2
+	$(AG2)/bin/python $(PYTEST) $(SPREAD) tests/ag2 $(wildcard tests/transparent/test_ag2.py)
 
 build: $(CORE)/$(READY)
 	rm -rf dist

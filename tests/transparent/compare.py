@@ -1,0 +1,139 @@
+"""Where two trees of plain values differ, by path, and which differences must be."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any, Literal
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Change = Literal["added", "removed", "type", "value"]
+FILE = Path(__file__).with_name("differences.toml")
+_LONG = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One place where the application sees something else."""
+
+    path: str
+    """Such as ``messages[1].response_metadata.token_usage``."""
+
+    change: Change
+    """``value``: another one of the same type."""
+
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.change}\n    unmodified: {self.before}\n    now:        {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A difference that must be, where agents are forks; observed, nothing may differ."""
+
+    frameworks: tuple[str, ...]
+    constructs: str
+    """Names of constructs; ``*`` stands for any characters."""
+
+    path: str
+    """Paths, ``*`` likewise."""
+
+    changes: tuple[Change, ...]
+    what: str
+    """What changes, as the adapter's page says it."""
+
+    reason: str
+    """Why it must."""
+
+    def covers(self, construct: str, found: Found) -> bool:
+        """Whether it is about this place of this construct."""
+        return (
+            found.change in self.changes
+            and _pattern(self.constructs).fullmatch(construct) is not None
+            and _pattern(self.path).fullmatch(found.path) is not None
+        )
+
+    def __str__(self) -> str:
+        return f"{self.constructs} {self.path}"
+
+
+@functools.lru_cache(maxsize=1)
+def allowed() -> tuple[Allowed, ...]:
+    """All entries of ``differences.toml``."""
+    entries = tomllib.loads(FILE.read_text("utf-8")).get("difference", [])
+    return tuple(
+        Allowed(
+            tuple(entry["frameworks"]),
+            entry.get("constructs", "*"),
+            entry["path"],
+            tuple(entry.get("changes", ["value"])),
+            entry["what"],
+            entry["reason"],
+        )
+        for entry in entries
+    )
+
+
+def allowed_in(framework: str) -> list[Allowed]:
+    """The entries of one framework."""
+    return [one for one in allowed() if framework in one.frameworks]
+
+
+def differences(before: Any, after: Any, path: str = "") -> Iterator[Found]:
+    """Each place where two trees differ; in lists of different lengths, what was put in or left out."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted({*before, *after}):
+            where = f"{path}.{key}" if path else key
+            if key not in after:
+                yield Found(where, "removed", _shown(before[key]), "")
+            elif key not in before:
+                yield Found(where, "added", "", _shown(after[key]))
+            else:
+                yield from differences(before[key], after[key], where)
+    elif isinstance(before, list) and isinstance(after, list):
+        yield from _in_lists(before, after, path)
+    elif type(before) is not type(after):
+        yield Found(path, "type", _shown(before), _shown(after))
+    elif before != after:
+        # A class that is another one is no other value of the same type.
+        yield Found(path, "type" if path.endswith(".is") else "value", _shown(before), _shown(after))
+
+
+def _in_lists(before: Sequence[Any], after: Sequence[Any], path: str) -> Iterator[Found]:
+    if len(before) == len(after):
+        for at, (one, other) in enumerate(zip(before, after, strict=True)):
+            yield from differences(one, other, f"{path}[{at}]")
+        return
+    texts = [[json.dumps(one, sort_keys=True) for one in side] for side in (before, after)]
+    for what, start, end, new_start, new_end in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
+        if what == "equal":
+            continue
+        both = min(end - start, new_end - new_start)
+        for at in range(both):
+            yield from differences(before[start + at], after[new_start + at], f"{path}[{start + at}]")
+        for at in range(start + both, end):
+            yield Found(f"{path}[{at}]", "removed", _shown(before[at]), "")
+        for at in range(new_start + both, new_end):
+            yield Found(f"{path}[{at}]", "added", "", _shown(after[at]))
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONG else f"{text[:_LONG]} ... ({len(text)} characters)"
+
+
+@functools.cache
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)

@@ -1,0 +1,218 @@
+"""Runs a piece of a framework unmodified, observed and forked, and compares what the application saw.
+
+A driver (``test_FRAMEWORK.py``) makes a ``Stage`` of its own, registers constructs, and calls ``check`` and
+``check_used``; README.md beside this file shows one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar
+
+import pytest
+
+from cacheprefix import Session
+from cacheprefix.server import Echo, Latency, Queue, SimulatedProvider, _app
+from tests.transparent.compare import Allowed, Found, allowed_in, differences
+from tests.transparent.plain import normalised, plain
+
+Mode = Literal["unmodified", "observed", "forked"]
+T = TypeVar("T")
+
+_SAME_EVERYWHERE = ("host", "content-length", "x-stainless-retry-count", "idempotency-key", "traceparent")
+_HARMLESS = (ResourceWarning,)
+
+
+class Stage:
+    """What a construct is given: a scripted provider, and the framework with or without us."""
+
+    rules: ClassVar[str] = "auto"
+    """The provider's cache rules, by name."""
+
+    shapes: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+    """See ``plain``."""
+
+    opaque: ClassVar[tuple[str, ...]] = ()
+    """See ``plain``."""
+
+    def __init__(self, mode: Mode, provider: SimulatedProvider) -> None:
+        self.mode = mode
+        self.provider = provider
+        self._sessions: dict[str, Session] = {}
+
+    @property
+    def unmodified(self) -> bool:
+        """Whether the application runs without us."""
+        return self.mode == "unmodified"
+
+    def script(self, *replies: Any) -> None:
+        """What the provider answers from now on: replies one after the other, or one script.
+
+        In every mode the same, so a script may go by the order of requests or by what both layouts hold (a role's
+        instruction), never by where it stands.
+        """
+        one = replies[0] if len(replies) == 1 and callable(replies[0]) else None
+        self.provider.simulator.script = one if one is not None else Queue(replies)
+
+    def slow(self, seconds: float) -> None:
+        """Let every first token take this long, so that siblings overlap."""
+        self.provider.simulator.latency = Latency(base=seconds, uncached=0, cached=0, output=0, scale=1)
+
+    def session(self, name: str = "", **options: Any) -> Session:
+        """The session of that name, made when first asked for; only for what an unmodified application does not do.
+
+        ``new_session`` says what is in it.
+        """
+        if self.unmodified:
+            raise AssertionError("an unmodified application has no session")
+        if name not in self._sessions:
+            mode: Literal["observe", "fork"] = "observe" if self.mode == "observed" else "fork"
+            self._sessions[name] = self.new_session(mode=mode, **options)
+        return self._sessions[name]
+
+    def new_session(self, **options: Any) -> Session:
+        """A session as this framework's constructs use it."""
+        return Session(**options)
+
+    def close(self) -> None:
+        """Called when the construct has run: a driver drops its clients here."""
+
+
+S = TypeVar("S", bound=Stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Construct:
+    """One piece of a framework: ``run(stage)`` builds it, runs it, and returns all that the application saw."""
+
+    name: str
+    run: Callable[[Any], Any]
+    rules: str
+    forks: bool
+    """Whether forking changes a request; False for what shares nothing by design."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One run of a construct."""
+
+    tree: Any
+    wire: tuple[str, ...]
+    """Method, path, headers and body of each request, sorted: parallel ones have no order."""
+    failures: Mapping[str, int] = field(default_factory=dict)
+    """What of ours failed, which must be nothing."""
+
+
+class Constructs:
+    """The constructs of one framework."""
+
+    def __init__(self, framework: str, stage: type[Stage]) -> None:
+        self.framework = framework
+        self._stage = stage
+        self._all: dict[str, Construct] = {}
+        self._seen = functools.lru_cache(maxsize=None)(self._run)
+
+    def add(
+        self, name: str | None = None, *, rules: str | None = None, forks: bool = True
+    ) -> Callable[[Callable[[S], T]], Callable[[S], T]]:
+        """Decorates ``run(stage)``; its name is the construct's."""
+
+        def register(run: Callable[[S], T]) -> Callable[[S], T]:
+            made = Construct(name or run.__name__, run, rules or self._stage.rules, forks)
+            assert made.name not in self._all, f"two constructs are called {made.name!r}"
+            self._all[made.name] = made
+            return run
+
+        return register
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all constructs, in the order of their definition."""
+        return list(self._all)
+
+    def found(self, name: str, mode: Mode) -> list[Found]:
+        """Where the application sees something else in ``mode`` than without us."""
+        before, after = self._seen(name, "unmodified"), self._seen(name, mode)
+        return list(differences(before.tree, after.tree))
+
+    def check(self, name: str, mode: Mode) -> None:
+        """Fail where the application sees a difference that is not listed, or we failed, or observed bytes differ."""
+        before, after = self._seen(name, "unmodified"), self._seen(name, mode)
+        raised = before.tree.get("raised") if isinstance(before.tree, dict) else None
+        if raised:
+            pytest.fail(f"{name} does not even run unmodified: {json.dumps(raised)[:2_000]}")
+        entries = allowed_in(self.framework) if mode == "forked" else []
+        wrong = [one for one in self.found(name, mode) if not any(entry.covers(name, one) for entry in entries)]
+        if wrong:
+            told = "\n".join(map(str, wrong[:12]))
+            pytest.fail(f"{name}, {mode}: the application sees {len(wrong)} differences\n{told}")
+        assert not after.failures, f"{name}, {mode}: ours failed: {dict(after.failures)}"
+        if mode == "observed":
+            assert after.wire == before.wire, f"{name}: observed requests are not byte for byte the unmodified ones"
+        elif self._all[name].forks:
+            assert after.wire != before.wire, f"{name}: nothing was forked, so nothing was shown"
+
+    def check_used(self, entry: Allowed) -> None:
+        """Fail for a listed difference that no construct shows any more."""
+        for name in self._all:
+            if any(entry.covers(name, one) for one in self.found(name, "forked")):
+                return
+        pytest.fail(f"no construct of {self.framework} shows the listed difference {entry}: take it out")
+
+    def _run(self, name: str, mode: Mode) -> Seen:
+        construct = self._all[name]
+        with _provider(construct.rules) as (provider, headers):
+            stage = self._stage(mode, provider)
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                try:
+                    tree = {"saw": construct.run(stage)}
+                except Exception as error:  # the application's own, and so part of what it sees
+                    tree = {"raised": error}
+                stage.close()
+            told = [one for one in warned if not issubclass(one.category, _HARMLESS)]
+            tree["warnings"] = [{"category": one.category.__name__, "says": str(one.message)} for one in told]
+            # Everything is shown before the next run, so that nothing of this one is still under way.
+            shown = normalised(plain(tree, shapes=stage.shapes, opaque=stage.opaque))
+            failures = {key: n for one in stage._sessions.values() for key, n in one.failures.items()}
+            bodies = [f"{record.path} {record.body.decode('utf-8', 'replace')}" for record in provider.requests]
+            return Seen(shown, tuple(sorted(normalised(bodies))) + tuple(sorted(headers)), failures)
+
+
+_PROVIDERS: dict[str, tuple[SimulatedProvider, list[str]]] = {}
+
+
+@contextlib.contextmanager
+def _provider(rules: str) -> Iterator[tuple[SimulatedProvider, list[str]]]:
+    """One server a rule set for the whole process, empty: the address is the same in every mode."""
+    if rules not in _PROVIDERS:
+        headers: list[str] = []
+        with pytest.MonkeyPatch.context() as patched:
+            made = _app.create_app
+            patched.setattr(_app, "create_app", lambda simulator: _noting(made(simulator), headers))
+            _PROVIDERS[rules] = (SimulatedProvider(rules).start(), headers)
+    provider, headers = _PROVIDERS[rules]
+    gc.collect()
+    provider.simulator.script, provider.simulator.latency = Echo(), Latency()
+    provider.reset()
+    headers.clear()
+    yield provider, headers
+
+
+def _noting(app: Any, headers: list[str]) -> Any:
+    """The server's application, which notes every request's line and headers."""
+
+    async def asgi(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            told = [(k.decode(), v.decode("latin-1")) for k, v in scope["headers"]]
+            kept = sorted(f"{k}: {v}" for k, v in told if k not in _SAME_EVERYWHERE)
+            headers.append(f"{scope['method']} {scope['path']}?{scope['query_string'].decode()} {kept}")
+        await app(scope, receive, send)
+
+    return asgi
