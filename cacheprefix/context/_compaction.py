@@ -188,7 +188,7 @@ def plan_compaction(
         why = "an open call's thinking keeps its prefix" if held else "thinking behind a change goes with it"
         refusals = (*refusals, f"{why}: {rules.thinking_bound}")
     kept = here.static_tokens if here.front_moves else draft.before_first_change()
-    changes = record(draft, shape, ledger.section("inserts"))
+    changes = record(draft, shape, ledger)
     ask = rules.summarise == "fork" and bool(changes.summary_at)
     price = estimate(before, draft.tokens, kept, here.prices, asked=before if ask else 0)
     horizon = rules.horizon if rules.horizon is not None else float(max(turns, 1))

@@ -143,14 +143,11 @@ class Ledger:
         merged = self._merged()
 
         def stands(section: str, key: str, values: Values) -> bool:
-            """Whether a decision concerns what is there: a removed run lasts as long as its last message does."""
-            if section in ("epochs", "rules", "lanes") or _content(key) in alive:
+            """Whether a decision concerns what is there; one on several messages needs the first and the last."""
+            if section in ("epochs", "rules", "lanes"):
                 return True
-            if section == "inserts":
-                section, values = "actions", merged.get(("actions", key.split("~", 1)[0]), ())
-            return section == "actions" and any(
-                value.startswith("r:") and _content(value[2:]) in alive for value in values
-            )
+            ends = [_content(end) for value in values for end in _ends(section, value)]
+            return _content(key) in alive and alive.issuperset(ends)
 
         kept = {at: values for at, values in merged.items() if stands(*at, values)}
         named = {
@@ -246,6 +243,13 @@ def _grown(layers: tuple[_Layer, ...], fresh: dict[Key, Values]) -> tuple[_Layer
 def _content(address: str) -> str:
     """The digest of an address, without occurrence and part."""
     return _DETAIL.split(address, maxsplit=1)[0]
+
+
+def _ends(section: str, value: str) -> list[str]:
+    """Further addresses that a decision speaks of: a run's end, and both ends of a compaction."""
+    if section == "inserts":
+        return [end for span in json.loads(value)[2:] for end in span.split(":")[:2]]
+    return value.split(":")[1:4] if section == "actions" and value.startswith("r:") else []
 
 
 def merge_json(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any]:

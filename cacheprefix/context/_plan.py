@@ -81,9 +81,8 @@ class Plan:
         if not text.strip() or not self.summary_at or self.request is None:
             return self
         written = fitted(text.strip(), self.request.max_tokens, self.count)
-        value = json.dumps(["user", written])
         entries = tuple(
-            (section, key, value if (section, key) == ("inserts", self.summary_at) else old)
+            (section, key, _with_text(old, written) if (section, key) == ("inserts", self.summary_at) else old)
             for section, key, old in self.entries
         )
         return replace(self, entries=entries)
@@ -122,3 +121,8 @@ class Plan:
             f"  {'due' if self.due else 'not due'} (expected turns {self.horizon:.0f})",
         ]
         return "\n".join(lines)
+
+
+def _with_text(value: str, text: str) -> str:
+    role, _, *spans = json.loads(value)
+    return json.dumps([role, text, *spans])

@@ -38,23 +38,23 @@ class Record:
 def record(
     draft: Draft,
     shape: Shape,
-    inserts: Mapping[str, str],
+    ledger: Ledger,
 ) -> Record:
-    """A draft's changes as ledger entries; ``inserts`` is what the ledger has of them already."""
+    """A draft's changes as entries for ``ledger``."""
     out = Record()
     if not draft.decided and not draft.inserted:
         return out
     views, messages = shape.views, shape.messages
+    actions, inserts = ledger.section("actions"), ledger.section("inserts")
     first = last = -1
+    runs: list[tuple[int, int]] = []
     for position, (view, index) in enumerate(zip(draft.views, draft.origins, strict=True)):
         if view is None:
-            if position in draft.texts:
-                out.entries.append(("actions", f"{draft.texts[position]}/i", "d"))
-            else:
+            if position not in draft.texts:
                 first, last = (index if first < 0 else first), index
             continue
         if first >= 0:
-            out.entries.append(("actions", messages[first], f"r:{messages[last]}"))
+            runs.append((first, last))
             first = -1
         decisions = draft.decided.get(position)
         if decisions is None:
@@ -71,15 +71,34 @@ def record(
         if thinking:
             out.entries.append(("actions", f"{messages[index]}/t", "t"))
     if first >= 0:
-        out.entries.append(("actions", messages[first], f"r:{messages[last]}"))
+        runs.append((first, last))
+    span = _span(draft, shape, inserts)
+    for first, last in runs:
+        # Of runs that begin with one message only those hold whose span stands in the history.
+        start = messages[first] if messages[first] not in actions else f"{messages[first]}/{digest_of(span)}"
+        out.entries.append(("actions", start, f"r:{messages[last]}:{span}"))
+    for position, address in draft.texts.items():
+        if draft.views[position] is None:
+            out.entries.append(("actions", f"{address}/i", f"d:{span}"))
     for position, new in draft.inserted.items():
         # The text stands before its item; a new place in front of an old text is that text's own place.
         at = next(messages[draft.origins[n]] for n in range(position, len(draft.whole)) if n not in draft.texts)
         if at in inserts:
             at = f"{at}~{len(inserts)}"
         out.summary_at = at
-        out.entries.append(("inserts", at, json.dumps([new.role, new.text])))
+        out.entries.append(("inserts", at, json.dumps([new.role, new.text, span])))
     return out
+
+
+def _span(draft: Draft, shape: Shape, inserts: Mapping[str, str]) -> str:
+    """All that the draft's changes speak of, with what older texts that it takes out spoke of."""
+    spoken: list[int] = []
+    for position in {*draft.decided, *draft.inserted}:
+        spoken.append(min(draft.origins[position], len(shape.views) - 1))
+        value = inserts.get(draft.texts.get(position, ""), "null")
+        for span in (json.loads(value) or ())[2:]:
+            spoken += [shape.place[end] for end in span.split(":")[:2]]
+    return shape.span(min(spoken), max(spoken))
 
 
 def _record_clear(out: Record, decision: ReplaceResult, view: MessageView, address: str) -> None:

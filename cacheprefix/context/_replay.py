@@ -4,6 +4,10 @@ Results are addressed by content alone at first sight, since that decision is a 
 What a compaction did is addressed by content and occurrence (``digest``, ``digest#1`` for the second
 time the same content stands there): when a tool gives the same text again after its old result was
 cleared, the new one is news and stays.
+
+A decision applies only where what it speaks of stands in this history. What a compaction removed, and the summary in
+its place, go together: both name the messages from the first one lost to the last one, and hold where those very
+messages stand. Anywhere else (another conversation, a cleared or rewound thread) they are dormant.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from cacheprefix.context._decisions import (
 )
 from cacheprefix.context._groups import Group
 from cacheprefix.context._ledger import Ledger
-from cacheprefix.context._shape import Shape
+from cacheprefix.context._shape import Shape, removable
 from cacheprefix.context._views import Count, MessageView, ResultView, Role, make_message
 from cacheprefix.prompt import estimate_tokens
 
@@ -127,7 +131,7 @@ def holding(
         blocks = blocks_of(views, joined, known.place) if joined else []
         dropped.update(index for block in blocks for index in block.sources)
         partial = _partial(known, actions, shown, dropped)
-        texts = [*texts_of(blocks, views), *_texts(actions, inserts, known.place, len(views))]
+        texts = [*texts_of(blocks, views), *_texts(known, actions, inserts)]
         # Most stable first: the zones, durable context, and then what stands for a part of the history.
         texts.sort(key=lambda entry: (entry[1].index, entry[1].key != ZONES, entry[1].key is None))
     live = [d for d in shown.values() if d.index not in dropped]
@@ -151,14 +155,12 @@ def _dropped_runs(shape: Shape, actions: dict[str, str]) -> set[int]:
     for address, value in actions.items():
         if not value.startswith("r:"):
             continue
-        first, last = place.get(address), place.get(value[2:])
-        if first is None and last is None:
+        end, _, span = value[2:].partition(":")
+        first, last = place.get(address.split("/", 1)[0]), place.get(end)
+        # A run that is found by half says nothing about this history: taking its rest would lose messages of others.
+        if first is None or last is None or (span and not shape.holds(span)):
             continue
-        # Frameworks trim at the front: where a run's first message is gone, the run begins the history.
-        start = 0 if first is None else first
-        end = start if last is None else last
-        run = enumerate(views[start : end + 1], start)
-        dropped.update([at for at, view in run if view.key is None and not view.pinned and view.role != "system"])
+        dropped.update([at for at, view in enumerate(views[first : last + 1], first) if removable(view)])
     if not dropped:
         return dropped
     for group in shape.groups:
@@ -234,26 +236,35 @@ def _dropped_calls(
     return out
 
 
-def _texts(
-    actions: dict[str, str],
-    inserts: dict[str, str],
-    place: dict[str, int],
-    length: int,
-) -> list[tuple[str, Insert]]:
+def _texts(shape: Shape, actions: dict[str, str], inserts: dict[str, str]) -> list[tuple[str, Insert]]:
     out: list[tuple[int, str, Insert]] = []
+    place = shape.place
     for address, value in inserts.items():
-        if f"{address}/i" in actions:
-            continue
-        role, text = json.loads(value)
         # A later summary for the same place carries a number behind the address.
         anchor = address.split("~", 1)[0]
         index = place.get(anchor)
-        if index is None:
-            end = place.get(actions.get(anchor, "")[2:])
-            index = 0 if end is None else end
+        if index is None or _taken_out(shape, actions.get(f"{address}/i", "")):
+            continue
+        role, text, *spans = json.loads(value)
         key = ZONES if address.startswith(ZONES, len(anchor)) else None
-        out.append((index, address, Insert(min(index, length), role, text, summary=key is None, key=key)))
+        # The application's zones stand for nothing that was said; a summary goes with what it sums up.
+        if key is None and not (all(map(shape.holds, spans)) if spans else _stands(shape, actions.get(anchor, ""))):
+            continue
+        out.append((index, address, Insert(index, role, text, summary=key is None, key=key)))
     return [(address, new) for _, address, new in sorted(out, key=lambda entry: entry[:2])]
+
+
+def _taken_out(shape: Shape, action: str) -> bool:
+    """Whether a later compaction, which holds here, took a text out again."""
+    return action == "d" or (action.startswith("d:") and shape.holds(action[2:]))
+
+
+def _stands(shape: Shape, action: str) -> bool:
+    """Whether the removal that a text stands for holds here; of ledgers that do not say what a text speaks of."""
+    if not action.startswith("r:"):
+        return True
+    end, _, span = action[2:].partition(":")
+    return shape.holds(span) if span else end in shape.place
 
 
 def _items(

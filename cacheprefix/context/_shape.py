@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from cacheprefix.context._groups import Group, groups_of
-from cacheprefix.context._views import MessageView
+from cacheprefix.context._views import MessageView, digest_of
 
 
 class Shape:
@@ -14,6 +14,7 @@ class Shape:
 
     def __init__(self, views: Sequence[MessageView]) -> None:
         self.views = views
+        self._held: dict[str, bool] = {}
 
     @cached_property
     def groups(self) -> Sequence[Group]:
@@ -39,6 +40,30 @@ class Shape:
             return {(index, result.part): result.digest for index, view in views for result in view.results}
         return found
 
+    def span(self, first: int, last: int) -> str:
+        """What a decision on the messages from ``first`` to ``last`` speaks of: both ends, and all between them."""
+        names = self.messages
+        return f"{names[first]}:{names[last]}:{self._digest(first, last)}"
+
+    def holds(self, span: str) -> bool:
+        """Whether the very messages that a span names stand here, one behind the other."""
+        known = self._held.get(span)
+        if known is None:
+            start, end, digest = span.split(":")
+            first, last = self.place.get(start), self.place.get(end)
+            known = first is not None and last is not None and first <= last and self._digest(first, last) == digest
+            self._held[span] = known
+        return known
+
+    def _digest(self, first: int, last: int) -> str:
+        return digest_of("\n".join(self._loose[first : last + 1]))
+
+    @cached_property
+    def _loose(self) -> list[str]:
+        """The addresses of what a compaction may remove; of other messages, which may come in between, nothing."""
+        pairs = zip(self.messages, self.views, strict=True)
+        return [name if removable(view) else "" for name, view in pairs]
+
     @cached_property
     def _addresses(self) -> tuple[list[str], dict[tuple[int, int], str] | None]:
         views = self.views
@@ -54,6 +79,11 @@ class Shape:
             for result in view.results:
                 results[index, result.part] = _address(result.digest, seen)
         return messages, results
+
+
+def removable(view: MessageView) -> bool:
+    """Whether a compaction may remove a message: no system text, durable context or pin."""
+    return view.key is None and not view.pinned and view.role != "system"
 
 
 def _address(digest: str, seen: dict[str, int]) -> str:

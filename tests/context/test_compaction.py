@@ -14,6 +14,7 @@ from cacheprefix.context import (
     Drop,
     DropCall,
     DropThinking,
+    Insert,
     Ledger,
     Prices,
     RequestBudget,
@@ -211,16 +212,19 @@ def test_errors_are_the_last_that_a_window_removes():
     assert failed[2] not in least
 
 
-def test_pruning_a_trimmed_history_leaves_removed_messages_removed():
-    """A framework that cuts the front off must not bring back the rest of what a compaction took."""
+def test_what_is_decided_on_half_a_run_is_dormant_and_pruned():
+    """A framework that cuts into a removed run shows what it has: no message is lost to half a decision."""
     messages = [message for n in range(40) for message in _turn(n, args=f'{{"n":{n}}}')]
     whole = views_of(messages, "openai-chat")
     ledger = plan_compaction(whole, Ledger(), Compaction(_size(messages) // 3, keep_users=False)).commit()
+    assert any(isinstance(decision, Drop) for decision in replay(whole, ledger).decisions)
     first = min(d.index for d in replay(whole, ledger).decisions if isinstance(d, Drop))
     views = views_of(messages[first + 4 :], "openai-chat")
     pruned = ledger.prune(digests_of(views))
+    assert not any(isinstance(decision, (Drop, Insert)) for decision in replay(views, ledger).decisions)
     assert replay(views, pruned).decisions == replay(views, ledger).decisions
-    assert any(isinstance(decision, Drop) for decision in replay(views, pruned).decisions)
+    assert not any(value.startswith("r:") for value in pruned.section("actions").values())
+    assert not pruned.section("inserts")
 
 
 def test_thinking_is_not_cleared_where_a_provider_binds_it_to_the_prefix():
