@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -46,6 +45,7 @@ from cacheprefix.context import (
 )
 from cacheprefix.context import Mode as CommitMode
 from cacheprefix.errors import SetupError, StateError
+from cacheprefix.locks import Lock, RLock
 from cacheprefix.prompt import decode
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ class Conversation:
         self._terms = terms or Terms()
         state = context.new_state(api, mode=mode, system=self._terms.system)
         self._state = state if ledger is None else replace(state, ledger=ledger)
-        self._lock = threading.RLock()
-        self._compacting = threading.Lock()
+        self._lock = RLock()
+        self._compacting = Lock()
         self._cold_after: float | None = None
         self._epochs: dict[str, int] = {}
 

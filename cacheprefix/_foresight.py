@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict, deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cacheprefix.cache import lint, routing_advice
+from cacheprefix.locks import Lock
 from cacheprefix.prompt import dumps_sorted
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Foresight:
         self._lines: OrderedDict[str, deque[Prompt]] = OrderedDict()
         self._starts: deque[float] = deque(maxlen=_BUSY)
         self._crowded: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def look(self, session: Session, prompt: Prompt, profile: Profile, *, agent: str, talk: str, now: float) -> None:
         """Note what will break the cache sooner or later: once for each head, and when one key is too busy.

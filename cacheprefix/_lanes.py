@@ -6,13 +6,13 @@ reads the others' tools in each request; without, it reads nothing of what they 
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from cacheprefix.context import digest_of
+from cacheprefix.locks import Lock
 from cacheprefix.prefix import Tool
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Lanes:
 
     def __init__(self) -> None:
         self._talks: OrderedDict[tuple[str, str], _Talk] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def settled(self, key: tuple[str, str], role: tuple[str, str]) -> bool | None:
         """Whether a role's requests carry the union; None before it has asked."""

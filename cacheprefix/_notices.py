@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
 from cacheprefix.errors import BodyError, CacheprefixError
+from cacheprefix.locks import Lock
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class Notices:
         self.failures: Counter[str] = Counter()
         self._notes: dict[str, None] = {}
         self._said: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def attempt(self, step: str, work: Callable[[], T], otherwise: T) -> T:
         """Do our own work; whatever it raises is counted and named once, and ``otherwise`` is the answer."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from cacheprefix.locks import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +37,7 @@ class Placement:
 
     def __init__(self) -> None:
         self._roles: dict[str, _Role] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def told(self, role: str, text: str) -> None:
         """This role's text goes behind what is shared. One that changes from request to request starts anew."""

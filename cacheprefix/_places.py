@@ -9,13 +9,13 @@ read (``_STAKE``), a short text that goes to the end each time, and a start of s
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from cacheprefix.context import digest_of
+from cacheprefix.locks import Lock
 
 if TYPE_CHECKING:
     from cacheprefix._conversation import Conversation
@@ -131,7 +131,7 @@ class Places:
     def __init__(self) -> None:
         self._talks: OrderedDict[tuple[str, str, str], _Talk] = OrderedDict()
         self._sizes: dict[tuple[str, str], int] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def size(self, name: str, text: str, model: str, count: Callable[[str, str], int]) -> int:
         """Tokens of a text that is asked for with every request, under a name that no other text has."""

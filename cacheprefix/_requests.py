@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from cacheprefix._places import Places
 from cacheprefix._totals import Totals
 from cacheprefix._turn import Seen, Turn
 from cacheprefix.cache import Breakpoint, CacheModel, mark, plan_breakpoints
+from cacheprefix.locks import RLock
 from cacheprefix.profiles import Profile, Usage, money, normalise_usage
 from cacheprefix.prompt import Api, Memo, Prompt, chain, dumps_sorted, lane_key, redecode
 
@@ -45,7 +45,7 @@ class Shared:
     memo: Memo
     conversations: OrderedDict[tuple[str, str, str], Conversation]
     sharing: set[tuple[str, str, str]]
-    lock: threading.RLock
+    lock: RLock
     roles: set[str] = field(default_factory=set)
     """Roles that front doors were made for."""
     foresight: Foresight = field(default_factory=Foresight)
@@ -57,7 +57,7 @@ class Shared:
     def fresh(cls, clock: Callable[[], float], count: Callable[[str, str], int], opening: int = 0) -> Shared:
         """That of a session that has seen nothing yet."""
         model, unmodified = (CacheModel(clock=clock, count=count, opening=opening) for _ in range(2))
-        return cls(model, unmodified, Totals(), Notices(), Memo(), OrderedDict(), set(), threading.RLock())
+        return cls(model, unmodified, Totals(), Notices(), Memo(), OrderedDict(), set(), RLock())
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from cacheprefix.errors import SetupError
+from cacheprefix.locks import Lock
 from cacheprefix.toolcache import Attempt, CacheStats, Origin, ToolResultCache, ToolSpec
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class ToolCalls:
         # One scope's reset may clear the counts too only while it is the only one.
         self._scopes: set[str] = set()
         self._made: OrderedDict[str, None] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     @property
     def owner(self) -> Session:

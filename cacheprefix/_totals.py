@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from cacheprefix._calls import Break, Call, Line, Report, breaks_of, tally
+from cacheprefix.locks import Lock
 
 KEEP = 20_000
 """Calls kept one by one; beyond that the older half is summed up."""
@@ -21,7 +21,7 @@ class Totals:
         self._folded: dict[str, Line] = {}
         self._breaks: list[Break] = []
         self._agents: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.last: Call | None = None
 
     def first_of(self, agent: str) -> bool:

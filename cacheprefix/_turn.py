@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -50,8 +49,8 @@ class Turn:
     _first: Callable[[Turn, float | None], None] | None = None
     first_token_at: float | None = None
     call: Call | None = None
-    _done: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _open: list[bool] = field(default_factory=lambda: [True])
+    """Holds one item until the answer has ended: of several threads that take it, one gets it."""
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +61,7 @@ class Turn:
 
     def first_token(self, at: float | None = None) -> None:
         """The answer has begun (``at`` in seconds of the session's clock, now by default)."""
-        if self._first is not None and self.first_token_at is None and not self._done:
+        if self._first is not None and self.first_token_at is None and self._open:
             self._first(self, at)
 
     def finish(
@@ -82,6 +81,7 @@ class Turn:
             self._fail(self)
 
     def _take(self) -> bool:
-        with self._lock:
-            taken, self._done = not self._done, True
-        return taken
+        try:
+            return self._open.pop()
+        except IndexError:
+            return False

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import threading
 import time
 import uuid
 import warnings
@@ -23,6 +22,7 @@ from cacheprefix._calls import Call, Report
 from cacheprefix._totals import Totals
 from cacheprefix.cache import Verdict
 from cacheprefix.errors import SetupError, StateError
+from cacheprefix.locks import Lock
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, default_registry, usage_from_dict
 from cacheprefix.toolcache import CacheStats, ToolCall
 
@@ -49,16 +49,16 @@ class EventLog:
     def __init__(self, path: str | os.PathLike[str], *, include_text: bool = False) -> None:
         self.path = Path(path)
         self._include_text = include_text
-        self._run = uuid.uuid4().hex[:8]
+        self._run, self._pid = "", 0
         self._session: Session | None = None
         self._told: CacheStats | None = None
         self._asked = -_ASK_SECONDS
-        self._lock = threading.Lock()
+        self._lock = Lock()
         try:
             self._file = self.path.open("ab", buffering=0)  # closed by close(), at the latest at the program's end
         except OSError as error:
             raise SetupError(f"events cannot be written to {self.path}: {error.strerror}; name another file") from error
-        self._write({"type": "start", "cacheprefix_events": VERSION, "at": time.time(), "pid": os.getpid()})
+        self._begin()
         atexit.register(self.close)
 
     def bind(self, session: Session) -> Session:
@@ -86,8 +86,9 @@ class EventLog:
         """Write the end and close the file. Safe to call again."""
         atexit.unregister(self.close)
         if not self._file.closed:
-            self._statistics(last=True)
-            self._write({"type": "end", "at": time.time()})
+            if self._pid == os.getpid():  # else a forked child that has written nothing; the run is its parent's
+                self._statistics(last=True)
+                self._write({"type": "end", "at": time.time()})
             self._file.close()
 
     def _statistics(self, *, last: bool = False) -> None:
@@ -101,7 +102,13 @@ class EventLog:
             self._told = now
             self._write({"type": "tool_cache", "stats": now.as_dict()})
 
+    def _begin(self) -> None:
+        self._run, self._pid = uuid.uuid4().hex[:8], os.getpid()
+        self._write({"type": "start", "cacheprefix_events": VERSION, "at": time.time(), "pid": self._pid})
+
     def _write(self, line: Mapping[str, Any]) -> None:
+        if self._pid != os.getpid():
+            self._begin()  # a forked child's calls are a run of its own
         with self._lock:
             if not self._file.closed:
                 # One write a line: what several processes append does not mix.

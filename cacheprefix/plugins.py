@@ -11,7 +11,6 @@ import functools
 import inspect
 import logging
 import os
-import threading
 import types
 import warnings
 from collections import Counter
@@ -24,6 +23,7 @@ import pluggy
 from cacheprefix import hookspecs
 from cacheprefix.errors import SetupError
 from cacheprefix.hookspecs import PREFIX, HookName, hookimpl
+from cacheprefix.locks import RLock, reset_in_child
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -81,7 +81,7 @@ class Plugins:
     ) -> None:
         self._pm = pluggy.PluginManager(GROUP)
         self._pm.add_hookspecs(hookspecs)
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._failures: Counter[str] = Counter()
         self._infos: list[PluginInfo] = []
         self._given: list[object] = []
@@ -92,6 +92,11 @@ class Plugins:
             self._add(plugin, name, "built-in")
         for plugin in plugins:
             self.register(plugin)
+        reset_in_child(self)
+
+    def after_fork(self) -> None:
+        """In a forked child: go on loading what another thread of the parent was loading."""
+        self._discovering = False
 
     @classmethod
     def with_builtins(cls, plugins: Iterable[object] = ()) -> Plugins:
@@ -251,9 +256,12 @@ class Plugins:
             return
         self._discovering = True
         wanted = _selection()
+        # Some are there already in a child that was forked off while another thread loaded them.
+        loaded = {info.name for info in self._infos if info.origin == "entry point"}
         found = [point for point in _entry_points() if wanted is None or point.name in wanted]
         for point in found:
-            self._add_entry_point(point)
+            if point.name not in loaded:
+                self._add_entry_point(point)
         for name in sorted((wanted or set()) - {point.name for point in found}):
             self._broken(name, "", None, LookupError(f"{VARIABLE} names it, but it is not installed"))
         self._discovered = True

@@ -14,10 +14,11 @@ ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "cacheprefix"
 ADAPTERS = {"ag2", "langgraph", "autogen", "crewai", "maf", "sdk"}
 
-ALWAYS = {"errors", "_version"}
+ALWAYS = {"errors", "_version", "locks"}
 BELOW = {
     "errors": set(),
     "_version": set(),
+    "locks": set(),
     "prompt": set(),
     "profiles": {"prompt"},
     "cache": {"prompt", "profiles"},

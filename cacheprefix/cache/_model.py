@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from cacheprefix.cache._slots import Servers, Taken
 from cacheprefix.cache._strand import strands
 from cacheprefix.cache._tree import Forest, Life, Node, address, keys_of
 from cacheprefix.cache._verdict import Verdict, read_diagnostics
+from cacheprefix.locks import RLock, reset_in_child
 from cacheprefix.profiles import Profile, Usage
 from cacheprefix.prompt import CountTokens, Prompt, estimate_tokens
 
@@ -94,11 +94,11 @@ class CacheModel:
         self._opening = opening
         self._clock = clock
         self._alarm = (alarm_share, alarm_tokens)
-        self._lock = threading.RLock()
-        self._forest = Forest(max_bytes)
-        self._servers = Servers(count, opening)
-        self._lines: OrderedDict[tuple[str, str], Line] = OrderedDict()
+        self._lock = RLock()
+        self._max_bytes = max_bytes
         self._next = 0
+        self._forget()
+        reset_in_child(self)
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT)
         self._calls = self._alarms = 0
         self._last_read: int | None = None
@@ -242,6 +242,16 @@ class CacheModel:
             )  # fmt: skip
 
     # ------------------------------------------------------------------ inside
+
+    def _forget(self) -> None:
+        self._forest = Forest(self._max_bytes)
+        self._servers = Servers(self._count, self._opening)
+        self._lines: OrderedDict[tuple[str, str], Line] = OrderedDict()
+
+    def after_fork(self) -> None:
+        """In a forked child: start anew where another thread was changing the trees at that very moment."""
+        if self._lock.torn:
+            self._forget()
 
     def _line(self, session: str, agent: str) -> Line:
         key = (session, agent)

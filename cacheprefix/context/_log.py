@@ -7,13 +7,13 @@ older state that is appended to (a fork) takes a copy first.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import Any, Final
 
 from cacheprefix.context._apply import sendable
 from cacheprefix.context._frozen import FrozenDict
 from cacheprefix.context._views import MessageView
+from cacheprefix.locks import Lock
 
 
 class _Shared:
@@ -26,7 +26,7 @@ class _Shared:
         self.wire: list[FrozenDict] = []
         self.views: list[MessageView] = []
         self.sums: list[int] = []
-        self.lock = threading.Lock()
+        self.lock = Lock()
 
     def copy(self, size: int) -> _Shared:
         new = _Shared()

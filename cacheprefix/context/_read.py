@@ -6,7 +6,6 @@ for its earlier self, and a history that only grows costs one short look at each
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Literal
@@ -24,6 +23,7 @@ from cacheprefix.context._views import (
     make_result,
 )
 from cacheprefix.errors import BodyError
+from cacheprefix.locks import Lock
 from cacheprefix.prompt import Api, dumps, estimate_tokens
 
 Form = Literal["openai-chat", "openai-responses", "anthropic"]
@@ -336,7 +336,7 @@ class _Memo:
         self._young: dict[Any, MessageView] = {}
         self._old: dict[Any, MessageView] = {}
         self._bytes = 0
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def get(self, key: Any) -> MessageView | None:
         return self._young.get(key) or self._old.get(key)

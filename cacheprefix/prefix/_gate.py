@@ -7,11 +7,12 @@ fan-out without a gate reads nothing). One request goes ahead; the others follow
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+
+from cacheprefix.locks import Lock, reset_in_child
 
 
 class Pass:
@@ -19,7 +20,7 @@ class Pass:
 
     def __init__(self, release: Callable[[bool], None] | None = None) -> None:
         self._release = release
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     @property
     def leader(self) -> bool:
@@ -45,7 +46,12 @@ class Gate:
         self.limit = limit
         self._clock = clock
         self._flights: dict[bytes, Future[bool]] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
+        reset_in_child(self)
+
+    def after_fork(self) -> None:
+        """In a forked child: the parent's leaders lead nobody there."""
+        self._flights = {}
 
     def enter(self, key: bytes) -> Pass:
         """Become the leader of ``key``, or wait in this thread for the one there is."""

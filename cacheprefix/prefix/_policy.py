@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, replace
 
 from cacheprefix.errors import AbortedError, SetupError
+from cacheprefix.locks import Lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +69,16 @@ class AbortHandle:
     """Stops a fork, and the forks below it that share it. Safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._aborted = False
         self._children: list[AbortHandle] = []
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def child(self) -> AbortHandle:
         """A handle that is triggered together with this one; triggering it does not reach up."""
         handle = AbortHandle()
         with self._lock:
             self._children.append(handle)
-            aborted = self._event.is_set()
+            aborted = self._aborted
         if aborted:
             handle.abort()
         return handle
@@ -86,7 +86,7 @@ class AbortHandle:
     def abort(self) -> None:
         """Trigger this handle and all below it."""
         with self._lock:
-            self._event.set()
+            self._aborted = True
             children = tuple(self._children)
         for handle in children:
             handle.abort()
@@ -94,7 +94,7 @@ class AbortHandle:
     @property
     def aborted(self) -> bool:
         """Whether the handle was triggered."""
-        return self._event.is_set()
+        return self._aborted
 
     def check(self) -> None:
         """Raise ``AbortedError`` when the handle was triggered."""

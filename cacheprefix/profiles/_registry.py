@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cacheprefix.errors import ProfileError
+from cacheprefix.locks import Lock
 from cacheprefix.profiles._load import Row, load_rows
 from cacheprefix.profiles._names import provider_at, provider_of, read_model
 from cacheprefix.profiles._profile import CacheprefixProfileWarning, Profile
@@ -33,7 +33,7 @@ class Registry:
         self._rows: Mapping[str, Row] = dict(rows)
         self._resolved: dict[tuple[str, str | None, str | None, str | None], Profile] = {}
         self._warned: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def __iter__(self) -> Iterator[Profile]:
         """The rows, without what differs for single models."""

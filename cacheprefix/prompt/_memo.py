@@ -6,9 +6,9 @@ and splitting, and a message that was changed in place has other fields or bytes
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
+from cacheprefix.locks import Lock
 from cacheprefix.prompt._runs import Runs
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Memo:
         self._bytes = 0
         self.runs = Runs(max_bytes // 4)
         """Whole rows of messages, so that a history is not even looked up message by message."""
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def get(self, key: Key) -> tuple[Section, ...] | None:
         """The sections stored under ``key``; None when unknown."""

@@ -7,7 +7,6 @@ loop in C: a message that was changed in place differs from its copy, and is rea
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from cacheprefix.locks import Lock
 from cacheprefix.prompt._sections import learn
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Runs:
         self._max = max_bytes
         self._bytes = 0
         self._kept: OrderedDict[Beginning, list[Run]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def row(self, key: tuple[str, str], messages: Sequence[Any], plain: frozenset[str]) -> Row:
         """A row that already holds what an earlier one begins with."""

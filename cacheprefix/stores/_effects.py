@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar, cast
 
-from cacheprefix.stores._fork import reset_in_child
+from cacheprefix.locks import reset_in_child
 from cacheprefix.stores._protocol import AsyncStore, Store
 
 T = TypeVar("T")

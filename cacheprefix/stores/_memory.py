@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 
+from cacheprefix.locks import RLock, reset_in_child
 from cacheprefix.stores._clock import steady
-from cacheprefix.stores._fork import reset_in_child
 from cacheprefix.stores._lru import Lru
 from cacheprefix.stores._protocol import Departure, Listener
 
@@ -34,7 +33,7 @@ class MemoryStore:
         clock: Callable[[], float] = steady,
     ) -> None:
         self._clock = clock
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._entries: Lru[bytes] = Lru(max_entries, max_bytes, clock, self._dropped)
         # Oldest out first, whatever its use: a forgotten generation is a miss, and hits read many.
         self._generations: dict[str, bytes] = {}
@@ -131,8 +130,7 @@ class MemoryStore:
             self._leases.clear()
 
     def after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent may have held."""
-        self._lock = threading.RLock()
+        """Leave the parent's leases alone: their leaders do not exist in the child."""
         self._leases = {}
 
     def _joined(self, names: Sequence[str]) -> bytes:

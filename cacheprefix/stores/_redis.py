@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cacheprefix.errors import MissingExtraError, StoreError
+from cacheprefix.locks import Lock
 from cacheprefix.stores._clock import steady
 from cacheprefix.stores._protocol import Listener
 
@@ -75,7 +75,7 @@ class RedisStore:
         self._clock = clock
         self._quiet_from = self._quiet_until = 0.0
         self._run_id = b""
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._lost = (redis.ConnectionError, redis.TimeoutError, OSError)
         self._refused = redis.RedisError
         self._client: redis.Redis = redis.Redis.from_url(

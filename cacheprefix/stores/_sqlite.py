@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cacheprefix.errors import StoreError
+from cacheprefix.locks import RLock, reset_in_child
 from cacheprefix.stores._clock import boot_id, steady
-from cacheprefix.stores._fork import reset_in_child
 from cacheprefix.stores._protocol import Departure, Listener
 
 T = TypeVar("T")
@@ -93,7 +92,7 @@ class SqliteStore:
         named = boot_id()
         self._boot = int.from_bytes(hashlib.blake2b(named or os.urandom(16), digest_size=7).digest(), "big")
         self._suffix = self._boot.to_bytes(8, "big") if named else b""
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._connection: sqlite3.Connection | None = None
         self._touched: dict[str, None] = {}
         self._swept = clock()
@@ -218,7 +217,6 @@ class SqliteStore:
 
     def after_fork(self) -> None:
         """Leave the parent's connection alone."""
-        self._lock = threading.RLock()
         if self._connection is not None:
             _abandoned.append(self._connection)
             self._connection = None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
 from cacheprefix._version import __version__
 from cacheprefix.errors import MissingExtraError, SetupError
+from cacheprefix.locks import Lock
 from cacheprefix.telemetry._attributes import METRICS, Value, attributes_of, first_chunk, provider_of
 from cacheprefix.telemetry._tool_cache import ToolCaches
 
@@ -85,7 +85,7 @@ class Telemetry:
         self._roles: set[str] = set()
         self._meter = meter
         self._tool_caches: ToolCaches | None = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def bind(self, session: Session) -> Session:
         """Tell the calls of ``session``, its children's and its tool cache's statistics; gives the session back.

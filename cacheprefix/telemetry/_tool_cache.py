@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cacheprefix.locks import Lock
 from cacheprefix.telemetry._attributes import METRICS, Value
 from cacheprefix.toolcache import CacheStats, ToolResultCache, ToolStats
 
@@ -65,7 +65,7 @@ class ToolCaches:
 
         self._observation = Observation
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._watched: dict[int, _Watched] = {}
         self._sums: dict[tuple[str, int], float] = {}
         self._errors = 0

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from cacheprefix.errors import SetupError
+from cacheprefix.locks import RLock, reset_in_child
 from cacheprefix.stores import MemoryStore, Store
 from cacheprefix.stores._clock import steady
 from cacheprefix.stores._effects import Do, Effect, adrive, drive
-from cacheprefix.stores._fork import reset_in_child
 from cacheprefix.stores._lru import Lru
 from cacheprefix.toolcache._attempt import Attempt
 from cacheprefix.toolcache._codec import Codec, JsonCodec, Kept, looks_like_error
@@ -98,7 +97,7 @@ class ToolResultCache:
         self._counters = Counters()
         self._names: dict[str, str] = {}
         self._conversations: OrderedDict[str, RepeatDetector] = OrderedDict()
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._planner = Planner(
             Rules(allow, deny, ttl, ttls or {}, assume_writes=assume_writes),
             namespace=namespace,
@@ -270,8 +269,7 @@ class ToolResultCache:
         return self._counters.stats(self.enabled, self.ttl, held)
 
     def after_fork(self) -> None:
-        """Leave the parent's locks, flights and counts alone."""
-        self._lock = threading.RLock()
+        """Leave the parent's flights and counts alone."""
         self._counters.after_fork()
         self._engine.after_fork()
         self._conversations = OrderedDict()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import threading
 import uuid
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, NamedTuple
 
+from cacheprefix.locks import RLock
 from cacheprefix.stores._effects import Do, Effect
 from cacheprefix.stores._lease import Lease, contend
 from cacheprefix.stores._lru import Lru
@@ -70,7 +70,7 @@ class Engine:
         self._lease = lease
         self._is_error = is_error
         self._clock = clock
-        self._lock = threading.RLock()
+        self._lock = RLock()
         # One name for all leases of this process: one that it failed to give back is its own still.
         self._owner = uuid.uuid4().hex
         # Entries checked and taken apart already, with the bytes that they came from.
@@ -200,8 +200,7 @@ class Engine:
             _log.warning("tool-result cache failed, tools run as without it (told once): %s", error)
 
     def after_fork(self) -> None:
-        """Leave the parent's locks and flights alone."""
-        self._lock = threading.RLock()
+        """Leave the parent's flights alone."""
         self._owner = uuid.uuid4().hex
         self.flights.after_fork()
 

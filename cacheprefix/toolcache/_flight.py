@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from cacheprefix.locks import RLock
 from cacheprefix.toolcache._codec import Kept
 
 
@@ -40,7 +41,7 @@ class Flights:
     def __init__(self) -> None:
         # Re-entrant like all locks of this room: the collector may end a forgotten call anywhere,
         # also in a thread that holds the lock.
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._running: dict[tuple[str, bytes], Flight] = {}
 
     def enter(self, key: str, stamp: bytes) -> tuple[Flight, bool]:
@@ -61,7 +62,6 @@ class Flights:
 
     def after_fork(self) -> None:
         """Forget the parent's flights: their threads do not exist in the child."""
-        self._lock = threading.RLock()
         self._running = {}
 
 

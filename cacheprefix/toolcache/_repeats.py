@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, deque
+
+from cacheprefix.locks import RLock
 
 # A turn with more different writes than this is no loop of the kind that is looked for.
 _MAX_SEEN = 4_096
@@ -20,7 +21,7 @@ class RepeatDetector:
 
     def __init__(self, threshold: int = 2) -> None:
         self._threshold = threshold
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._window: deque[bytes] = deque(maxlen=max(1, 2 * threshold))
         self._running: Counter[bytes] = Counter()
         self._written: set[bytes] = set()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
 from cacheprefix.errors import StateError
+from cacheprefix.locks import RLock
 
 Outcome: TypeAlias = Literal["hit", "miss", "joined", "bypassed", "written", "refused"]
 
@@ -151,7 +151,7 @@ class Counters:
     """The running counts, safe for threads."""
 
     _rows: dict[str, _Row] = field(default_factory=dict)
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _lock: RLock = field(default_factory=RLock)
     store_errors: int = 0
 
     def hit(self, tool: str, saved: float) -> None:
@@ -189,8 +189,7 @@ class Counters:
             self.store_errors = 0
 
     def after_fork(self) -> None:
-        """Replace the lock in a forked child, which counts for itself."""
-        self._lock = threading.RLock()
+        """A forked child counts for itself."""
         self.clear()
 
     def stats(self, enabled: bool, ttl: float | None, held: Mapping[str, tuple[int, int]]) -> CacheStats:  # noqa: FBT001 - mirrors the value's fields

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
 from cacheprefix import Session
+from cacheprefix.locks import Lock
 from cacheprefix.prefix import SharedPrefix
 
 
@@ -29,7 +29,7 @@ class PrefixSettings(BaseModel):
 
 
 _SESSIONS: dict[str, Session] = {}
-_LOCK = threading.Lock()
+_LOCK = Lock()
 
 
 def settings_of(session: Session, scope: str | None = None) -> PrefixSettings:

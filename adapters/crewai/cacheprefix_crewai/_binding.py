@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cacheprefix.locks import RLock
 from cacheprefix.prefix import Pass, VolatileRole
 from cacheprefix_crewai._budget import shorten
 from cacheprefix_crewai._frame import BREAKPOINT, Frame, Opening, opening_of
@@ -74,7 +74,7 @@ class Binding:
     """The run whose request was answered last."""
 
     def __post_init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = RLock()
         self._frames: OrderedDict[tuple[str, bytes], Frame] = OrderedDict()
         self._stale: OrderedDict[int, list[Any]] = OrderedDict()
         self._executions: OrderedDict[tuple[bytes, int], Execution] = OrderedDict()

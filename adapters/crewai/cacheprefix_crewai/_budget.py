@@ -6,16 +6,16 @@ changes every request from its beginning. A result within the budget is never de
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.context import apply, views_of
+from cacheprefix.locks import Lock
 
 if TYPE_CHECKING:
     from cacheprefix import Conversation, Session
 
-_LOCK = threading.Lock()
+_LOCK = Lock()
 _USERS: list[object] = []
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 import json
-import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cacheprefix.locks import Lock
 from cacheprefix.session import ToolUse
 from cacheprefix_crewai._binding import binding_of
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cacheprefix.toolcache import Attempt, Origin
     from cacheprefix_crewai._binding import Binding
 
-_LOCK = threading.Lock()
+_LOCK = Lock()
 _USERS: list[object] = []
 
 _MCP = ("crewai.tools.mcp_", "mcpadapt", "mcp.")

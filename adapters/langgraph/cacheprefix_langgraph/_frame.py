@@ -6,7 +6,6 @@ LangGraph keeps context variables through sub-graphs, tasks and its own thread p
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,6 +15,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from cacheprefix import Conversation, Session
+from cacheprefix.locks import Lock, reset_in_child
 from cacheprefix.prefix import ForkPolicy, VolatileRole, tail_text
 
 
@@ -86,10 +86,30 @@ class Rewritten:
         return self.messages[: self.at - self.own]
 
 
-_RUNNING: dict[int, int] = {}
-_LOCK = threading.Lock()
-
 FRAME: ContextVar[Frame | None] = ContextVar("cacheprefix_langgraph_frame", default=None)
+
+
+class _Running:
+    """How many forks of each session are in force in this process, by the identity of what its children share."""
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self._lock = Lock()
+        reset_in_child(self)
+
+    def add(self, key: int, number: int) -> None:
+        with self._lock:
+            now = self.counts.pop(key, 0) + number
+            if now > 0:
+                self.counts[key] = now
+
+    def after_fork(self) -> None:
+        """Other threads of the parent do not go on in the child; the forking one's own fork does."""
+        frame = FRAME.get()
+        self.counts = {} if frame is None else {id(frame.session.shared): 1}
+
+
+_RUNNING = _Running()
 
 
 def thread_of(config: Mapping[str, Any] | None) -> str:
@@ -112,19 +132,15 @@ def within_frame(frame: Frame | None) -> Iterator[None]:
     token = FRAME.set(frame)
     key = None if frame is None else id(frame.session.shared)
     if key is not None:
-        with _LOCK:
-            _RUNNING[key] = _RUNNING.get(key, 0) + 1
+        _RUNNING.add(key, 1)
     try:
         yield
     finally:
         FRAME.reset(token)
         if key is not None:
-            with _LOCK:
-                _RUNNING[key] -= 1
-                if not _RUNNING[key]:
-                    del _RUNNING[key]
+            _RUNNING.add(key, -1)
 
 
 def running(session: Session) -> bool:
     """Whether a fork of the session is in force somewhere in this process."""
-    return id(session.shared) in _RUNNING
+    return id(session.shared) in _RUNNING.counts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 from langgraph.store.base import BaseStore
 
 from cacheprefix.errors import StoreError
+from cacheprefix.locks import Lock
 from cacheprefix_langgraph._memory import MemoryUpdate, SessionMemory, memory_from
 
 _KEY = "memory"
@@ -35,7 +35,7 @@ class StoreMemory:
     def __init__(self, store: BaseStore, namespace: tuple[str, ...] = ("cacheprefix", "memory")) -> None:
         self.store = store
         self.namespace = namespace
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def load(self, id: str) -> SessionMemory:  # noqa: A002
         """The memory of an id."""
@@ -59,7 +59,7 @@ class FileMemory:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def load(self, id: str) -> SessionMemory:  # noqa: A002
         """The memory of an id. Raises ``StoreError`` for a file that is not one of ours."""

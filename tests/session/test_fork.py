@@ -1,0 +1,187 @@
+"""A child of ``os.fork`` works: no lock of the parent's holds it, and nothing of the parent's is waited for."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cacheprefix import Compaction, Session, SharedPrefix, ToolResultBudget, locks
+from cacheprefix.bodies import Role, fork_body
+from cacheprefix.context._shape import Shape
+
+ROOT = Path(__file__).resolve().parents[2]
+HANDBOOK = "The handbook of the house, rule by rule. " * 400
+PATIENCE = 60.0
+"""Seconds after which a child hangs; a healthy one needs a few milliseconds."""
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+
+
+def in_child(work: Callable[[], bool]) -> bool:
+    """Whether ``work`` is true in a forked child. Fails the test where the child hangs."""
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            code = 0 if work() else 1
+        finally:
+            os._exit(code)
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status == 0
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    pytest.fail("the child hangs")
+
+
+def session() -> Session:
+    """One with every part that has state."""
+    return Session(
+        SharedPrefix(system=HANDBOOK), compaction=Compaction(20_000), budget=ToolResultBudget(500), tool_cache=True
+    )
+
+
+def ask(made: Session, text: str = "Look into it.") -> bool:
+    """One request of a role, from the layout to the report; whether it went through ours and not past it."""
+    body = {
+        "model": "claude-sonnet-4-6",
+        "max_tokens": 9,
+        "system": HANDBOOK,
+        "messages": [{"role": "user", "content": text}],
+    }
+    fork = fork_body(made, body, "anthropic", Role("critic", "You are the critic.", conversation="one"))
+    turn = fork.begin(fork.queue())
+    turn.first_token()
+    turn.finish({"input_tokens": 10, "output_tokens": 1, "cache_read_input_tokens": 0})
+    return turn.call is not None and bool(str(made.report())) and not made.failures
+
+
+def test_no_lock_that_another_thread_holds_at_the_fork_holds_the_child() -> None:
+    """Each lock there is in the process is held by a thread while it forks; the child asks, decides and reports."""
+    made = session()
+    assert ask(made)
+    held, done = threading.Event(), threading.Event()
+    found = list(locks._locks)
+
+    def hold() -> None:
+        for lock in found:
+            lock.acquire()
+        held.set()
+        done.wait(PATIENCE)
+        for lock in found:
+            lock.release()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(PATIENCE)
+    try:
+        assert len(found) > 15
+        assert in_child(lambda: ask(made) and ask(made, "And now?"))
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_children_of_a_busy_process_work() -> None:
+    """Four threads ask all the time while twenty children are forked off and ask too."""
+    made, stop = session(), threading.Event()
+
+    def work(name: int) -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            ask(made, f"question {number % 20} of {name}")
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert all(in_child(lambda: ask(made)) for _ in range(20))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_child_does_not_wait_for_a_leader_of_the_parents() -> None:
+    """The parent leads on a cold prefix when it forks: the child leads for itself."""
+    made = Session(SharedPrefix(system=HANDBOOK), gate=600.0)
+    body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "system": HANDBOOK, "messages": []}
+    ahead = made.queue(body, "anthropic", boundary=1)
+    assert ahead.leader
+    assert in_child(lambda: made.queue(body, "anthropic", boundary=1).leader)
+    ahead.release(ok=False)
+
+
+def test_a_history_that_is_being_read_at_the_fork_can_be_read_in_the_child() -> None:
+    """``functools.cached_property`` would hold its lock for all objects of the class (Python 3.10 and 3.11)."""
+    begun, done = threading.Event(), threading.Event()
+
+    class Slow(list):  # type: ignore[type-arg]
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            begun.set()
+            done.wait(PATIENCE)
+            return super().__iter__()
+
+    thread = threading.Thread(target=lambda: Shape(Slow()).messages)
+    thread.start()
+    assert begun.wait(PATIENCE)
+    try:
+        assert in_child(lambda: Shape([]).messages == [])
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_trees_that_were_being_changed_at_the_fork_start_anew_in_the_child() -> None:
+    """And those that were not are kept: the child knows what its parent sent."""
+    made = Session(SharedPrefix(system=HANDBOOK))
+    assert ask(made)
+    model = made.shared.model
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with model._lock:
+            held.set()
+            done.wait(PATIENCE)
+
+    assert in_child(lambda: model.status().remembered == 1)
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(PATIENCE)
+    try:
+        assert in_child(lambda: model.status().remembered == 0 and ask(made))
+    finally:
+        done.set()
+        thread.join()
+
+
+UNFORKED = {"cached_property", "Lock", "RLock", "Condition", "Event", "Semaphore", "Barrier"}
+TOOLS = {"server", "testing", "cli", "audit", "report"}
+"""They serve, test and read; none of them runs in an application."""
+
+
+def test_the_runtime_makes_no_lock_that_a_forked_child_would_wait_for() -> None:
+    """Locks are those of ``cacheprefix.locks``, in the core and in the adapters."""
+    core = (path for path in (ROOT / "cacheprefix").rglob("*.py") if path.parent.name not in TOOLS)
+    for path in (*core, *(ROOT / "adapters").rglob("cacheprefix_*/**/*.py")):
+        if path.name == "locks.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                assert not (node.value.id in ("threading", "functools") and node.attr in UNFORKED), path
+            elif isinstance(node, ast.ImportFrom) and node.module in ("threading", "functools"):
+                assert not UNFORKED & {alias.name for alias in node.names}, path
