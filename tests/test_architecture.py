@@ -34,8 +34,9 @@ LEAVES = {
     "audit": {"server"},
     "report": {"server", "audit"},
     "telemetry": set(),
+    "record": set(),
     "testing": {"server", "audit"},
-    "cli": {"server", "audit", "report", "telemetry", "testing"},
+    "cli": {"server", "audit", "report", "telemetry", "testing", "record"},
     "bodies": set(),
     "__main__": {"cli"},
 }
@@ -44,6 +45,8 @@ simulated provider's rules, a report shows an audit, fixtures serve and audit, t
 
 FRAMEWORKS = ("ag2", "agent_framework", "autogen", "crewai", "deepagents", "langchain", "langgraph", "litellm")
 EXTRAS = (
+    "aiohttp",
+    "brotli",
     "genai_prices",
     "jinja2",
     "opentelemetry",
@@ -55,6 +58,7 @@ EXTRAS = (
     "transformers",
     "typer",
     "uvicorn",
+    "zstandard",
 )
 
 

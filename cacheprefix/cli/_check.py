@@ -53,7 +53,7 @@ def register(app: "typer.Typer") -> None:
         Exit code 0: within the limits; 1: some lines could not be read; 2: wrong use; 3: a limit was exceeded
         (also where lines could not be read).
         """
-        causes = _causes(forbid or ())
+        causes = causes_of(forbid or ())
         with _audit.run(
             logs,
             provider=provider,
@@ -68,7 +68,7 @@ def register(app: "typer.Typer") -> None:
                 _audit.save_page(result, html)
             if all(limit is None for limit in (max_lost_usd, max_lost_tokens, max_breaks, min_hit)) and not causes:
                 max_breaks = 0
-            problems = list(_problems(result, max_lost_usd, max_lost_tokens, max_breaks, min_hit, causes))
+            problems = list(problems_of(result, max_lost_usd, max_lost_tokens, max_breaks, min_hit, causes))
             damaged = result.totals.broken
             told = sys.stderr if as_json is not None and str(as_json) == "-" else sys.stdout
             totals = result.totals.all
@@ -87,7 +87,8 @@ def register(app: "typer.Typer") -> None:
             raise typer.Exit(_audit.EXIT_BROKEN)
 
 
-def _causes(given: Iterable[str]) -> tuple[str, ...]:
+def causes_of(given: Iterable[str]) -> tuple[str, ...]:
+    """The causes that ``--forbid`` names. Raises SetupError for one that there is not."""
     from typing import get_args
 
     from cacheprefix.cache import Cause
@@ -101,7 +102,7 @@ def _causes(given: Iterable[str]) -> tuple[str, ...]:
     return wanted
 
 
-def _problems(
+def problems_of(
     result: "Audit",
     max_lost_usd: float | None,
     max_lost_tokens: int | None,
@@ -109,6 +110,7 @@ def _problems(
     min_hit: float | None,
     causes: tuple[str, ...],
 ) -> Iterable[str]:
+    """What exceeds the limits, a line each; nothing where all hold."""
     totals = result.totals
     groups = totals.breaks
     breaks = sum(group.count for group in groups) + totals.ungrouped

@@ -1,5 +1,6 @@
 """Prompts as rows of sections in cache order, read from and written to wire bodies."""
 
+from cacheprefix.prompt._address import api_of_path
 from cacheprefix.prompt._codec import decode, encode, guess_api, redecode
 from cacheprefix.prompt._compare import (
     Divergence,
@@ -53,6 +54,7 @@ __all__ = [
     "Prompt",
     "Section",
     "Tier",
+    "api_of_path",
     "chain",
     "common_prefix",
     "count_messages",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,12 +10,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from typing_extensions import Self
 
 from cacheprefix.errors import BodyError, SetupError
-from cacheprefix.prompt import Api, Prompt, decode, guess_api, loads
+from cacheprefix.prompt import Prompt, api_of_path, decode, guess_api, loads
 
 if TYPE_CHECKING:
     from cacheprefix.profiles import Profile
@@ -25,13 +23,6 @@ if TYPE_CHECKING:
 
 _CLIENTS = ("httpx", "httpx2")
 """HTTP clients of the providers' SDKs; each is watched where it is installed."""
-_PATHS: tuple[tuple[re.Pattern[str], Api], ...] = (
-    (re.compile(r"/chat/completions$"), "openai-chat"),
-    (re.compile(r"/responses$"), "openai-responses"),
-    (re.compile(r"/messages$"), "anthropic"),
-    (re.compile(r"/models/(?P<model>[^/]+):(?:stream)?[gG]enerateContent$"), "gemini"),
-    (re.compile(r"/model/(?P<model>[^/]+)/converse(?:-stream)?$"), "bedrock"),
-)
 _KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 
 
@@ -173,16 +164,14 @@ class _Watch:
 
 def _prompt(path: str, content: bytes, headers: Mapping[str, str]) -> Prompt | None:
     """The prompt of a request, by the address it goes to; None for embeddings and the like."""
-    for pattern, api in _PATHS:
-        found = pattern.search(path)
-        if found is None:
-            continue
+    addressed = api_of_path(path)
+    if addressed is not None:
+        api, named = addressed
         body = loads(content)
         if not isinstance(body, Mapping):
             return None
-        named = found.groupdict().get("model")
         if named is not None:
-            body = {**body, "modelId" if api == "bedrock" else "model": unquote(named)}
+            body = {**body, "modelId" if api == "bedrock" else "model": named}
         kept = {name: headers[name] for name in ("anthropic-beta",) if name in headers}
         return decode(body, api, headers=kept)
     # Counting tokens takes a prompt as well, and caches nothing.
