@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cacheprefix._terms import Attempt, Terms, compacted, guarded, planned_of, tell_stuck
-from cacheprefix.context import Circumstances, Compaction, ContextState, Plan, SummaryRequest
+from cacheprefix._terms import Attempt, Steps, Terms, compacted, guarded, planned_of, tell_stuck
+from cacheprefix.context import Circumstances, Compaction, ContextState, Plan
 
 if TYPE_CHECKING:
     from cacheprefix._conversation import Conversation
@@ -44,7 +44,7 @@ def steps_of(
     attempt: Attempt,
     force: bool,
     asks: bool,
-) -> Generator[SummaryRequest, str, Callable[[ContextState], ContextState] | None]:
+) -> Steps[Callable[[ContextState], ContextState] | None]:
     """Yields what a summary is wanted of and takes its text; gives what is to be done to the state, if it is due."""
     plan = partial(planned_of, conversation.state, terms, rules, around, force=force)
     planned: Plan | None = guarded(attempt, "compaction", plan, None)
@@ -52,7 +52,7 @@ def steps_of(
         tell_stuck(planned, terms.note)
     if planned is None or not planned.due:
         return None
-    summary = (yield planned.request) if planned.request is not None and asks else ""
+    summary = str((yield planned.request)) if planned.request is not None and asks else ""
     # Planned again on the state as it is then: the model may have taken its time over the summary.
     return partial(
         compacted, terms=terms, rules=rules, around=around, scope=conversation.scope, summary=summary, force=force

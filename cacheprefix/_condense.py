@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix._conversation import Conversation
 from cacheprefix._sharing import KEEP
-from cacheprefix._terms import Ask, AsyncAsk, Terms, aanswered, answered, guarded, tell_stuck
+from cacheprefix._terms import Ask, AsyncAsk, Steps, Terms, aanswered, answered, guarded, tell_stuck
 from cacheprefix.context import (
     Circumstances,
     Compaction,
@@ -47,20 +49,24 @@ def condense(
     api: Api | None = None,
     *,
     static_tokens: int | None = None,
+    own_tokens: int = 0,
     front_moves: bool = False,
     ask: Ask | None = None,
 ) -> tuple[Decision, ...]:
     """All decisions on a framework's history: results cut once, and compaction where it is due and pays.
 
     ``views`` are of the history as the framework has it, never of what was sent: what the ledger holds is
-    repeated, byte for byte, in forks and resumed threads too. ``static_tokens`` is what is sent beside it (the
-    prefix by default), and ``front_moves`` that it changes with a compaction. ``ask`` writes summaries for
+    repeated, byte for byte, in forks and resumed threads too. Parallel siblings get the same history: one compacts,
+    and the others wait for its summary and take its decisions. ``static_tokens`` is what is sent beside it and shared
+    (the prefix by default), ``own_tokens`` what this request alone has (its role's text), which counts against the
+    window. ``front_moves`` says that the static text changes with a compaction. ``ask`` writes summaries for
     ``Compaction(summarise="fork")``. A compaction also joins keyed context to one block a key behind the static text.
     Fails open, but raises ``BudgetError`` with ``over_by`` where a ``request_budget`` cannot be met.
     """
     steps = _steps(
-        session, conversation, views, model, api, static_tokens, front_moves=front_moves, asks=ask is not None
-    )
+        session, conversation, views, model, api, static_tokens, own_tokens, front_moves=front_moves,
+        asks=ask is not None,
+    )  # fmt: skip
     return answered(steps, ask, session.attempt)
 
 
@@ -72,14 +78,24 @@ async def acondense(
     api: Api | None = None,
     *,
     static_tokens: int | None = None,
+    own_tokens: int = 0,
     front_moves: bool = False,
     ask: AsyncAsk | None = None,
 ) -> tuple[Decision, ...]:
     """``condense`` with an ``ask`` that is awaited, such as ``asummary_by_fork`` makes."""
     steps = _steps(
-        session, conversation, views, model, api, static_tokens, front_moves=front_moves, asks=ask is not None
-    )
+        session, conversation, views, model, api, static_tokens, own_tokens, front_moves=front_moves,
+        asks=ask is not None,
+    )  # fmt: skip
     return await aanswered(steps, ask, session.attempt)
+
+
+_ASKING: ContextVar[tuple[Conversation, ...]] = ContextVar("cacheprefix_asking", default=())
+"""Conversations whose summary is being asked for here: what that itself asks must not wait for it."""
+
+
+_ROUNDS = 32
+"""Times that a request looks again at what its siblings decided meanwhile."""
 
 
 def _steps(
@@ -89,40 +105,66 @@ def _steps(
     model: str,
     api: Api | None,
     static_tokens: int | None,
+    own_tokens: int,
     *,
     front_moves: bool,
     asks: bool,
-) -> Generator[SummaryRequest, str, tuple[Decision, ...]]:
-    """Condensing without its waiting: yields what a summary is wanted of, takes its text."""
+) -> Steps[tuple[Decision, ...]]:
+    """Condensing without its waiting: yields what a summary is wanted of, or what a sibling is about to have done."""
     if not decides(session, conversation):
         return ()
     again = partial(_replayed, session, conversation, views, model)
-    first = session.attempt("tool-result budget", again, None)
-    if first is None:
-        return ()
-    conversation.merge(first.ledger)
-    if session.compaction is None and session.request_budget is None:
-        return first.decisions
-    with conversation.compacting() as free:
-        if not free:
-            return first.decisions
+    static = _static(session, model) if static_tokens is None else static_tokens
+    own = conversation.room_beside(own_tokens)
+    now: Replayed | None = None
+    for _ in range(_ROUNDS):
+        under_way = conversation.asking
+        if under_way is not None:
+            # Who cannot wait for the summary, or is itself asking for it, goes on without one.
+            asks = conversation not in _ASKING.get() and bool((yield under_way)) and asks
+        epoch = conversation.ledger.epoch
+        now = session.attempt("tool-result budget", again, None)
+        if now is None:
+            return ()
+        conversation.merge(now.ledger)
+        if session.compaction is None and session.request_budget is None:
+            return now.decisions
         work = partial(
-            _planned, session, conversation, views, first, model, api, static_tokens, front_moves=front_moves
+            _planned, session, conversation, views, now, model, api, static, own, front_moves=front_moves
         )
         found = guarded(session.attempt, "compaction", work, None)
         if found is None:
-            return first.decisions
+            return now.decisions
         plan, joins = found
         if plan.request is not None and asks:
-            plan = plan.with_summary((yield plan.request))
-        made = session.attempt("compaction", partial(plan.commit, session.results, scope=conversation.scope), None)
-        if made is None:
-            return first.decisions
-        if joins:
-            made = session.attempt("consolidation", partial(_joined, session, conversation, views, made), made)
-        conversation.merge(made)
-    second = session.attempt("compaction", again, None)
-    return first.decisions if second is None else second.decisions
+            with conversation.asks() as free:
+                if not free:
+                    continue
+                token = _ASKING.set((*_ASKING.get(), conversation))
+                try:
+                    plan = plan.with_summary(str((yield plan.request)))
+                finally:
+                    with suppress(ValueError):  # closed in another context, which has none of ours
+                        _ASKING.reset(token)
+                taken = _taken(session, conversation, views, plan, epoch, joins=joins)
+        else:
+            taken = _taken(session, conversation, views, plan, epoch, joins=joins)
+        if taken is None:
+            return now.decisions
+        # Taken or not: what holds now is read off the ledger, and a window that this request needs is looked at anew.
+    return now.decisions if now is not None else ()
+
+
+def _taken(
+    session: Session, conversation: Conversation, views: Sequence[MessageView], plan: Plan, epoch: int, *, joins: bool
+) -> bool | None:
+    """Whether a compaction came into the ledger before any other; None where it cannot."""
+    made = session.attempt("compaction", partial(plan.commit, session.results, scope=conversation.scope), None)
+    if made is None or made is plan.ledger:
+        return None
+    if joins:
+        made = session.attempt("consolidation", partial(_joined, session, conversation, views, made), made)
+    return conversation.take_in(made, epoch)
 
 
 def conversation_of(
@@ -283,18 +325,20 @@ def _planned(
     now: Replayed,
     model: str,
     api: Api | None,
-    static_tokens: int | None,
+    static: int,
+    own: int,
     *,
     front_moves: bool,
 ) -> tuple[Plan, bool] | None:
     """A compaction, if one is due, and whether durable context is joined with it."""
-    static = static_tokens
-    if static is None:
-        static = session.count(session.prefix.text, model) + _tool_tokens(session, model)
     rules = session.compaction or Compaction(trigger=None)
     rules, around = _fitted(session, model, conversation, rules, api=api)
+    request = around.request
+    if request is not None and now.tokens + static + own > request.room:
+        # What the request has of its own counts against the window alone: siblings are compacted at the same time.
+        static += own
     around = replace(around, static_tokens=static)
-    trigger, target = rules.limits(around.request)
+    trigger, target = rules.limits(request)
     tokens = now.tokens + static
     if tokens <= (trigger + target) // 2 or (tokens <= trigger and not around.prices.cold):
         return None
@@ -349,6 +393,11 @@ def _checked(answer: Iterable[Any], situation: Situation) -> Iterable[Decision]:
             message = f"the compact hook answered {decision!r}; it gives decisions on situation.views"
             raise TypeError(message)
         yield decision
+
+
+def _static(session: Session, model: str) -> int:
+    """Tokens of what all requests of a session share."""
+    return session.count(session.prefix.text, model) + _tool_tokens(session, model)
 
 
 def _tool_tokens(session: Session, model: str) -> int:

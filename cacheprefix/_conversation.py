@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,6 +18,7 @@ from cacheprefix._terms import (
     Ask,
     AsyncAsk,
     Attempt,
+    Steps,
     Terms,
     aanswered,
     answered,
@@ -40,7 +43,6 @@ from cacheprefix.context import (
     ReplaceResult,
     RequestBudget,
     Role,
-    SummaryRequest,
     ToolResultBudget,
 )
 from cacheprefix.context import Mode as CommitMode
@@ -82,6 +84,8 @@ class Conversation:
         self._state = state if ledger is None else replace(state, ledger=ledger)
         self._lock = RLock()
         self._compacting = Lock()
+        self._asking: tuple[int, Future[None]] | None = None
+        self._beside = 0
         self._cold_after: float | None = None
         self._epochs: dict[str, int] = {}
 
@@ -132,6 +136,42 @@ class Conversation:
         finally:
             if free:
                 self._compacting.release()
+
+    def take_in(self, made: Ledger, epoch: int) -> bool:
+        """Take in a compaction that was planned at ``epoch``; False where another one came first."""
+        with self._lock:
+            if self.ledger.epoch != epoch:
+                return False
+            self.merge(made)
+            return True
+
+    @property
+    def asking(self) -> Future[None] | None:
+        """What is done once the summary is there that a request of this conversation is having written."""
+        asking = self._asking
+        # Who asked when the process was forked is not there in the child.
+        return None if asking is None or asking[0] != os.getpid() else asking[1]
+
+    @contextmanager
+    def asks(self) -> Iterator[bool]:
+        """Whether the caller has the summary written, while others wait for it; False where another one does."""
+        own: Future[None] = Future()
+        with self._lock:
+            free = self.asking is None
+            if free:
+                self._asking = os.getpid(), own
+        try:
+            yield free
+        finally:
+            if free:
+                self._asking = None
+                own.set_result(None)
+
+    def room_beside(self, tokens: int) -> int:
+        """The most that any request had beside what it shares, so that siblings' histories are cut alike."""
+        with self._lock:
+            self._beside = max(self._beside, tokens)
+            return self._beside
 
     @property
     def consolidate(self) -> Consolidate:
@@ -367,7 +407,7 @@ class Conversation:
         with self._lock:
             self._state = change(self._state)
 
-    def _settling(self, volatile_tokens: int, *, asks: bool) -> Generator[SummaryRequest, str, None]:
+    def _settling(self, volatile_tokens: int, *, asks: bool) -> Steps[None]:
         """What is due before a request, without its waiting for a summary."""
         terms = self._terms
         if terms.compaction is not None:
@@ -386,7 +426,7 @@ class Conversation:
         attempt: Attempt = plainly,
         force: bool = False,
         asks: bool = False,
-    ) -> Generator[SummaryRequest, str, bool]:
+    ) -> Steps[bool]:
         with self.compacting() as free:
             if not free:
                 return False

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotDone
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,6 +44,12 @@ AsyncAsk = Callable[[SummaryRequest], Awaitable[str]]
 Attempt = Callable[[str, Callable[[], Any], Any], Any]
 """Runs our own or a hook's work and answers with its last argument when that fails, as ``Session.attempt`` does."""
 T = TypeVar("T")
+
+Steps = Generator["SummaryRequest | Future[None]", "str | bool", T]
+"""Work that may want summaries, whose texts it takes, and may wait for a sibling's; it learns whether that ended."""
+
+PATIENCE = 30.0
+"""Seconds that a request waits at most for the summary that a sibling is having written."""
 
 
 def plainly(step: str, work: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG001 - one signature for all
@@ -104,13 +114,16 @@ def guarded(attempt: Attempt, step: str, work: Callable[[], T], otherwise: T) ->
     return done
 
 
-def answered(steps: Generator[SummaryRequest, str, T], ask: Ask | None, attempt: Attempt) -> T:
+def answered(steps: Steps[T], ask: Ask | None, attempt: Attempt) -> T:
     """Do work that may want summaries; where ``ask`` fails, an extract stands in its place."""
     try:
-        request = next(steps)
+        wanted = next(steps)
         while True:
-            text = "" if ask is None else attempt("summary", partial(ask, request), "")
-            request = steps.send(str(text or ""))
+            if isinstance(wanted, Future):
+                wanted = steps.send(_waited(wanted))
+                continue
+            text = "" if ask is None else attempt("summary", partial(ask, wanted), "")
+            wanted = steps.send(str(text or ""))
     except StopIteration as stop:
         done: T = stop.value
         return done
@@ -118,22 +131,48 @@ def answered(steps: Generator[SummaryRequest, str, T], ask: Ask | None, attempt:
         steps.close()
 
 
-async def aanswered(steps: Generator[SummaryRequest, str, T], ask: AsyncAsk | None, attempt: Attempt) -> T:
+async def aanswered(steps: Steps[T], ask: AsyncAsk | None, attempt: Attempt) -> T:
     """``answered`` with an ``ask`` that is awaited."""
     try:
-        request = next(steps)
+        wanted = next(steps)
         while True:
+            if isinstance(wanted, Future):
+                wanted = steps.send(await _awaited(wanted))
+                continue
             text = ""
             try:
-                text = "" if ask is None else await ask(request)
+                text = "" if ask is None else await ask(wanted)
             except Exception as error:
                 attempt("summary", partial(_raised, error), "")
-            request = steps.send(str(text or ""))
+            wanted = steps.send(str(text or ""))
     except StopIteration as stop:
         done: T = stop.value
         return done
     finally:
         steps.close()
+
+
+def _waited(future: Future[None]) -> bool:
+    """Whether what a sibling does has ended; in an event loop's thread, which that may need, nothing is waited for."""
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        return future.done()
+    with suppress(NotDone):
+        future.result(PATIENCE)
+    return future.done()
+
+
+async def _awaited(future: Future[None]) -> bool:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+
+    def ended(_: Future[None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+            loop.call_soon_threadsafe(ready.set)
+
+    future.add_done_callback(ended)
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(ready.wait(), PATIENCE)
+    return future.done()
 
 
 def _raised(error: Exception) -> str:

@@ -7,6 +7,7 @@ roles. ``allowed_choice`` and ``instruction_of`` serve adapters that lay out a f
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -179,12 +180,12 @@ def fork_body(session: Session, body: Mapping[str, Any], api: Api, role: Role | 
     if role is None or session.mode == "observe":
         return plain
     session.join(role.name)
-    found = session.attempt("layout", lambda: (_laid(session, given, api, role),), None)
-    if found is None or found[0] is None:
-        return replace(plain, body=plain.own(), kept=found is not None)
-    history, system, tail, tools, lane = found[0]
-    history = _condensed(session, history, role, str(given.get("model", "")), api)
-    at, continues = _place(session, role, tail, history, given, lane)
+    found = session.attempt("layout", lambda: _laid(session, given, api, role), None)
+    if found is None:
+        return replace(plain, body=plain.own())
+    history, system, tail, tools, lane, shares = found
+    history = _condensed(session, history, role, str(given.get("model", "")), api, tail)
+    at, continues = _place(session, role, tail, history, given, lane, shared=shares)
     if at is None:
         return replace(plain, body=_own(session, given, api, role, history), kept=True)
     spoken = [user_message(tail)] if tail else []
@@ -228,8 +229,8 @@ class _Tools:
 
 def _laid(
     session: Session, body: Mapping[str, Any], api: Api, role: Role
-) -> tuple[list[Any], list[Any], str, _Tools, Lane] | None:
-    """History, system messages, tail, tools and their lane; None where sharing gains nothing."""
+) -> tuple[list[Any], list[Any], str, _Tools, Lane, bool]:
+    """History, system messages, tail, tools and their lane, and whether sharing gains anything."""
     given = body.get(history_field(api)) or []
     history = [user_message(given)] if isinstance(given, str) else list(given)
     own = [_text(body.get("system" if api == "anthropic" else "instructions"))] if api != "openai-chat" else []
@@ -242,12 +243,10 @@ def _laid(
     tail = session.tail_for(role.name, text, tools=tools.said, volatile=role.volatile)
     carried = [tool for tool in session.prefix.tools if tool.name in lane.tools]
     schemas = sum(session.count(tool.schema.decode(), model) for tool in carried)
-    if not (lane.shares and session.shares(role.conversation, model, lambda: sum(spoken) + schemas)):
-        _place(session, role, tail, history, body, lane, shared=False)
-        return None
+    shares = lane.shares and session.shares(role.conversation, model, lambda: sum(spoken) + schemas)
     shared = session.prefix.text
     system = [{"role": "system", "content": shared}] if shared and api != "anthropic" else []
-    return history, system, tail, tools, lane
+    return history, system, tail, tools, lane, shares
 
 
 def _place(
@@ -282,8 +281,11 @@ def _own(session: Session, given: dict[str, Any], api: Api, role: Role, history:
     name = history_field(api)
     before = given.get(name) or []
     lead = len(before) - len(list(dropwhile(_leads, before))) if isinstance(before, list) else 0
-    same = isinstance(before, list) and len(before) == lead + len(history)
-    if not same or any(a is not b for a, b in zip(before[lead:], history, strict=True)):
+    if isinstance(before, str):
+        same = history == [user_message(before)]
+    else:
+        same = len(before) == lead + len(history) and all(map(operator.is_, before[lead:], history))
+    if not same:
         given = {**given, name: [*before[:lead], *history] if isinstance(before, list) else history}
     return session.attempt("layout", lambda: _completed(session, given, api, role), given)
 
@@ -317,15 +319,17 @@ def _completed(session: Session, body: dict[str, Any], api: Api, role: Role) -> 
     return with_volatile({**body, name: history}, api, passing)
 
 
-def _condensed(session: Session, history: list[Any], role: Role, model: str, api: Api) -> list[Any]:
-    """The history with large results shortened and, where that is due and pays, compacted."""
+def _condensed(session: Session, history: list[Any], role: Role, model: str, api: Api, tail: str) -> list[Any]:
+    """The history with large results shortened and, where that is due and pays, compacted; ``tail`` is sent behind."""
     form = form_of(api)
     none: tuple[MessageView, ...] = ()
     if form is None:
         return history
     views = session.attempt("views", lambda: views_of(history, form, session.counter(model)), none)
     # Outside of attempt: it fails open by itself, and a request budget that cannot be met is to be heard of.
-    decisions = session.condense(session.conversation(role.conversation), views, model, api) if views else ()
+    talk = session.conversation(role.conversation)
+    own = session.count(tail, model)
+    decisions = session.condense(talk, views, model, api, own_tokens=own) if views else ()
     if not decisions:
         return history
     return session.attempt("condense", lambda: sendable(apply(history, decisions, form)), history)

@@ -123,7 +123,9 @@ class Sending:
         none: tuple[MessageView, ...] = ()
         views = session.attempt("views", lambda: views_of(history, form, session.counter(model)), none)
         # Outside of attempt: it fails open by itself, and a request budget that cannot be met is to be heard of.
-        decisions = session.condense(talk, views, model, api) if views else ()
+        beside = "\n".join(str(messages[at].get("content") or "") for at in kept)
+        own = max(0, session.count(beside, model) - session.count(session.prefix.text, model))
+        decisions = session.condense(talk, views, model, api, own_tokens=own) if views else ()
         if not decisions:
             return body
         ends = [at - nth for nth, at in enumerate(kept)] + [len(history)]

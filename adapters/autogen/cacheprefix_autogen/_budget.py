@@ -67,14 +67,14 @@ def condensed(
 
     Large tool results are cut once; where the session compacts, old messages are dropped or summed up. Whatever
     was not decided on stays the same object. ``first_own`` is the index of the turn's first own message, ``seen``
-    remembers views by the same counter, ``beside`` is sent behind them. Raises ``BudgetError`` where the session's
-    request budget cannot be met.
+    remembers views by the same counter, ``beside`` is what this request has of its own beside them. Raises
+    ``BudgetError`` where the session's request budget cannot be met.
     """
     if not session.decides(conversation):
         return list(messages), first_own
     views, static = _views(session, messages, model, Seen() if seen is None else seen)
-    static += session.count(beside, model) if beside else 0
-    decisions = session.condense(conversation, views, model, static_tokens=static)
+    own = session.count(beside, model) if beside else 0
+    decisions = session.condense(conversation, views, model, static_tokens=static, own_tokens=own)
     if not decisions:
         return list(messages), first_own
     by_index: dict[int, list[Decision]] = defaultdict(list)
@@ -98,12 +98,14 @@ async def summarised(
     model: str,
     seen: Seen[MessageView],
     ask: Ask,
+    beside: str = "",
 ) -> None:
     """Where a compaction is due, let a fork write its summary; ``condensed`` carries out what is recorded here."""
     made = session.attempt("views", lambda: _views(session, messages, model, seen), None)
     if made is not None:
         with suppress(BudgetError):  # raised again where the request is laid out
-            await session.acondense(conversation, made[0], model, static_tokens=made[1], ask=ask)
+            own = session.count(beside, model) if beside else 0
+            await session.acondense(conversation, made[0], model, static_tokens=made[1], own_tokens=own, ask=ask)
 
 
 def _views(

@@ -158,11 +158,12 @@ class Member:
 
     async def summarise(self, client: Any, given: Request, ask: Ask) -> None:
         """Let a fork of the newest request write the summary of a compaction that is due with this one."""
-        _, rest = lead(given.messages)
+        texts, rest = lead(given.messages)
         found = (rest, 0) if self.alone or self.bounded or self.broken else self._history(rest)
         if found is not None:
             model = model_of(client)
-            await summarised(self.session, self.decisions(), found[0], model, self._views(model), ask)
+            beside = self._beside(texts, given)
+            await summarised(self.session, self.decisions(), found[0], model, self._views(model), ask, beside)
 
     def layout(self, client: Any, given: Request) -> Layout | None:
         """The layout of a request; None to send it as it came."""
@@ -178,7 +179,7 @@ class Member:
     def _forked(self, given: Request, model: str) -> Layout | None:
         session = self.session
         texts, rest = lead(given.messages)
-        split = self._split(rest, model, given.volatile)
+        split = self._split(rest, model, self._beside(texts, given))
         if split is None:
             return None
         shared, local = split
@@ -244,6 +245,10 @@ class Member:
             return list(from_history(done[:own])), done[own:]
         return [message for message in done[:own] if isinstance(message, UserMessage)], done[own:]
 
+    def _beside(self, texts: Sequence[str], given: Request) -> str:
+        """What a request has of its own beside the conversation: its role's text, and what is for this call alone."""
+        return "\n\n".join(filter(None, (instruction_of(texts, self.session.prefix.system), given.volatile)))
+
     def _history(self, rest: Sequence[LLMMessage]) -> tuple[Sequence[LLMMessage], int] | None:
         """The conversation and the turn's own messages behind it, and where those begin."""
         if self.view is None:
@@ -285,7 +290,9 @@ class Member:
         """
         session = self.session
         texts, rest = lead(given.messages)
-        done, _ = condensed(session, self.decisions(), rest, model, seen=self._views(model), beside=given.volatile)
+        done, _ = condensed(
+            session, self.decisions(), rest, model, seen=self._views(model), beside=self._beside(texts, given)
+        )
         messages = [*given.messages[: len(texts)], *done]
         messages = introduced(self._shared_first(texts, messages) or messages, unsaid)
         tools, choice, permitted, shared = given.tools, given.tool_choice, None, None

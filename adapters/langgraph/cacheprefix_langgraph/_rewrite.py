@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
@@ -106,7 +107,7 @@ async def summarise_first(
     with suppress(BudgetError):
         moves = work.front_moves()
         await work.session.acondense(
-            work.state, work.seen, model, static_tokens=work.static, front_moves=moves, ask=ask
+            work.state, work.seen, model, static_tokens=work.static, own_tokens=work.own, front_moves=moves, ask=ask
         )
         work.refreshed()
 
@@ -138,12 +139,15 @@ def settled(
     work = _settling(messages, frame, views, model, head, tail)
     if work is None:
         return parted(Decided(messages, shared_count(messages, frame.shared), (), lossless=True), frame.session, model)
-    session, state, static = work.session, work.state, work.static
+    session, state = work.session, work.state
+    condense = partial(
+        session.condense, state, work.seen, model, static_tokens=work.static, own_tokens=work.own
+    )
     asks = None if summarise is None else lambda request: summarise(work.sent(), request)
     moves = work.front_moves()
-    decisions = session.condense(state, work.seen, model, static_tokens=static, front_moves=moves, ask=asks)
+    decisions = condense(front_moves=moves, ask=asks)
     if work.refreshed():
-        decisions = session.condense(state, work.seen, model, static_tokens=static)
+        decisions = condense()
     plain = Decided(messages, work.border, (), lossless=True)
     done = session.attempt("decisions", lambda: carried_out(messages, decisions, work.border), plain)
     return parted(done, session, model)
@@ -161,7 +165,9 @@ class _Settling:
     seen: list[MessageView]
     model: str
     static: int
-    """Tokens of what is sent beside the conversation."""
+    """Tokens of what all requests have beside the conversation."""
+    own: int
+    """Tokens of what this one alone has."""
     count: Callable[[str], int]
     epoch: int
     """The ledger's, before anything was decided."""
@@ -205,9 +211,10 @@ def _settling(
     seen = session.attempt("views", lambda: views.of(messages, count), None)
     if seen is None:
         return None
-    beside = [message.text for message in head] + [tool.schema.decode() for tool in session.prefix.tools] + [tail]
+    beside = [message.text for message in head] + [tool.schema.decode() for tool in session.prefix.tools]
     border, static = shared_count(messages, frame.shared), sum(map(count, beside))
-    return _Settling(session, state, messages, head, border, seen, model, static, count, state.ledger.epoch)
+    own, epoch = count(tail), state.ledger.epoch
+    return _Settling(session, state, messages, head, border, seen, model, static, own, count, epoch)
 
 
 def instruction_of(texts: Sequence[str], frame: Frame) -> str:

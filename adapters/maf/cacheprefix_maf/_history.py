@@ -126,7 +126,9 @@ def condensed(
     shared, local = given[lead:own], given[own + len(role) :]
     none: list[MessageView] = []
     views = session.attempt("views", lambda: _views([*shared, *local], form, session.counter(model)), none)
-    decisions = session.condense(conversation, views, model, api) if views else ()
+    beside = session.count("\n".join(_text(one) for one in (*given[:lead], *role)), model)
+    beside = max(0, beside - session.count(session.prefix.text, model))
+    decisions = session.condense(conversation, views, model, api, own_tokens=beside) if views else ()
     if not decisions:
         return body
     first = [one for one in decisions if one.index < len(shared) or (shared and _ends(one, len(shared)))]
@@ -138,6 +140,11 @@ def condensed(
 def _ends(decision: Decision, end: int) -> bool:
     """Whether something is inserted behind the shared part: there it still belongs to that."""
     return isinstance(decision, Insert) and decision.index == end
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else "\n".join(str(one.get("text", "")) for one in content or ())
 
 
 def _says(message: Mapping[str, Any], text: str) -> bool:
