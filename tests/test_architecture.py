@@ -35,8 +35,9 @@ LEAVES = {
     "report": {"server", "audit"},
     "telemetry": set(),
     "record": set(),
+    "verify": {"server"},
     "testing": {"server", "audit"},
-    "cli": {"server", "audit", "report", "telemetry", "testing", "record"},
+    "cli": {"server", "audit", "report", "telemetry", "testing", "record", "verify"},
     "bodies": set(),
     "__main__": {"cli"},
 }

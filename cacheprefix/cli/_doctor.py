@@ -26,7 +26,7 @@ _ADAPTERS = {
 }
 """An adapter's short name and the distribution of the framework it is for."""
 
-_OWN_EXTRAS = ("cli", "prices", "server", "report", "redis", "otel", "tokens", "transformers")
+_OWN_EXTRAS = ("cli", "prices", "server", "record", "report", "redis", "otel", "tokens", "transformers")
 
 _ENCODINGS = ("o200k_base", "cl100k_base")
 
@@ -99,6 +99,7 @@ def register(app: "typer.Typer") -> None:
             "plugins": [asdict(item) for item in plugins],
             "tokenizers": _tokenizers(),
             "configuration": configuration,
+            "rules_never_verified": _never_verified(),
             "problems": problems,
         }
         if as_json:
@@ -198,6 +199,15 @@ def _tokenizers() -> dict[str, str]:
     }
 
 
+def _never_verified() -> list[str]:
+    """Rows of cache rules that no ``cacheprefix verify`` of this user has tried against a real provider."""
+    from cacheprefix.profiles import default_registry
+    from cacheprefix.verify import read_evidence
+
+    tried = {one.profile for one in read_evidence() if not one.simulated}
+    return [profile.name for profile in default_registry() if profile.name != "exact" and profile.name not in tried]
+
+
 def _as_data(part: Part) -> dict[str, object]:
     return {**asdict(part), "problems": part.problems}
 
@@ -222,6 +232,7 @@ def _show(found: "Mapping[str, Any]", parts: "Iterable[Part]", plugins: "Iterabl
         "plugins": [_plugin_row(item) for item in plugins],
         "tokenizers": [f"{name}: {how}" for name, how in found["tokenizers"].items()],
         "configuration": list(_configuration_rows(found["configuration"])),
+        "rows of cache rules never verified here (cacheprefix verify)": [", ".join(found["rules_never_verified"])],
         "problems": found["problems"],
     }
     for title, rows in lists.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import typer
 
@@ -32,10 +32,19 @@ def register(app: "typer.Typer") -> None:
         file: Annotated[
             list[Path] | None, typer.Option("--file", "-f", help="TOML file with rows of your own.")
         ] = None,
+        evidence: Annotated[
+            bool, typer.Option("--evidence", help="Show what cacheprefix verify found, of this user's own runs.")
+        ] = False,
+        evidence_file: Annotated[
+            list[Path] | None, typer.Option("--evidence-file", help="The same with a file that somebody sent.")
+        ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print data instead of a table.")] = False,
         markdown: Annotated[bool, typer.Option(help="Print all rows as a Markdown table.")] = False,
     ) -> None:
         """Show the cache rules in force for a model: value, source, date, confidence."""
+        if evidence or evidence_file:
+            _show_evidence(model, evidence_file or (), as_json=as_json)
+            return
         registry = _registry(file or ())
         if markdown:
             typer.echo("\n".join(_markdown(registry)))
@@ -202,6 +211,28 @@ def _show_one(profile: "Profile", model: str | None) -> None:
     if data["price"]:
         price = data["price"]
         console.print(f"input: {price['input_usd_per_mtok']:g} USD a million tokens ({price['source']})")
+
+
+def _show_evidence(model: str | None, files: "Sequence[Path]", *, as_json: bool) -> None:
+    from cacheprefix.verify import read_evidence
+
+    found = [one for one in read_evidence(files) if model in (None, one.model)]
+    if as_json:
+        _print_json({"version": 1, "evidence": [one.as_data() for one in found]})
+        return
+    console = _console()
+    if not found:
+        console.print("no evidence yet: cacheprefix verify --provider NAME --model NAME makes some", highlight=False)
+        return
+    table = _table("Rows that were checked against a provider")
+    for heading in ("date", "row", "model", "holds", "differs", "answered by"):
+        table.add_column(heading, no_wrap=heading in {"date", "row"})
+    for one in found:
+        holding = sum(finding.outcome == "holds" for finding in one.findings)
+        differing = ", ".join(dict.fromkeys(finding.rule for finding in one.differing))
+        by = "a simulated provider" if one.simulated else one.provider
+        table.add_row(one.date[:10], one.profile, one.model, str(holding), differing or "nothing", by)
+    console.print(table)
 
 
 def _table(title: str) -> Any:
