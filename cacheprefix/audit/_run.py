@@ -12,6 +12,7 @@ from typing import Any
 from typing_extensions import Self
 
 from cacheprefix.audit._calls import CallRow, Rows
+from cacheprefix.audit._conversations import Conversations, Placed
 from cacheprefix.audit._counts import CountsOnly
 from cacheprefix.audit._layouts import Marking
 from cacheprefix.audit._order import Answers, Ready
@@ -102,7 +103,7 @@ def audit(
     reading = Reading(table, (*readers, *BUILTIN), Overrides(provider, model, rules, count))
     run = _Run(reading.count, include_text=include_text, what_if=what_if)
     try:
-        for item in reading.requests(files, on_bytes):
+        for item in run.conversations.place(reading.requests(files, on_bytes)):
             if isinstance(item, Broken):
                 run.totals.damaged(str(item))
             else:
@@ -118,6 +119,7 @@ class _Open:
     """A call whose answer has not ended yet."""
 
     ready: Ready
+    line: str
     prompt: Prompt
     observation: Observation
     usage: Usage | None
@@ -132,6 +134,7 @@ class _Run:
 
     def __init__(self, count: CountTokens, *, include_text: bool, what_if: bool) -> None:
         self.totals = Totals()
+        self.conversations = Conversations()
         self._model = CacheModel(count=count)
         self._stand_in = StandIn(count)
         self._answers = Answers()
@@ -151,8 +154,9 @@ class _Run:
         """Give up: the rows written so far go away."""
         self._rows.close()
 
-    def request(self, ready: Ready) -> None:
+    def request(self, placed: Placed) -> None:
         """Judge one request; its row is written when its answer ends."""
+        ready, line = placed.ready, placed.line
         # The caches' clocks never go back, even where a log's times do.
         now = self._now = max(self._now, ready.at)
         self._answers.until(now)
@@ -169,11 +173,13 @@ class _Run:
             prompt,
             ready.profile,
             scope=record.scope,
-            agent=record.agent,
-            session=record.session,
+            agent=placed.agent,
+            session=placed.conversation,
             at=now,
             events=record.events,
+            related=placed.related,
         )
+        self.conversations.began(placed, observation.index)
         self._begun.append(ready.index)
         if self._text:
             self._recent[ready.index] = prompt
@@ -184,12 +190,12 @@ class _Run:
         known = record.response_started_ts is not None or record.response_ended_ts is not None
         timed = Timed(prompt, ready.profile, record.scope, now, started, ended, known)
         if self._what_if is not None:
-            self._what_if.add(timed, record.session, record.agent)
+            self._what_if.add(timed, placed.conversation, record.agent)
         needed = usage is None or usage.cache_read_tokens is None
         simulated = self._stand_in.call(timed, needed=needed)
-        self._warnings.look(prompt, ready.place, record.agent, record.session)
-        rule = self._rule.looks(prompt, record.session)
-        call = _Open(ready, prompt, observation, usage, simulated if needed else None, rule)
+        self._warnings.look(prompt, ready.place, record.agent, placed.conversation)
+        rule = self._rule.looks(prompt, placed.conversation)
+        call = _Open(ready, line, prompt, observation, usage, simulated if needed else None, rule)
 
         self._answers.at(started, lambda at: self._model.first_token(observation, at), known=known)
         self._answers.at(ended, lambda at: self._finished(call, at), known=known)
@@ -207,7 +213,7 @@ class _Run:
             lint=self._warnings.found,
             what_if=savings,
             what_if_calls=played,
-            notes=tuple(_notes(self.totals, reading, played if self._what_if else None)),
+            notes=tuple(_notes(self.totals, reading, self.conversations, played if self._what_if else None)),
             counters=tuple(sorted(reading.counters)),
             files=files,
             include_text=self._text,
@@ -216,7 +222,7 @@ class _Run:
     def _finished(self, call: _Open, at: float) -> None:
         ready = call.ready
         # In a log that has usage elsewhere, a call without is unreported; the simulator only fills in its numbers.
-        silent = call.usage is None and not self.totals.reported
+        silent = (call.usage is None or not call.usage.reported) and not self.totals.reported
         usage = call.simulated if silent else call.usage
         verdict = self._model.finish(call.observation, usage, at, diagnostics=ready.record.diagnostics)
         source, counted = "reported", usage
@@ -229,7 +235,7 @@ class _Run:
         ancestor = self._index_of(verdict.ancestor_index)
         row = public(ready, verdict, ancestor, counted.cache_read_tokens or 0, source, text=self._text)
         shared = call.observation.expectation.shared_tokens
-        broke = self._broke(verdict, counted.input_tokens or 0, ready)
+        broke = self._broke(verdict, counted.input_tokens or 0, call)
         seen = view(ready, call.prompt, verdict, counted, shared, broke=broke, rule=call.alarm_of_rule)
         before = None if ancestor is None else self._recent.get(ancestor)
         if broke and before is not None:
@@ -237,12 +243,13 @@ class _Run:
         self._rule.judged(alarm=call.alarm_of_rule, real=broke)
         self._summed(ready, verdict, counted, row, seen)
 
-    def _broke(self, verdict: Verdict, total: int, ready: Ready) -> bool:
+    def _broke(self, verdict: Verdict, total: int, call: _Open) -> bool:
         """Whether the call counts as a break: it raised an alarm, or goes on with what raised the last one.
 
         A running session is told once of a break that repeats itself; here every one of them costs.
         """
-        line = (ready.record.session, ready.record.agent)
+        ready = call.ready
+        line = (call.line, ready.record.agent)
         before = self._alarmed.get(line)
         if verdict.alarm:
             self._alarmed[line] = verdict.cause
@@ -327,7 +334,7 @@ def _first_given(*times: float | None) -> float:
     return next((time for time in times if time is not None), 0.0)
 
 
-def _notes(totals: Totals, reading: Reading, played: int | None) -> Iterator[str]:
+def _notes(totals: Totals, reading: Reading, conversations: Conversations, played: int | None) -> Iterator[str]:
     """What the reader of the numbers should know about them."""
     if totals.simulated and totals.reported:
         yield f"{totals.simulated} calls have no usage; a simulated cache stands in for them"
@@ -335,6 +342,11 @@ def _notes(totals: Totals, reading: Reading, played: int | None) -> Iterator[str
         yield "the log has no usage; all cached tokens are those of a simulated cache"
     if totals.without_text:
         yield f"{totals.without_text} calls have counts and no text, so nothing can be said about causes"
+    told = conversations
+    if told.named > 1 and told.repeated_ids < told.named / 20:
+        yield "nearly every call has an id of its own; conversations are told by their content"
+    elif told.calls > 1 and told.named < told.calls / 2:
+        yield "calls name no session; conversations are told by their content"
     if totals.all.calls and not reading.timed:
         yield "the log has no times; lifetimes and concurrent starts are not judged"
     if reading.unknown_models:

@@ -1,7 +1,9 @@
 """The client's model of the provider's prompt cache: expectations, breakpoints, verdicts."""
 
 from cacheprefix.cache._causes import CAUSES, FIXES, Cause
+from cacheprefix.cache._content import answers
 from cacheprefix.cache._expect import Expectation
+from cacheprefix.cache._line import equal_digests
 from cacheprefix.cache._lint import ADVICE, LintWarning, Smell, lint
 from cacheprefix.cache._mark import mark
 from cacheprefix.cache._model import CacheModel, CacheStatus, Observation
@@ -24,6 +26,8 @@ __all__ = [
     "Smell",
     "Verdict",
     "VerdictKind",
+    "answers",
+    "equal_digests",
     "lint",
     "mark",
     "plan_breakpoints",

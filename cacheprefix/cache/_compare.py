@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cacheprefix.cache._causes import Cause
-from cacheprefix.cache._content import Change, answers, change, kept
+from cacheprefix.cache._content import Change, alike, answers, change, kept
 from cacheprefix.prompt import Divergence, shared_characters
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class Finding:
     tokens: int
     """What could be read without the difference. Tokens."""
     sure: bool
+    whole: int = 0
+    """Tokens of the earlier prompt."""
 
 
 def difference_from(
@@ -65,6 +67,29 @@ def difference_from(
     return found
 
 
+def gone_back(own: Record, shared: int, newest: tuple[Record, int], profile: Profile) -> Finding | None:
+    """What a request changed that went back to the tools, the model or a setting of an earlier one.
+
+    It reads what that one left, which is less than the newest request had. None for any other difference: going
+    back in the history is no break.
+    """
+    before, equal = newest
+    if before.failed or before.slim or _system(before) != _system(own):
+        return None
+    reachable = own.totals[shared - 1] if shared else 0
+    common = (own.totals[equal - 1] if equal else 0) + kept(before.sections, own.sections, equal)
+    if common <= reachable:
+        return None
+    found = difference_from(own, 0, (newest,), profile)
+    if found is None or found.cause not in ("tools_changed", "tools_reordered", "model_changed", "settings_changed"):
+        return None
+    return found if found.tokens > reachable else None
+
+
+def _system(record: Record) -> list[bytes]:
+    return [one.digest for one in record.sections[: record.prompt.head] if one.tier == "system"]
+
+
 def _continues(own: Record, before: Record) -> bool:
     """Whether one request goes on where another of the same lane ended, as after a setting was changed back."""
     keys = before.keys
@@ -92,7 +117,7 @@ def _settings(own: Record, before: Record, tokens: int, profile: Profile) -> Fin
     if found is None:
         return None
     cause, path, old, new = found
-    return Finding(cause, path, _values(path, old, new), before, tokens, sure=True)
+    return Finding(cause, path, _values(path, old, new), before, tokens, sure=True, whole=before.totals[-1])
 
 
 def _values(path: str, before: str, after: str) -> Divergence:
@@ -109,6 +134,9 @@ def _content(own: Record, before: Record, equal: int, shared: int, common: int, 
     prefix = own.totals[equal - 1] if equal else 0
     # Where nothing stands behind the change it cost nothing that this request still has.
     tokens = prefix + found.behind + found.touched if found.behind or found.touched else 0
+    if found.sure and tokens and _goes_on(own, before, found):
+        # The same conversation: had nothing been changed, all that it had before would have been read.
+        tokens = max(tokens, before.totals[-1])
     reachable = own.totals[shared - 1] if shared else 0
     if shared > equal and reachable >= max(prefix, tokens) and not rewritten:
         return None
@@ -119,7 +147,21 @@ def _content(own: Record, before: Record, equal: int, shared: int, common: int, 
     sure = found.sure or rewritten
     if not sure and not found.behind:
         return None
-    return Finding(found.cause, found.path, found.divergence, before, tokens, sure)
+    return Finding(found.cause, found.path, found.divergence, before, tokens, sure, before.totals[-1])
+
+
+def _goes_on(own: Record, before: Record, found: Change) -> bool:
+    """Whether a request goes on with the conversation of an earlier one: it has its messages, changed perhaps."""
+    if found.cause.startswith("history"):
+        return True
+    ours, theirs = own.sections[own.prompt.head :], before.sections[before.prompt.head :]
+    if not ours or not theirs:
+        return not ours and not theirs
+    return (
+        ours[0].digest == theirs[0].digest
+        or alike(ours[0], theirs[0])
+        or (2 * kept(theirs, ours, 0) >= sum(one.tokens for one in theirs))
+    )
 
 
 def _related(own: Record, before: Record, common: int, found: Change) -> bool:

@@ -269,12 +269,14 @@ def _shortfall(request: Request, found: Marks, read: int) -> tuple[Cause, int | 
             return ("breakpoints_over_limit", index)
         if life is None:
             continue
-        state = _state(life, now)
-        if state != "hit":
-            return (state, index)
         if not found.reading or found.reading[-1] < index:
-            return ("breakpoint_missing", index)
-        return ("lookback_exceeded", index)
+            # The last mark stands before an entry of an earlier request: marks are no longer set where they were.
+            # Where not even what they cover lives, it is too old all the same.
+            covered = next((at for at in reversed(found.reading) if at < shared and path[at].entry is not None), None)
+            state = "hit" if covered is None else _state(path[covered].entry, now)
+            return (state, covered) if state == "ttl_expired" else ("breakpoint_missing", shared - 1)
+        state = _state(life, now)
+        return (state, index) if state != "hit" else ("lookback_exceeded", index)
     if read == shared - 1:
         return ("hit", None)
     behind = any(mark >= shared for mark in request.earlier)

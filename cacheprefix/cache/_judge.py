@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from cacheprefix.cache._verdict import Diagnosis, Verdict, VerdictKind
 from cacheprefix.profiles import Profile, Usage, lost_money
 
 if TYPE_CHECKING:
+    from cacheprefix.cache._calibration import Calibration
     from cacheprefix.cache._compare import Finding
     from cacheprefix.cache._expect import Outlook
     from cacheprefix.cache._line import Line, Record
@@ -24,6 +26,8 @@ _NEAR = 0.15
 """A last breakpoint that leaves less than this share of what is common uncovered stands well enough."""
 _SLIGHT = 0.05
 """So little of what is common that it does not matter when it was too old or too young to be read."""
+_FAN_OUT_SECONDS = 0.1
+"""Requests of one fan-out go out so close to each other; what other conversations do meanwhile is chance."""
 _FIRST_CALLS: frozenset[Cause] = frozenset({"breakpoint_after_change", "breakpoint_missing"})
 """Causes that an agent's first call may have without an alarm: it never had more to read."""
 
@@ -44,6 +48,10 @@ class Sight:
     ancestor: int | None
     opening: bool
     """Whether it looks like the first request of somebody: no answer stands behind what it shares."""
+    mine: int = 0
+    """Tokens that it begins with as an earlier request of its own line did."""
+    ancestor_record: Record | None = None
+    """The call whose number is ``ancestor``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +70,20 @@ def judge(
     usage: Usage | None,
     told: Diagnosis,
     alarm: tuple[float, int],
+    calibration: Calibration,
 ) -> Verdict:
     """The verdict on one finished call."""
     seen = sight.outlook
     total = record.totals[-1] if record.totals else 0
     scale = _scale(usage, total)
-    expected, doubt = _in_their_tokens(record, seen, path, scale, profile, known=_counted(usage))
+    counts = _Counts(record, path, scale, calibration)
+    expected, doubt = _in_their_tokens(record, sight, path, counts, profile, known=_counted(usage))
     reported = None if usage is None else usage.cache_read_tokens
     read = expected if reported is None else reported
     reason = _reason(sight, record, profile)
-    reusable = expected + int(max(0, reason.reusable - seen.read) * scale)
+    reusable = (
+        max(expected, _reusable(reason, sight, counts, usage, profile)) if reason.reusable > seen.read else expected
+    )
     noise = max(profile.block_tokens, doubt)
     lost = max(0, reusable - read)
     if lost <= noise and reason.reusable <= seen.read:
@@ -163,11 +175,27 @@ def _reason(sight: Sight, record: Record, profile: Profile) -> _Reason:
     if profile.match == "block":
         known = sight.shared_tokens
         tokens = known - known % profile.block_tokens
+    if seen.reason == "ttl_expired":
+        # What others left, hours ago perhaps, was never this line's to read: its own earlier requests count.
+        tokens = min(tokens, sight.mine)
+    if seen.reason == "concurrent_cold_start" and _met_by_chance(sight, record):
+        return _Reason("hit", seen.read)
     if tokens - seen.read < (_NEAR if seen.reason in _FIRST_CALLS else _SLIGHT) * tokens:
         return _Reason("hit", seen.read)
     if tokens < profile.min_tokens:
         return _Reason("cold_start" if sight.first else "below_minimum", seen.read)
     return _Reason(seen.reason, max(tokens, seen.read), sure=seen.reason == "breakpoints_over_limit")
+
+
+def _met_by_chance(sight: Sight, record: Record) -> bool:
+    """Whether a first request came while another conversation's was under way, and not as one of a fan-out."""
+    other = sight.ancestor_record
+    return (
+        sight.first
+        and other is not None
+        and other.session != record.session
+        and record.at - other.at > _FAN_OUT_SECONDS
+    )
 
 
 def _counted(usage: Usage | None) -> bool:
@@ -182,21 +210,92 @@ def _scale(usage: Usage | None, total: int) -> float:
     return usage.input_tokens / total
 
 
+class _Counts:
+    """Our token counts of one prompt as the provider's: exact where it once said, in proportion between."""
+
+    def __init__(self, record: Record, path: Sequence[Node], scale: float, calibration: Calibration) -> None:
+        self._record, self._totals, self._path, self.scale = record, record.totals, path, scale
+        self._calibration = calibration
+
+    @property
+    def sent(self) -> int:
+        """Tokens of the whole prompt."""
+        return self._totals[-1] if self._totals else 0
+
+    def before(self, tokens: int) -> int:
+        """Index of the last section within ``tokens`` up to which the provider's count is known; -1 for none."""
+        last = min(bisect_right(self._totals, tokens), len(self._path)) - 1
+        return next((index for index in range(last, -1, -1) if self._path[index].known), -1)
+
+    def after(self, tokens: int) -> int:
+        """Index of the first section behind ``tokens`` with a known count; -1 for none."""
+        first = bisect_left(self._totals, tokens)
+        return next((index for index in range(first, len(self._path)) if self._path[index].known), -1)
+
+    def theirs(self, tokens: int) -> float:
+        """``tokens`` from the start of the prompt, as the provider counts them."""
+        if self.scale == 1 and self.before(tokens) < 0:
+            return tokens
+        low, high = self.before(tokens), self.after(tokens)
+        start, known = (self._totals[low], self._path[low].known) if low >= 0 else (0, 0)
+        if tokens <= start:
+            return known
+        if high <= low:
+            # Behind all that is known stands only this request's own count, if it has one.
+            high, end = len(self._totals) - 1, self._totals[-1] * self.scale
+        else:
+            end = self._path[high].known
+        whole = self._weight(low + 1, self._totals[high])
+        share = self._weight(low + 1, tokens) / whole if whole else 0.0
+        return known + share * max(0.0, end - known)
+
+    def _weight(self, first: int, tokens: int) -> float:
+        """What the provider is likely to count from a section on up to ``tokens`` of ours."""
+        last = bisect_right(self._totals, tokens)
+        sections, model = self._record.sections, self._record.prompt.model
+        found = self._calibration.weigh(sections[first:last], model)
+        rest = tokens - (self._totals[last - 1] if last else 0)
+        if rest > 0 and last < len(sections):
+            part = sections[last]
+            found += self._calibration.weigh((part,), model) * rest / max(1, part.tokens)
+        return found
+
+
+def _reusable(reason: _Reason, sight: Sight, counts: _Counts, usage: Usage | None, profile: Profile) -> int:
+    """What could have been read without the cause, in the provider's tokens and at most what was sent."""
+    finding = sight.finding
+    if finding is not None and reason.cause in STRUCTURAL and finding.whole:
+        counted = finding.record.leaf.known
+        each = counted / finding.whole if counted else counts.scale
+        could = reason.reusable * each
+    else:
+        could = counts.theirs(reason.reusable)
+    sent = usage.input_tokens if usage is not None and _counted(usage) else None
+    could = min(could, counts.sent if sent is None else sent)
+    return int(could) - int(could) % profile.block_tokens
+
+
 def _in_their_tokens(
-    record: Record, seen: Outlook, path: Sequence[Node], scale: float, profile: Profile, *, known: bool
+    record: Record, sight: Sight, path: Sequence[Node], counts: _Counts, profile: Profile, *, known: bool
 ) -> tuple[int, int]:
     """The expectation as the provider counts, and by how many tokens it may be off.
 
     Up to the last place at which the provider's own count is known that count holds; the rest is ours, scaled.
     """
-    if scale == 1:
+    seen = sight.outlook
+    at = counts.before(seen.read)
+    if counts.scale == 1 and at < 0:
         return seen.read, int(seen.read * (_NOISE_KNOWN if known else _NOISE_GUESSED))
-    last = min(seen.sections, len(path)) - 1
-    at = next((index for index in range(last, -1, -1) if path[index].known), -1)
     sure = path[at].known if at >= 0 else 0
-    rest = max(0, seen.read - (record.totals[at] if at >= 0 else 0)) * scale
-    expected = int(sure + rest)
-    return expected - expected % profile.block_tokens, int(sure * _NOISE_KNOWN + rest * _NOISE_SCALED)
+    could = counts.theirs(seen.read)
+    expected = int(could)
+    # Never more than the provider counted for the earlier prompt as a whole, or for this one.
+    ancestor = sight.ancestor_record
+    if ancestor is not None and ancestor.leaf.known and seen.sections <= ancestor.leaf.depth + 1:
+        expected = min(expected, ancestor.leaf.known)
+    if known:
+        expected = min(expected, int(counts.scale * record.totals[-1]))
+    return expected - expected % profile.block_tokens, int(sure * _NOISE_KNOWN + max(0.0, could - sure) * _NOISE_SCALED)
 
 
 def _kind(reported: int | None, read: int, lost: int) -> VerdictKind:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cacheprefix.cache._compare import Finding, difference_from
+from cacheprefix.cache._calibration import Calibration
+from cacheprefix.cache._compare import Finding, difference_from, gone_back
 from cacheprefix.cache._content import answers
 from cacheprefix.cache._entries import enter, leave, open_entries
 from cacheprefix.cache._expect import Expectation, Outlook, Request, outlook
@@ -27,6 +28,7 @@ _KEEP_NAMED = 8
 _KEEP_UNNAMED = 32
 _RECENT = 50
 _NEAREST = 4
+_CLOSE = 0.75
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +48,11 @@ class Observation:
     taken: Taken | None = None
     done: bool = False
     verdict: Verdict | None = None
+
+    @property
+    def expected(self) -> int:
+        """Read tokens expected, as the provider counts; as we do until the answer is complete."""
+        return self.expectation.tokens if self.verdict is None else self.verdict.expected_tokens
 
     @property
     def index(self) -> int:
@@ -132,18 +139,21 @@ class CacheModel:
         at: float | None = None,
         events: Iterable[Any] = (),
         spared: bool = False,
+        related: Iterable[int] = (),
     ) -> Observation:
         """A request goes out: what it should read, noted before anything else is.
 
         ``events`` are those recorded since the agent's last request: strings, or mappings with a ``type``; a
         compaction among them explains a rewritten history. ``spared`` says that marks were left out of what comes
-        before on purpose, so that none of them is missed.
+        before on purpose, so that none of them is missed. ``related`` are numbers of requests of other lines that
+        this one is known to go on from or to repeat: it is held against them as well.
         """
         with self._lock:
             now = self._clock() if at is None else at
             lane, salts = address(prompt, profile, scope)
             line = self._line(session, agent)
             rows = line.shared(prompt.digests)
+            rows += self._related(related, prompt, rows)
             known = self._known(rows, prompt, lane, salts)
             keys, totals = keys_of(prompt, salts), prompt.totals
             root, path = self._forest.look(lane, keys, known)
@@ -160,18 +170,20 @@ class CacheModel:
             )  # fmt: skip
             self._next += 1
             compacted = any(_type(event) in _COMPACTIONS for event in events)
-            finding = self._finding(record, line, path, rows, profile, rewritten=compacted)
+            finding = self._finding(record, path, rows, profile, rewritten=compacted)
             available = self._available(finding, profile, now) if finding is not None else 0
             starts = not line.records if agent else not any(map(answers, prompt.sections[len(path) :]))
+            mine = max((equal for one, equal in rows if (one.lane, one.salts) == (lane, salts)), default=0)
             sight = Sight(
                 seen, finding, available, compacted, line, not line.records,
-                expectation.shared_tokens, expectation.ancestor, spared or starts,
+                expectation.shared_tokens, expectation.ancestor, spared or starts, totals[mine - 1] if mine else 0,
+                self._forest.record(expectation.ancestor) if expectation.ancestor is not None else None,
             )  # fmt: skip
             before = [span for strand, end in ways for span in strand.spans(end)]
             self._forest.grow(lane, keys, prompt.sections, path)
             record.leaf = path[-1] if path else self._forest.root(lane)
             record.path = path
-            record.alike = rows[0][1] if rows else None
+            record.alike = rows[0][1] if line.records else None
             for strand, end in strands(path):
                 strand.add_pass(end, record.index)
             observation = Observation(expectation, record, profile, sight, path, seen, before=before, taken=taken)
@@ -212,7 +224,7 @@ class CacheModel:
             self._servers.release(observation.taken, usage)
             verdict = judge(
                 observation.record, observation.profile, observation.sight, observation.path,
-                usage, read_diagnostics(diagnostics), self._alarm,
+                usage, read_diagnostics(diagnostics), self._alarm, self._calibration,
             )  # fmt: skip
             observation.verdict = verdict
             self._note(observation, verdict, usage)
@@ -246,6 +258,7 @@ class CacheModel:
     def _forget(self) -> None:
         self._forest = Forest(self._max_bytes)
         self._servers = Servers(self._count, self._opening)
+        self._calibration = Calibration()
         self._lines: OrderedDict[tuple[str, str], Line] = OrderedDict()
 
     def after_fork(self) -> None:
@@ -263,6 +276,18 @@ class CacheModel:
         else:
             self._lines.move_to_end(key)
         return line
+
+    def _related(
+        self, numbers: Iterable[int], prompt: Prompt, rows: Sequence[tuple[Record, int]]
+    ) -> list[tuple[Record, int]]:
+        """The remembered ones of these requests, each with the sections that it begins with as a new one does."""
+        found = [self._forest.record(number) for number in numbers]
+        known = {id(record) for record, _ in rows}
+        return [
+            (record, equal_digests(prompt.digests, record.prompt.digests))
+            for record in found
+            if record is not None and not record.slim and not record.failed and id(record) not in known
+        ]
 
     def _known(
         self, earlier: Sequence[tuple[Record, int]], prompt: Prompt, lane: bytes, salts: Sequence[bytes]
@@ -294,13 +319,14 @@ class CacheModel:
 
     @staticmethod
     def _finding(
-        record: Record, line: Line, path: Sequence[Node], earlier: Sequence[tuple[Record, int]],
+        record: Record, path: Sequence[Node], earlier: Sequence[tuple[Record, int]],
         profile: Profile, *, rewritten: bool,
     ) -> Finding | None:  # fmt: skip
-        if not line.records or not record.sections:
+        if not earlier or not record.sections:
             return None
-        if path and not path[-1].children and any(one.leaf is path[-1] for one in line.records):
-            return None  # it continues a prompt of this line that nobody else continued
+        if path and not path[-1].children and any(one.leaf is path[-1] for one, _ in earlier):
+            # It continues a prompt of this line that nobody else continued; the newest one may have had more of it.
+            return gone_back(record, len(path), earlier[0], profile)
         return difference_from(record, len(path), earlier, profile, rewritten=rewritten)
 
     def _available(self, finding: Finding, profile: Profile, now: float) -> int:
@@ -330,7 +356,7 @@ class CacheModel:
     def _note(self, observation: Observation, verdict: Verdict, usage: Usage | None) -> None:
         self._calls += 1
         if usage is not None:
-            _learn(observation, usage)
+            _learn(observation, usage, self._calibration)
             if usage.cache_read_tokens is not None:
                 self._last_read = usage.cache_read_tokens
                 if usage.input_tokens:
@@ -347,7 +373,7 @@ class CacheModel:
             line.alarmed = None
 
 
-def _learn(observation: Observation, usage: Usage) -> None:
+def _learn(observation: Observation, usage: Usage, calibration: Calibration) -> None:
     """Keep what the provider counted, so that the next expectation is in its tokens and not in ours.
 
     A sum over several passes (server-side tools) counts no single prompt and teaches nothing.
@@ -356,6 +382,15 @@ def _learn(observation: Observation, usage: Usage) -> None:
     if usage.summed or usage.calls != 1 or usage.input_tokens is None or not path:
         return
     path[-1].known = usage.input_tokens
+    before = next((index for index in range(len(path) - 2, -1, -1) if path[index].known), -1)
+    counted = usage.input_tokens - (path[before].known if before >= 0 else 0)
+    calibration.learn(observation.record.sections[before + 1 :], observation.record.prompt.model, counted)
+    read = observation.outlook.sections - 1
+    if observation.profile.match == "breakpoint" and 0 <= read < len(path) - 1 and not path[read].known:
+        reported = usage.cache_read_tokens or 0
+        # An entry that was to be read, and was: so much stands before its end.
+        if _CLOSE < reported / max(1, observation.expected) < 1 / _CLOSE:
+            path[read].known = reported
     written = max(observation.outlook.marks.written, default=None)
     if written is not None and usage.cache_read_tokens is not None and usage.cache_write_tokens:
         path[written].known = usage.cache_read_tokens + usage.cache_write_tokens

@@ -19,7 +19,7 @@ def good(tmp_path):
 
 @pytest.fixture
 def bad(tmp_path):
-    """A log whose tools are reversed once."""
+    """A log whose tools are reversed once, and back."""
     lines = quiet(6)
     lines[3]["request"]["tools"].reverse()
     return write(tmp_path / "bad.jsonl", lines)
@@ -86,7 +86,8 @@ def test_wrong_use_makes_exit_code_2(good, wrong, capsys):
     ("limits", "code"),
     [
         ([], 3),
-        (["--max-breaks", "1"], 0),
+        (["--max-breaks", "2"], 0),
+        (["--max-breaks", "1"], 3),
         (["--max-lost-tokens", "0"], 3),
         (["--max-lost-tokens", "1000000"], 0),
         (["--max-lost-usd", "0"], 3),

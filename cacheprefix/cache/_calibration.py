@@ -1,0 +1,68 @@
+"""How many tokens a provider counts for one of ours: learnt for each model and kind of content from reported usage.
+
+A tokenizer spends about one token on four letters of prose and on two characters of JSON. Each report gives one sum
+over sections of several kinds; the scales follow by multiplicative updates: with s[k] tokens of theirs for one of
+ours in kind k, and o[k] of ours in the report of ``counted`` tokens,
+
+    s[k] = (sum of s[k] * o[k] * counted / (sum over all kinds of s * o)) / (sum of o[k])
+
+where the sums run over the reports so far. It is the usual iteration for a sum with non-negative parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from string import ascii_letters, digits
+
+from cacheprefix.prompt import Section
+
+_LETTERS = (ascii_letters + " ").encode()
+_DIGITS = digits.encode()
+_LOOKED = 4_000
+"""Bytes of a section that are looked at: its kind shows soon."""
+_BOUNDS = (0.03, 0.08, 0.16, 0.28)
+"""Shares of signs that part prose, prose with structure, code and JSON. All-numeric content counts as the last."""
+_MEMORY = 50_000.0
+"""Tokens of ours that a scale remembers; what is older fades."""
+_FIRST = 400.0
+"""Tokens that the assumption of one for one counts for before anything was reported."""
+
+
+class Calibration:
+    """The scales of all models that were heard of. Bounded by the number of models."""
+
+    def __init__(self) -> None:
+        self._scales: dict[tuple[str, int], list[float]] = {}
+
+    def weigh(self, sections: Sequence[Section], model: str) -> float:
+        """What the provider is likely to count for these sections."""
+        return sum(one.tokens * self._scale(model, _kind(one)) for one in sections)
+
+    def learn(self, sections: Sequence[Section], model: str, counted: int) -> None:
+        """The provider counted ``counted`` tokens for these sections together."""
+        ours: dict[int, int] = {}
+        for one in sections:
+            kind = _kind(one)
+            ours[kind] = ours.get(kind, 0) + one.tokens
+        expected = sum(tokens * self._scale(model, kind) for kind, tokens in ours.items())
+        if expected <= 0 or counted <= 0:
+            return
+        for kind, tokens in ours.items():
+            row = self._scales.setdefault((model, kind), [_FIRST, _FIRST])
+            theirs = tokens * self._scale(model, kind) * min(4.0, max(0.25, counted / expected))
+            fade = min(1.0, _MEMORY / (row[1] + tokens))
+            row[0], row[1] = (row[0] + theirs) * fade, (row[1] + tokens) * fade
+
+    def _scale(self, model: str, kind: int) -> float:
+        row = self._scales.get((model, kind))
+        return 1.0 if row is None else row[0] / row[1]
+
+
+def _kind(section: Section) -> int:
+    data = section.data[:_LOOKED]
+    if not data:
+        return 0
+    others = data.translate(None, _LETTERS)
+    numbers = len(others) - len(others.translate(None, _DIGITS))
+    share = (len(others) - numbers / 2) / len(data)
+    return sum(share > bound for bound in _BOUNDS)

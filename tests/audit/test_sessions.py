@@ -1,0 +1,224 @@
+"""Whose request is whose: told by content, whatever ids a logger writes; and what a first request is held against."""
+
+import random
+import uuid
+
+import pytest
+from audit_logs import Conversation, chat_tool, prose, quiet, write
+
+from cacheprefix.audit import audit
+from cacheprefix.cli import main
+from cacheprefix.prompt import estimate_tokens
+
+
+def counted(text):
+    """Tokens of another tokenizer than ours: words in pieces of six letters."""
+    return sum(-(-len(word) // 6) for word in text.split())
+
+
+def answered(lines, size=counted):
+    """The lines with usage as a provider reports it that keeps every prefix, in order of time."""
+    kept = set()
+    for line in sorted(lines, key=lambda line: line["ts"]):
+        body = line["request"]
+        end, total, shared = 0, 0, 0
+        for part in (str(body["tools"]), *(message["content"] for message in body["messages"])):
+            end, total = hash((end, part)), total + size(part)
+            shared = total if end in kept else shared
+            kept.add(end)
+        details = {"cached_tokens": shared // 128 * 128 if shared >= 1_024 else 0}
+        line["usage"] = {"prompt_tokens": total, "completion_tokens": 1, "prompt_tokens_details": details}
+    return lines
+
+
+def interleaved(conversations, turns=5, *, seed=1, leak=True):
+    """Conversations side by side that share a system; some edit a message, others get an id into their system."""
+    draw = random.Random(seed)
+    system = prose("handbook", 1_600)
+    lines = []
+    for number in range(conversations):
+        talk = Conversation(system=system, seed=number)
+        at = draw.uniform(0, 30)
+        for turn in range(turns):
+            if turn:
+                talk.turn()
+            if leak and turn == 3 and number % 3 == 0:
+                talk.messages[2]["content"] += " (edited)"
+            line = talk.line(1_000 + at)
+            if leak and turn >= 3 and number % 3 == 1:
+                line["request"]["messages"][0]["content"] = f"Request {uuid.UUID(int=draw.getrandbits(128))}. {system}"
+            del line["session"]
+            lines.append({**line, "conversation": number, "turn": turn})
+            at += draw.uniform(5, 20)
+    return sorted(answered(lines), key=lambda line: line["ts"])
+
+
+def breaks(path, lines):
+    """Cause, path and lost tokens of every break, by the index of its call."""
+    with audit([write(path, lines)], what_if=False) as found:
+        rows = [row for row in found.rows if row.view["broke"]]
+        return {
+            row.public["index"]: (row.public["cause"], row.public["path"], row.public["lost_tokens"]) for row in rows
+        }
+
+
+@pytest.mark.parametrize("conversations", [6, 80])
+def test_an_id_for_every_call_is_as_good_as_none(tmp_path, conversations):
+    """What loggers write that give every call an id of its own shows the same breaks as a log without ids."""
+    lines = interleaved(conversations)
+    bare = breaks(tmp_path / "bare.jsonl", lines)
+    unique = breaks(tmp_path / "unique.jsonl", [{**line, "session": str(uuid.uuid4())} for line in lines])
+    named = breaks(tmp_path / "named.jsonl", [{**line, "session": f"s{line['conversation']}"} for line in lines])
+    assert unique == bare == named
+    due = {
+        at: "system_changed" if line["conversation"] % 3 == 1 else "history_edited"
+        for at, line in enumerate(lines)
+        if (line["conversation"] % 3 == 0 and line["turn"] == 3)
+        or (line["conversation"] % 3 == 1 and line["turn"] >= 3)
+    }
+    assert {at: cause for at, (cause, _, _) in bare.items()} == due
+
+
+def test_a_note_says_that_sessions_were_told_by_content(tmp_path):
+    """Ids that occur once each are named as what they are."""
+    lines = [{**line, "session": str(uuid.uuid4())} for line in interleaved(4, leak=False)]
+    with audit([write(tmp_path / "log.jsonl", lines)], what_if=False) as found:
+        assert any("an id of its own" in note for note in found.notes)
+
+
+def test_conversations_side_by_side_raise_nothing(tmp_path):
+    """Hundreds of healthy conversations at once, without ids."""
+    assert breaks(tmp_path / "log.jsonl", interleaved(200, leak=False)) == {}
+
+
+@pytest.mark.parametrize("ids", ["proper", "none"])
+def test_healthy_sessions_hours_apart_pass_the_check(tmp_path, capsys, ids):
+    """A session that begins when the last one's entries are long gone is no break."""
+    lines = []
+    for number in range(30):
+        talk = quiet(4, system=prose("handbook", 1_600), seed=number, start=1_000.0 + 10_000 * number)
+        lines += [{key: value for key, value in line.items() if ids == "proper" or key != "session"} for line in talk]
+    assert main(["check", write(tmp_path / "log.jsonl", lines)]) == 0
+    assert "0 tokens lost" in capsys.readouterr().out
+
+
+def test_the_same_question_hours_later_is_asked_anew(tmp_path):
+    """A job that sends the same request every few hours has no break."""
+    talk = Conversation(system=prose("handbook", 1_600))
+    lines = [{"ts": 1_000 + 9_000 * at, "agent": "job", "request": talk.body()} for at in range(5)]
+    assert breaks(tmp_path / "log.jsonl", lines) == {}
+
+
+def test_single_requests_that_differ_in_an_id_alone_are_held_against_each_other(tmp_path):
+    """An id in the system prompt of requests that nothing follows: each could have read the one before."""
+    system = prose("handbook", 1_600)
+    lines = [
+        {
+            "ts": 1_000 + 20 * at,
+            "provider": "openai",
+            "request": Conversation(system=f"{uuid.uuid4()} {system}", seed=at).body(),
+        }
+        for at in range(5)
+    ]
+    found = breaks(tmp_path / "log.jsonl", lines)
+    assert {(cause, path) for cause, path, _ in found.values()} == {("system_changed", "system[0]")}
+    assert len(found) == 4
+
+
+def test_an_id_that_a_conversation_keeps_is_no_break(tmp_path):
+    """Each conversation has its own id in its system prompt, and goes on with it."""
+    lines = []
+    for number in range(5):
+        talk = quiet(3, system=f"{uuid.uuid4()} {prose('handbook', 1_600)}", seed=number, start=1_000 + 7.0 * number)
+        lines += [{key: value for key, value in line.items() if key != "session"} for line in talk]
+    assert breaks(tmp_path / "log.jsonl", sorted(lines, key=lambda line: line["ts"])) == {}
+
+
+def test_agents_without_names_are_told_apart_by_their_system_prompts(tmp_path):
+    """Two roles that hear one conversation and speak in turn do not change each other's system prompt."""
+    lines = []
+    talk = Conversation(seed=3)
+    for turn in range(6):
+        if turn:
+            talk.turn()
+        talk.system = f"{prose('handbook', 1_600)} You are the {('writer', 'critic')[turn % 2]}."
+        lines.append(talk.line(1_000 + 20 * turn))
+    assert breaks(tmp_path / "log.jsonl", lines) == {}
+
+
+def test_going_back_to_the_tools_of_before_is_told(tmp_path):
+    """A tool that is there for one call costs twice: when it comes and when it goes."""
+    lines = []
+    talk = Conversation(seed=4)
+    for turn in range(6):
+        if turn:
+            talk.turn()
+        line = talk.line(1_000 + 20 * turn, agent="a")
+        if turn == 3:
+            line["request"]["tools"].insert(0, chat_tool("extra"))
+        lines.append(line)
+    found = breaks(tmp_path / "log.jsonl", answered(lines))
+    assert {at: cause for at, (cause, _, _) in found.items()} == {3: "tools_changed", 4: "tools_changed"}
+
+
+def test_what_is_lost_is_what_would_have_been_read(tmp_path):
+    """Where every message carries its number of all, all of them are lost, not the first alone."""
+    lines = []
+    talk = Conversation(seed=5, words=500)
+    for turn in range(6):
+        if turn:
+            talk.turn()
+        line = talk.line(1_000 + 20 * turn, agent="a")
+        if turn >= 3:
+            for at, message in enumerate(line["request"]["messages"][1:], 1):
+                message["content"] = f"[{at} of {len(talk.messages)}] {message['content']}"
+        lines.append(line)
+    answered(lines)
+    found = breaks(tmp_path / "log.jsonl", lines)
+    for at in (3, 4, 5):
+        whole = lines[at - 1]["usage"]["prompt_tokens"] // 128 * 128
+        read = lines[at]["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert found[at][2] == pytest.approx(whole - read, rel=0.1)
+
+
+def test_a_mark_that_stops_being_set_is_a_break(tmp_path):
+    """Entries that earlier marks left deeper do not hide it, and it names where the mark should stand."""
+    lines = []
+    talk = Conversation(api="anthropic", seed=6, words=60)
+    for turn in range(8):
+        if turn:
+            talk.turn()
+        if turn == 4:
+            talk.words = 900
+        line = talk.line(1_000 + 20 * turn, agent="a")
+        if turn >= 4:
+            last = line["request"]["messages"][-1]["content"][0]
+            del last["cache_control"]
+        lines.append(line)
+    found = breaks(tmp_path / "log.jsonl", lines)
+    assert set(found) >= {6, 7}
+    assert {cause for cause, _, _ in found.values()} == {"breakpoint_missing"}
+    assert found[7][2] > 2_500
+
+
+def test_counts_of_mixed_content_with_another_tokenizer_raise_no_miss(tmp_path):
+    """Prose, code and JSON have other ratios of tokens to letters than ours: no expectation above what was counted."""
+    draw = random.Random(3)
+
+    def dense(words):
+        return ", ".join(
+            f'{{"{draw.choice("abcdef")}{draw.randint(0, 9)}": [{draw.randint(0, 999)}]}}' for _ in range(words)
+        )
+
+    lines = []
+    for number in range(12):
+        talk = Conversation(system=prose("handbook", 1_600), seed=number, words=40)
+        for turn in range(8):
+            if turn:
+                talk.turn()
+                if draw.random() < 0.6:
+                    talk.messages[-2]["content"] = dense(draw.randint(20, 200))
+            lines.append(talk.line(1_000 + 200 * number + 20 * turn))
+    answered(lines, lambda part: len(part) - sum(map(str.isalpha, part)) * 4 // 5)
+    assert breaks(tmp_path / "log.jsonl", lines) == {}
+    assert estimate_tokens(dense(100)) < 0.7 * len(dense(100))
