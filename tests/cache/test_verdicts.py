@@ -82,6 +82,20 @@ def test_lost_tokens_are_what_stood_there_before_and_was_not_read() -> None:
     assert verdict.previous_read == 0
 
 
+@pytest.mark.parametrize("words", range(500, 530, 3))
+def test_only_whole_blocks_are_lost_where_a_provider_keeps_blocks(words: int) -> None:
+    """What is gone after an entry's lifetime is the shared part rounded down: the rest was never to be read."""
+    profile = default_registry().get("openai")
+    desk = Desk(profile)
+    first, then = (chat("word " * words, *more, system=SYSTEM * 12) for more in ((), ("a", "b")))
+    desk.call(first)
+    desk.now += 100 * 24 * 3600.0
+    verdict = desk.call(then)
+    assert verdict.cause == "ttl_expired"
+    assert verdict.lost_tokens % profile.block_tokens == 0
+    assert 0 <= first.tokens - verdict.lost_tokens < profile.block_tokens
+
+
 def test_money_lost_is_stated_where_the_price_is_known() -> None:
     """A known model's loss is in dollars, an unknown one's is None."""
     profile = default_registry().profile_for("gpt-5.1")

@@ -321,3 +321,23 @@ def test_no_front_door_makes_a_session_past_the_configuration(repository):
     sources = [*repository.glob("cacheprefix/*.py"), *repository.glob("adapters/*/cacheprefix_*/*.py")]
     assert len(sources) > 50
     assert not [path.name for path in sources if re.search(r"\bSession\(\)", path.read_text("utf-8"))]
+
+
+LEAST = {"budget.max_tokens": 1, "compaction.trigger": 1, "request_budget.reserve": 0, "tool_cache.repeats": 0}
+NUMBERS = {"gate": 0, "compaction.keep_head": 0, "compaction.horizon": 0, "tool_cache.ttl_secs": 0}
+
+
+@pytest.mark.parametrize(("key", "least"), [*LEAST.items(), *NUMBERS.items()])
+def test_the_least_that_an_option_takes_is_taken_and_one_less_is_not(key, least):
+    """The bound that the message names is the first value that fits."""
+    assert FIELDS[key].read(least) == least
+    with pytest.raises(ValueError, match=f"from {least} on"):
+        FIELDS[key].read(least - 1)
+
+
+def test_a_share_is_below_the_bound_that_its_message_names():
+    """Everything below one fits, one itself does not."""
+    read = FIELDS["compaction.keep_head"].read
+    assert read(0.999) == 0.999
+    with pytest.raises(ValueError, match="below 1"):
+        read(1)

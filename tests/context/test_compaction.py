@@ -122,6 +122,24 @@ def test_done_file_edits_leave_with_their_results():
     assert not any(is_empty(message) for message in out)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    data=st.data(), share=st.integers(5, 95), policy=st.sampled_from([drop_tool_uses(None), clear_tool_results(None)])
+)
+def test_what_a_user_says_beside_a_result_stays_when_the_result_goes(data, share, policy):
+    """Anthropic's form has results and the user's words in one message; a removal takes the results alone."""
+    messages = data.draw(histories("anthropic"))
+    said = []
+    for message in messages:
+        if message["role"] == "user" and isinstance(message["content"], list):
+            said.append(f"my words, number {len(said)}")
+            message["content"].append({"type": "text", "text": said[-1]})
+    trigger = max(40, _size(messages, "anthropic") * share // 100)
+    out, _, _ = _compacted(messages, "anthropic", trigger=trigger, policies=(policy,))
+    text = json.dumps(out)
+    assert [words for words in said if words not in text] == []
+
+
 def test_short_results_are_not_replaced_by_something_longer():
     """A history of two hundred times ``ok`` never grows by being compacted."""
     messages = _talk(200, result="ok")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import time
@@ -125,6 +126,16 @@ def test_a_clock_of_ones_own_tests_lifetimes():
         client.close()
     assert reads == [False, True, False]
     assert [record.started_at for record in provider.requests] == [1000.0, 1300.0, 1601.0]
+
+
+def test_a_streamed_answer_begins_once_at_its_first_chunk(openai_client):
+    """A clock that counts its readings is read three times: as the request comes, at the first chunk, at the end."""
+    readings = itertools.count()
+    with SimulatedProvider("openai", Queue([Reply("word " * 400)]), clock=lambda: float(next(readings))) as provider:
+        chunks = list(say(openai_client(provider), stream=True))
+        (record,) = provider.requests
+    assert len(chunks) > 3
+    assert (record.started_at, record.first_token_at, record.ended_at) == (0.0, 1.0, 2.0)
 
 
 def test_the_log_is_the_audits_own_form(tmp_path):

@@ -61,6 +61,21 @@ def test_a_role_does_not_carry_what_costs_more_than_sharing_saves():
     assert "12," in note
 
 
+def test_a_long_conversation_pays_for_larger_tools_than_a_short_one():
+    """What was said before is shared as the handbook is: with it, the other's tool is worth its reading."""
+    said = [words(500, f"said{number}-") for number in range(4)]
+    for texts, carried in ((["Begin."], []), (said, ["x"])):
+        session = session_of(tool("x", 8_000), handbook=2_000, roles=("a", "b"))
+        assert sent(session, "b", [], texts) == (carried, bool(carried))
+
+
+def test_many_that_share_pay_for_larger_tools_than_few():
+    """Each of the others saves what it would have paid for another one's answer."""
+    for others, carried in ((2, []), (12, ["x"])):
+        session = session_of(tool("x", 13_000), handbook=1_100, roles=[f"r{number}" for number in range(others + 1)])
+        assert sent(session, "r1", []) == (carried, bool(carried))
+
+
 def test_those_of_the_very_same_tools_share_without_the_others():
     """The first one finds nobody; from the second on they read each other's requests."""
     session = session_of(tool("x", MANY), tool("y"), handbook=2_000)
