@@ -27,7 +27,7 @@ CREWAI_TESTS := $(wildcard tests/crewai/test_*.py tests/crewai/*/test_*.py tests
 MAF_TESTS := $(wildcard tests/maf/test_*.py tests/transparent/test_maf.py)
 AG2_TESTS := $(wildcard tests/ag2/test_*.py tests/transparent/test_ag2.py)
 
-.PHONY: help demo test lint types build bench clean docs env fuzz pins verify-pins
+.PHONY: help demo test lint types build bench clean docs env fuzz pins verify-pins surface net
 .PHONY: test-core test-autogen test-crewai test-maf test-ag2
 
 help:
@@ -36,6 +36,8 @@ help:
 	@echo 'make lint     ruff and mypy'
 	@echo 'make build    wheels and source distributions of the core and the adapters, in dist/'
 	@echo 'make docs     the documentation, built strictly and link-checked, in build/site/'
+	@echo 'make net      what every scripted program sends and prints, against what is recorded; ARGS=--write records it anew'
+	@echo 'make surface  write down the public names and signatures, which a test holds'
 	@echo 'make fuzz     coverage-guided fuzzing of codecs and log readers for a minute'
 	@echo 'make bench    all benchmarks; make bench-NAME runs one, make bench-page writes docs/benchmarks.md'
 	@echo 'make clean    remove environments and what was built'
@@ -113,6 +115,22 @@ test-maf: $(MAF)/$(READY)
 
 test-ag2: $(AG2)/$(READY)
 	$(AG2)/bin/python $(PYTEST) $(SPREAD) tests/ag2 $(wildcard tests/transparent/test_ag2.py)
+
+# After a change of public names or signatures that is meant.
+surface: $(CORE)/$(READY)
+	$(CORE)/bin/python -m tests.surface --write
+
+# What every scripted program sends, reports and prints, in all environments, against tests/recorded; ARGS=--write records
+# it anew, ARGS=--quick takes only what `make test` takes, and words choose workloads by parts of their names.
+NET := $(addprefix net-,core autogen crewai maf ag2)
+.PHONY: $(NET)
+net: $(NET)
+
+net-core: $(CORE)/$(READY)
+	$(CORE)/bin/python -m tests.recorded core $(ARGS)
+
+net-autogen net-crewai net-maf net-ag2: net-%: .venv-%/$(READY)
+	.venv-$*/bin/python -m tests.recorded $* $(ARGS)
 
 build: $(CORE)/$(READY)
 	rm -rf dist
