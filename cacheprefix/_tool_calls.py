@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from cacheprefix.errors import SetupError
 from cacheprefix.locks import Lock
-from cacheprefix.toolcache import Attempt, CacheStats, Origin, ToolResultCache, ToolSpec
+from cacheprefix.toolcache import Attempt, CacheStats, Origin, ToolCacheOptions, ToolResultCache, ToolSpec
 
 if TYPE_CHECKING:
     from cacheprefix.session import Session
@@ -30,6 +30,8 @@ class ToolUse:
     - ``call``: the framework's name for this very call. Made again under the same name (a retry, a node that is
       resumed) it is no repeat of the model's.
     - ``scope``: tenant or user whose results these are; the session's by default.
+    - ``tool``: what runs: the function, or the object whose method it is. Results are its own, whatever its name;
+      without it only a tool that is declared (``ToolCacheOptions.tools``) is cached.
     - ``form``: in what form this front door keeps results, so that no other takes them for its own.
     - ``stateful``: the framework hands the tool more than its arguments (a graph's state, a store), so that
       equal arguments do not mean equal answers. Such a tool is cached only when it is declared cacheable.
@@ -45,6 +47,7 @@ class ToolUse:
     scope: str | None = None
     stateful: bool = False
     form: str = ""
+    tool: Any = None
 
 
 class _Options(TypedDict):
@@ -53,15 +56,15 @@ class _Options(TypedDict):
     cacheable: bool | None
 
 
+ToolCacheOption = ToolResultCache | Iterable[str | ToolSpec] | bool | None
+"""What ``Session(tool_cache=...)`` takes: a cache, or which tools are cacheable, by name, pattern or declaration."""
+
+
 class ToolCalls:
     """What an adapter calls around a tool; without a cache, and in ``observe`` mode, the tool simply runs."""
 
-    def __init__(self, session: Session, option: ToolResultCache | bool | None) -> None:  # noqa: FBT001 - Session's own option
-        given: object = option
-        if given is not None and not isinstance(given, (bool, ToolResultCache)):
-            message = f"Session(tool_cache=...) takes a ToolResultCache, True or None, not {type(given).__name__}"
-            raise SetupError(message)
-        self.cache = ToolResultCache() if option is True else option or None
+    def __init__(self, session: Session, option: ToolCacheOption) -> None:
+        self.cache = _cache_of(option)
         self._session = session
         # One scope's reset may clear the counts too only while it is the only one.
         self._scopes: set[str] = set()
@@ -141,8 +144,8 @@ class ToolCalls:
 
     def _asked(self, cache: ToolResultCache, use: ToolUse) -> tuple[ToolSpec, _Options]:
         spec = cache.spec(use.name, use.origin)
-        if use.form:
-            spec = replace(spec, environment={**spec.environment, "cacheprefix_form": use.form})
+        environment = {**spec.environment, "cacheprefix_form": use.form} if use.form else spec.environment
+        spec = replace(spec, environment=environment, function=use.tool if spec.function is None else spec.function)
         scope = self._scope(cache, use.scope)
         if len(self._scopes) < 2:
             self._scopes.add(scope)
@@ -155,6 +158,9 @@ class ToolCalls:
         return spec, {"scope": scope, "conversation": counted, "cacheable": word}
 
     def _opinion(self, spec: ToolSpec, use: ToolUse) -> bool | None:
+        if spec.function is None and self.cache is not None and not self.cache.declares(use.name, use.origin):
+            # Nobody says which tool it is, and a name alone may be another user's tool.
+            return False
         plugins = self._session.plugins
         if plugins.overrides("tool_cacheable"):
             word = plugins.call_first("tool_cacheable", tool=use.name, arguments=use.arguments)
@@ -172,3 +178,23 @@ class ToolCalls:
 
     def _scope(self, cache: ToolResultCache, scope: str | None) -> str:
         return (self._session.scope or cache.scope) if scope is None else scope
+
+
+def _cache_of(option: Any) -> ToolResultCache | None:
+    if option is None or option is False:
+        return None
+    if isinstance(option, ToolResultCache):
+        return option
+    named = [] if option is True else list(option) if isinstance(option, Iterable) else [None]
+    if isinstance(option, (str, bytes)) or not all(isinstance(each, (str, ToolSpec)) for each in named):
+        message = (
+            "Session(tool_cache=...) takes a ToolResultCache, a list of cacheable tools (names, patterns, ToolSpecs), "
+            f"True or None, not {option!r:.80}"
+        )
+        raise SetupError(message)
+    return ToolResultCache(
+        options=ToolCacheOptions(
+            allow=tuple(each for each in named if isinstance(each, str)),
+            tools=tuple(each for each in named if isinstance(each, ToolSpec)),
+        )
+    )

@@ -18,7 +18,7 @@ from cacheprefix._original import unmodified
 from cacheprefix._requests import Asked, Boundary, Original, Shared, begin, gate_key
 from cacheprefix._sharing import AnyGate, forked, freeze, gate_of, profile_of, profiles_of, shares, with_tools
 from cacheprefix._side import ForkResult
-from cacheprefix._tool_calls import ToolCalls, ToolUse
+from cacheprefix._tool_calls import ToolCacheOption, ToolCalls, ToolUse
 from cacheprefix._turn import Turn
 from cacheprefix.cache import CacheStatus, Verdict
 from cacheprefix.context import (
@@ -41,7 +41,6 @@ from cacheprefix.prefix import FOLLOW, Fork, ForkPolicy, Pass, SharedPrefix, Tai
 from cacheprefix.profiles import Profile, Registry, default_registry
 from cacheprefix.prompt import Api, Counter, Prompt, decode
 from cacheprefix.stores import MemoryStore, ResultStore, Store
-from cacheprefix.toolcache import ToolResultCache
 
 __all__ = [
     "Boundary",
@@ -70,8 +69,9 @@ class Session:
     ``budget`` shortens large tool results once; ``results`` keeps their full texts. ``compaction`` (or its trigger
     in tokens) shortens histories when that pays; ``request_budget`` holds whole requests to the model's window.
     ``gate`` is how many seconds siblings wait at most for the one that writes their cold prefix; None sends them all
-    at once, and ``gate_store`` lets them wait for other processes' too. ``tool_cache`` (True, or a ``ToolResultCache``)
-    answers repeated tool calls. ``provider`` names a profile where the model's name does not tell. ``clock`` gives
+    at once, and ``gate_store`` lets them wait for other processes' too. ``tool_cache`` answers repeated calls of the
+    tools that it names (``["read", ToolSpec(...)]``) or that a ``ToolResultCache`` allows; with True, of those that a
+    plugin calls cacheable. ``provider`` names a profile where the model's name does not tell. ``clock`` gives
     seconds. ``on_break`` is called with every verdict that is an alarm, beside the log. Raises ``SetupError`` for
     options that do not exist.
     """
@@ -91,7 +91,7 @@ class Session:
         profiles: Registry | None = None,
         counter: Counter | None = None,
         results: Results | None = None,
-        tool_cache: ToolResultCache | bool | None = None,
+        tool_cache: ToolCacheOption = None,
         gate_store: Store | None = None,
         plugins: Sequence[object] = (),
         on_break: Callable[[Verdict], None] | None = None,

@@ -18,7 +18,7 @@ from cacheprefix import Session, SharedPrefix, ToolResultBudget
 from cacheprefix.errors import StoreError
 from cacheprefix.server import Fault, Queue, Reply, ToolCall
 from cacheprefix.stores import MemoryStore, ResultStore
-from cacheprefix.toolcache import ToolResultCache
+from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache
 
 HANDBOOK = "Everyone keeps to these rules of the house and cites them by number. " * 120
 FOUND = "A passage that was found and goes on for a while. " * 40
@@ -171,7 +171,7 @@ def session_for(case: Case) -> Session:
         budget=ToolResultBudget(max_tokens=60),
         compaction=50_000,
         results=ResultStore(store),
-        tool_cache=ToolResultCache(store=store, allow=["look"]),
+        tool_cache=ToolResultCache(store, ToolCacheOptions(allow=["look"])),
         gate_store=store if case.store is not None else None,
         plugins=case.plugins(),
     )

@@ -6,12 +6,13 @@ stands for one native message; a decision names it by its index and an adapter a
 
 from __future__ import annotations
 
-import re
 from binascii import b2a_base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal
+
+from cacheprefix.prompt import reads_as_error
 
 Role = Literal["system", "user", "assistant", "tool"]
 ResultKind = Literal["text", "json", "image", "mixed"]
@@ -25,11 +26,6 @@ IMAGE_TOKENS = 1_600
 (width x height / 750, platform.claude.com/docs vision, read 2026-11); never its base64 length."""
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
-_ERROR = re.compile(
-    r"\s*(?:\[?error\]?\b\s*[:\-\]]|traceback \(most recent call last\)|fatal(?: error)?:|exception:"
-    r"|\w*(?:error|exception): |\{\s*\"(?:error|is_error|isError)\"\s*:\s*(?!null|false))",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +112,6 @@ def digest_of(*parts: str) -> str:
     return b2a_base64(hashed, newline=False).translate(_URL_SAFE).decode()
 
 
-def looks_like_error(text: str) -> bool:
-    """Whether a tool result without an error flag begins as error reports do."""
-    return _ERROR.match(text, 0, 200) is not None
-
-
 def kind_of(text: str) -> ResultKind:
     """``json`` when a text opens and closes as a JSON object or list does, else ``text``."""
     head, tail = text[:64].lstrip()[:1], text[-64:].rstrip()[-1:]
@@ -146,7 +137,7 @@ def make_result(
 
     ``is_error`` None means that the framework does not say; then the text's beginning decides.
     """
-    failed = looks_like_error(text or "") if is_error is None else is_error
+    failed = reads_as_error(text or "") if is_error is None else is_error
     with_media: ResultKind = "mixed" if text else "image"
     kind = with_media if media else kind_of(text or "")
     digest = digest_of(name, "!" if failed else "", text or "", *media)

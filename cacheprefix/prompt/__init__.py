@@ -15,6 +15,7 @@ from cacheprefix.prompt._compare import (
     shared_sections,
     shared_tokens,
 )
+from cacheprefix.prompt._failures import reads_as_error
 from cacheprefix.prompt._json import dumps, dumps_sorted, loads
 from cacheprefix.prompt._memo import Memo
 from cacheprefix.prompt._sections import (
@@ -69,6 +70,7 @@ __all__ = [
     "lane_key",
     "loads",
     "placed",
+    "reads_as_error",
     "redecode",
     "salt",
     "section",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from cacheprefix.stores._effects import as_async, aside
+from cacheprefix.stores._effects import aside
 from cacheprefix.stores._lease import Lease, Turn, aelect, elect
 from cacheprefix.stores._memory import MemoryStore
-from cacheprefix.stores._protocol import AsyncStore, Departure, Listener, Store
+from cacheprefix.stores._protocol import Departure, Listener, Store
 from cacheprefix.stores._redis import RedisStore
 from cacheprefix.stores._results import ResultStore, Slice
 from cacheprefix.stores._sqlite import SqliteStore
 
 __all__ = [
-    "AsyncStore",
     "Departure",
     "Lease",
     "Listener",
@@ -23,7 +22,6 @@ __all__ = [
     "Store",
     "Turn",
     "aelect",
-    "as_async",
     "aside",
     "elect",
 ]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar, cast
 
 from cacheprefix.locks import reset_in_child
-from cacheprefix.stores._protocol import AsyncStore, Store
+from cacheprefix.stores._protocol import Store
 
 T = TypeVar("T")
 
@@ -69,6 +69,19 @@ class Do:
             return self._method(*self._arguments)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(_workers.pool(), self._method, *self._arguments)
+
+
+class Settle(Do):
+    """As ``Do``, for what must be done once it is due: cancelling the caller ends his wait and not the work."""
+
+    __slots__ = ()
+
+    async def later(self) -> Any:
+        """Do it without blocking the event loop, to its end."""
+        if not self._blocking:
+            return self.now()
+        loop = asyncio.get_running_loop()
+        return await asyncio.shield(loop.run_in_executor(_workers.pool(), self.now))
 
 
 class Sleep:
@@ -133,49 +146,3 @@ def aside(store: Store, work: Callable[..., None], *arguments: Any) -> None:
         # No event loop here, or an interpreter that is ending and takes no more work.
         pass
     work(*arguments)
-
-
-class _AsyncView:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def get(self, key: str) -> bytes | None:
-        return cast("bytes | None", await Do(self._store, self._store.get, key).later())
-
-    async def read(self, key: str, names: Sequence[str]) -> tuple[bytes | None, bytes]:
-        return cast("tuple[bytes | None, bytes]", await Do(self._store, self._store.read, key, names).later())
-
-    async def set(self, key: str, value: bytes, ttl: float | None = None) -> None:
-        await Do(self._store, self._store.set, key, value, ttl).later()
-
-    async def delete(self, key: str) -> bool:
-        return cast("bool", await Do(self._store, self._store.delete, key).later())
-
-    async def generations(self, names: Sequence[str]) -> bytes:
-        return cast("bytes", await Do(self._store, self._store.generations, names).later())
-
-    async def bump(self, names: Sequence[str]) -> None:
-        await Do(self._store, self._store.bump, names).later()
-
-    async def sizes(self, prefix: str = "") -> dict[str, int]:
-        return cast("dict[str, int]", await Do(self._store, self._store.sizes, prefix).later())
-
-    async def clear(self, prefix: str = "") -> int:
-        return cast("int", await Do(self._store, self._store.clear, prefix).later())
-
-    async def acquire(self, key: str, owner: str, ttl: float) -> bool:
-        return cast("bool", await Do(self._store, self._store.acquire, key, owner, ttl).later())
-
-    async def renew(self, key: str, owner: str, ttl: float) -> bool:
-        return cast("bool", await Do(self._store, self._store.renew, key, owner, ttl).later())
-
-    async def release(self, key: str, owner: str) -> bool:
-        return cast("bool", await Do(self._store, self._store.release, key, owner).later())
-
-    async def close(self) -> None:
-        await Do(self._store, self._store.close).later()
-
-
-def as_async(store: Store) -> AsyncStore:
-    """Return the coroutine form of a store; one that blocks works in a few threads of its own."""
-    return _AsyncView(store)

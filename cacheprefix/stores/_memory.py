@@ -37,6 +37,8 @@ class MemoryStore:
         self._entries: Lru[bytes] = Lru(max_entries, max_bytes, clock, self._dropped)
         # Oldest out first, whatever its use: a forgotten generation is a miss, and hits read many.
         self._generations: dict[str, bytes] = {}
+        # name -> writer -> when his mark ends by itself
+        self._marks: dict[str, dict[str, float]] = {}
         self._leases: dict[str, tuple[str, float, float]] = {}
         self._listeners: list[Listener] = []
         reset_in_child(self)
@@ -69,11 +71,24 @@ class MemoryStore:
         with self._lock:
             return self._joined(names)
 
-    def bump(self, names: Sequence[str]) -> None:
+    def mark(self, names: Sequence[str], writer: str, ttl: float) -> None:
+        """See ``Store.mark``."""
+        with self._lock:
+            until = self._clock() + ttl
+            for name in names:
+                self._fresh(name)
+                self._marks.setdefault(name, {})[writer] = until
+
+    def bump(self, names: Sequence[str], writer: str = "") -> None:
         """See ``Store.bump``."""
         with self._lock:
             for name in names:
                 self._fresh(name)
+                marks = self._marks.get(name)
+                if marks is not None:
+                    marks.pop(writer, None)
+                    if not marks:
+                        del self._marks[name]
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
         """See ``Store.sizes``."""
@@ -132,12 +147,33 @@ class MemoryStore:
     def after_fork(self) -> None:
         """Leave the parent's leases alone: their leaders do not exist in the child."""
         self._leases = {}
+        # Those who were writing do not exist here; what they changed meanwhile counts as changed.
+        marked, self._marks = self._marks, {}
+        for name in marked:
+            self._fresh(name)
 
     def _joined(self, names: Sequence[str]) -> bytes:
+        if self._marks:
+            return b"".join([os.urandom(8) if self._written(n) else self._token(n) for n in names])
         try:
             return b"".join(map(self._generations.__getitem__, names))
         except KeyError:
-            return b"".join([self._generations.get(name) or self._fresh(name) for name in names])
+            return b"".join(map(self._token, names))
+
+    def _token(self, name: str) -> bytes:
+        return self._generations.get(name) or self._fresh(name)
+
+    def _written(self, name: str) -> bool:
+        marks = self._marks.get(name)
+        if marks is None:
+            return False
+        now = self._clock()
+        alive = {writer: until for writer, until in marks.items() if now < until}
+        if alive:
+            self._marks[name] = alive
+        else:
+            del self._marks[name]
+        return bool(alive)
 
     def _fresh(self, name: str) -> bytes:
         token = self._generations[name] = os.urandom(8)

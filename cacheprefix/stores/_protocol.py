@@ -4,7 +4,8 @@ The protocol is small on purpose. A counter that can be lost and start again wou
 outdated entry look current, so invalidation rests on *generations*: random tokens. Two
 equal tokens prove that nobody called ``bump`` in between, and a token that was forgotten
 (evicted, expired, lost in a crash) comes back as another one, which costs a miss and never
-a stale read.
+a stale read. Who is about to change something says so before with ``mark``: until he has
+called ``bump``, or his time is over because he was killed, no answer about it can be kept.
 """
 
 from __future__ import annotations
@@ -59,8 +60,16 @@ class Store(Protocol):
         """
         ...
 
-    def bump(self, names: Sequence[str]) -> None:
-        """Give every name a fresh generation."""
+    def mark(self, names: Sequence[str], writer: str, ttl: float) -> None:
+        """Say that ``writer`` is changing what ``names`` stand for, for ``ttl`` seconds at most.
+
+        Until ``bump(names, writer)``, or the end of that time, ``generations`` and ``read`` answer for these
+        names with tokens that match nothing, and afterwards with fresh ones. Called again it extends.
+        """
+        ...
+
+    def bump(self, names: Sequence[str], writer: str = "") -> None:
+        """Give every name a fresh generation, and end ``writer``'s marks on them."""
         ...
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
@@ -96,56 +105,4 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of files and connections. The store is not used afterwards."""
-        ...
-
-
-class AsyncStore(Protocol):
-    """The same operations as coroutines; ``as_async`` makes one of any ``Store``."""
-
-    async def get(self, key: str) -> bytes | None:
-        """See ``Store.get``."""
-        ...
-
-    async def read(self, key: str, names: Sequence[str]) -> tuple[bytes | None, bytes]:
-        """See ``Store.read``."""
-        ...
-
-    async def set(self, key: str, value: bytes, ttl: float | None = None) -> None:
-        """See ``Store.set``."""
-        ...
-
-    async def delete(self, key: str) -> bool:
-        """See ``Store.delete``."""
-        ...
-
-    async def generations(self, names: Sequence[str]) -> bytes:
-        """See ``Store.generations``."""
-        ...
-
-    async def bump(self, names: Sequence[str]) -> None:
-        """See ``Store.bump``."""
-        ...
-
-    async def sizes(self, prefix: str = "") -> dict[str, int]:
-        """See ``Store.sizes``."""
-        ...
-
-    async def clear(self, prefix: str = "") -> int:
-        """See ``Store.clear``."""
-        ...
-
-    async def acquire(self, key: str, owner: str, ttl: float) -> bool:
-        """See ``Store.acquire``."""
-        ...
-
-    async def renew(self, key: str, owner: str, ttl: float) -> bool:
-        """See ``Store.renew``."""
-        ...
-
-    async def release(self, key: str, owner: str) -> bool:
-        """See ``Store.release``."""
-        ...
-
-    async def close(self) -> None:
-        """See ``Store.close``."""
         ...

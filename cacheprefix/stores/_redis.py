@@ -34,6 +34,23 @@ _RELEASE = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) return 1 end
 return 0
 """
+# Who writes is a JSON object, writer to end in the server's milliseconds; a mark that its writer left
+# behind falls out with the next change. Time 0 ends the writer's mark.
+_WRITE = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local marks, last = {}, 0
+local held = redis.call('GET', KEYS[2])
+if held then
+  for writer, ends in pairs(cjson.decode(held)) do if ends > now then marks[writer] = ends end end
+end
+marks[ARGV[2]] = nil
+if ARGV[3] ~= '0' then marks[ARGV[2]] = now + ARGV[3] end
+for _, ends in pairs(marks) do if ends > last then last = ends end end
+if last > 0 then redis.call('SET', KEYS[2], cjson.encode(marks), 'PX', last - now) else redis.call('DEL', KEYS[2]) end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[4])
+return 1
+"""
 
 
 class RedisStore:
@@ -93,6 +110,7 @@ class RedisStore:
         self._acquire = self._client.register_script(_ACQUIRE)
         self._renew = self._client.register_script(_RENEW)
         self._release = self._client.register_script(_RELEASE)
+        self._change = self._client.register_script(_WRITE)
 
     def __repr__(self) -> str:
         return f"RedisStore({self._where!r})"
@@ -104,7 +122,7 @@ class RedisStore:
 
     def read(self, key: str, names: Sequence[str]) -> tuple[bytes | None, bytes]:
         """See ``Store.read``."""
-        value, *found = self._ask(lambda: self._client.mget([f"{key}:v", *(f"{n}:g" for n in names)]))
+        value, *found = self._ask(lambda: self._client.mget([f"{key}:v", *_places(names)]))
         return _bytes(value), self._tokens(names, found)
 
     def set(self, key: str, value: bytes, ttl: float | None = None) -> None:
@@ -123,18 +141,15 @@ class RedisStore:
         """See ``Store.generations``."""
         if not names:
             return self._suffix()
-        return self._tokens(names, self._ask(lambda: self._client.mget([f"{n}:g" for n in names])))
+        return self._tokens(names, self._ask(lambda: self._client.mget(_places(names))))
 
-    def bump(self, names: Sequence[str]) -> None:
+    def mark(self, names: Sequence[str], writer: str, ttl: float) -> None:
+        """See ``Store.mark``."""
+        self._write(names, writer, _ms(ttl))
+
+    def bump(self, names: Sequence[str], writer: str = "") -> None:
         """See ``Store.bump``."""
-
-        def work() -> Any:
-            with self._client.pipeline(transaction=True) as pipe:
-                for name in names:
-                    pipe.set(f"{name}:g", os.urandom(8), px=_GENERATION_MS)
-                return pipe.execute()
-
-        self._ask(work)
+        self._write(names, writer, 0)
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
         """See ``Store.sizes``. Walks the server's whole key space in small steps."""
@@ -185,6 +200,18 @@ class RedisStore:
         """Close all connections; the next call opens new ones."""
         self._client.close()
 
+    def _write(self, names: Sequence[str], writer: str, ms: int) -> None:
+        def work() -> Any:
+            with self._client.pipeline(transaction=True) as pipe:
+                for name in names:
+                    token = os.urandom(8)
+                    self._change(
+                        keys=[f"{name}:g", f"{name}:w"], args=[token, writer, ms, _GENERATION_MS], client=pipe
+                    )
+                return pipe.execute()
+
+        self._ask(work)
+
     def _ask(self, work: Callable[[], Any]) -> Any:
         if self._quiet_from <= self._clock() < self._quiet_until:
             raise StoreError(f"{self._where} did not answer a moment ago; it is asked again soon")
@@ -218,20 +245,23 @@ class RedisStore:
         return hashlib.blake2b(self._run_id, digest_size=8).digest()
 
     def _tokens(self, names: Sequence[str], found: list[Any]) -> bytes:
-        if None in found:
-            keys = [f"{name}:g" for name in names]
+        if None in found[: len(names)]:
+            missing = [f"{name}:g" for name, token in zip(names, found, strict=False) if token is None]
 
             def work() -> list[Any]:
                 with self._client.pipeline(transaction=True) as pipe:
-                    for key, token in zip(keys, found, strict=True):
-                        if token is None:
-                            pipe.set(key, os.urandom(8), nx=True, px=_GENERATION_MS)
-                    pipe.mget(keys)
+                    for key in missing:
+                        pipe.set(key, os.urandom(8), nx=True, px=_GENERATION_MS)
+                    pipe.mget(_places(names))
                     return list(pipe.execute()[-1])
 
             found = self._ask(work)
-        # What stands there in another shape is nobody's token: a random one never matches.
-        return b"".join([t if isinstance(t, bytes) and len(t) == 8 else os.urandom(8) for t in found]) + self._suffix()
+        # What is being written, or stands there in another shape, is nobody's token: a random one never matches.
+        tokens = [
+            token if writing is None and isinstance(token, bytes) and len(token) == 8 else os.urandom(8)
+            for token, writing in zip(found[: len(names)], found[len(names) :], strict=True)
+        ]
+        return b"".join(tokens) + self._suffix()
 
     def _scan(self, prefix: str) -> Iterator[list[bytes]]:
         pattern = "".join(f"\\{c}" if c in "*?[]\\" else c for c in prefix) + "*"
@@ -243,6 +273,11 @@ class RedisStore:
                 yield keys
             if not cursor:
                 return
+
+
+def _places(names: Sequence[str]) -> list[str]:
+    """Where the generations of ``names`` stand, and behind them who is writing each."""
+    return [*(f"{name}:g" for name in names), *(f"{name}:w" for name in names)]
 
 
 def _ms(seconds: float) -> int:

@@ -12,7 +12,6 @@ import base64
 import hashlib
 from dataclasses import dataclass
 
-from cacheprefix.stores._effects import as_async
 from cacheprefix.stores._protocol import Store
 
 
@@ -40,7 +39,6 @@ class ResultStore:
 
     def __init__(self, store: Store, *, ttl: float | None = None, namespace: str = "cacheprefix") -> None:
         self._store = store
-        self._async = as_async(store)
         self._ttl = ttl
         self._namespace = namespace
 
@@ -65,16 +63,6 @@ class ResultStore:
         """Forget all texts of a scope (None: of every scope); return how many."""
         prefix = f"{self._namespace}:r:" + ("" if scope is None else f"{{{_hash(scope)}}}:")
         return self._store.clear(prefix)
-
-    async def aput(self, text: str, *, scope: str = "") -> str:
-        """Async form of ``put``."""
-        ref, data = _encode(text)
-        await self._async.set(self._key(ref, scope), data, self._ttl)
-        return ref
-
-    async def aget(self, ref: str, offset: int = 0, limit: int | None = None, *, scope: str = "") -> Slice | None:
-        """Async form of ``get``."""
-        return _cut(ref, await self._async.get(self._key(ref, scope)), offset, limit)
 
     def _key(self, ref: str, scope: str) -> str:
         # The reference comes from a model, so it is hashed like everything else in a key.

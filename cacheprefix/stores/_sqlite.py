@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import sqlite3
+import struct
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -19,7 +20,7 @@ from cacheprefix.stores._protocol import Departure, Listener
 
 T = TypeVar("T")
 
-_FORMAT = 1
+_FORMAT = 2
 
 # The value stands last, so that scans of the small columns need not walk through large values.
 _SCHEMA = (
@@ -29,6 +30,8 @@ _SCHEMA = (
     "CREATE TABLE generations (name TEXT PRIMARY KEY, token BLOB NOT NULL)",
     """CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL,
        boot INTEGER, until REAL, wall_since REAL, wall_until REAL)""",
+    """CREATE TABLE marks (name TEXT NOT NULL, writer TEXT NOT NULL,
+       boot INTEGER, until REAL, wall_since REAL, wall_until REAL, PRIMARY KEY (name, writer))""",
     "CREATE TABLE totals (id INTEGER PRIMARY KEY, entries INTEGER NOT NULL, bytes INTEGER NOT NULL)",
     "INSERT INTO totals VALUES (1, 0, 0)",
     """CREATE TRIGGER entries_in AFTER INSERT ON entries BEGIN
@@ -39,9 +42,14 @@ _SCHEMA = (
        UPDATE totals SET entries = entries - 1, bytes = bytes - old.size; END""",
 )
 
+_SINCE_1 = _SCHEMA[4:5]
+"""What files of format 1 lack."""
+
 # Dead by either clock is dead: the steady one where it is this start of the machine, and the
 # wall clock, which after a restart also may not lie before the moment of writing.
 _DEAD = "wall_until <= :wall OR (boot = :boot AND until <= :now) OR (boot <> :boot AND wall_since > :wall)"
+# A mark of unknown age keeps results from being kept; one that is dead does no more than that either.
+_ALIVE = "wall_until > ?{wall} AND (boot <> ?{boot} OR until > ?{now})"
 _SWEEP_SECONDS = 60.0
 _TOUCH_LIMIT = 1_024
 _MAX_GENERATIONS = 65_536
@@ -64,6 +72,11 @@ class SqliteStore:
     what it says lies in the future is dropped. Generations do not survive a restart of the
     machine, because a power cut may have lost the last bump.
 
+    A writer that finds the file locked outdates everything through a second, tiny file beside it
+    (``PATH-outdated``), which needs no lock. When the file is deleted or replaced under an open
+    store, the next call opens the new one. After a lock that lasted ``timeout``, writes raise at
+    once for ``cooldown`` seconds.
+
     Raises:
         StoreError: the file cannot be opened, is no database of this kind, is locked for
             longer than ``timeout``, or the disk is full.
@@ -79,6 +92,7 @@ class SqliteStore:
         max_entries: int | None = 100_000,
         max_bytes: int | None = 1024 * 1024 * 1024,
         timeout: float = 2.0,
+        cooldown: float = 1.0,
         clock: Callable[[], float] = steady,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -86,6 +100,10 @@ class SqliteStore:
         self.max_entries = max_entries
         self.max_bytes = max_bytes
         self._timeout = timeout
+        self._cooldown = cooldown
+        self._locked_until = 0.0
+        self._beside = Path(f"{self.path}-outdated")
+        self._inode: tuple[int, int] | None = None
         self._clock = clock
         self._wall = wall
         # An unnamed start matches no row, so that only the wall clock speaks.
@@ -109,11 +127,11 @@ class SqliteStore:
 
     def get(self, key: str) -> bytes | None:
         """See ``Store.get``."""
-        return self._live(key, self._query(_read_sql(0), (key,))[0])
+        return self._live(key, self._row(key, ()))
 
     def read(self, key: str, names: Sequence[str]) -> tuple[bytes | None, bytes]:
         """See ``Store.read``."""
-        row = self._query(_read_sql(len(names)), (*names, key))[0]
+        row = self._row(key, names)
         return self._live(key, row), self._tokens(names, row)
 
     def set(self, key: str, value: bytes, ttl: float | None = None) -> None:
@@ -152,12 +170,28 @@ class SqliteStore:
 
     def generations(self, names: Sequence[str]) -> bytes:
         """See ``Store.generations``."""
-        return self._tokens(names, self._query(_read_sql(len(names)), (*names, ""))[0])
+        return self._tokens(names, self._row("", names))
 
-    def bump(self, names: Sequence[str]) -> None:
+    def mark(self, names: Sequence[str], writer: str, ttl: float) -> None:
+        """See ``Store.mark``."""
+        tokens = [(name, os.urandom(8)) for name in names]
+        rows = [(name, writer, *self._span(ttl)) for name in names]
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.executemany("INSERT OR REPLACE INTO generations VALUES (?, ?)", tokens)
+            connection.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+        self._change(work)
+
+    def bump(self, names: Sequence[str], writer: str = "") -> None:
         """See ``Store.bump``."""
-        rows = [(name, os.urandom(8)) for name in names]
-        self._write(lambda c: c.executemany("INSERT OR REPLACE INTO generations VALUES (?, ?)", rows))
+        tokens = [(name, os.urandom(8)) for name in names]
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.executemany("INSERT OR REPLACE INTO generations VALUES (?, ?)", tokens)
+            connection.executemany("DELETE FROM marks WHERE name = ? AND writer = ?", [(n, writer) for n in names])
+
+        self._change(work)
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
         """See ``Store.sizes``."""
@@ -232,38 +266,51 @@ class SqliteStore:
             # Two processes may create the file at once: only the one inside the lock sees format 0.
             connection.execute("BEGIN IMMEDIATE")
             found = connection.execute("PRAGMA user_version").fetchone()[0]
-            if found == 0:
-                for statement in _SCHEMA:
+            if found in {0, 1}:
+                for statement in _SCHEMA if found == 0 else _SINCE_1:
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {_FORMAT}")
             connection.execute("COMMIT")
         except BaseException:
             connection.close()
             raise
-        if found not in {0, _FORMAT}:
+        if found not in {0, 1, _FORMAT}:
             connection.close()
             raise StoreError(
                 f"{self.path}: made by another version (format {found}, this one reads {_FORMAT}); "
                 "give this version a file of its own"
             )
+        self._inode = _inode(self.path)
         return connection
+
+    def _opened(self) -> sqlite3.Connection:
+        """This process's connection to the file that stands at ``path`` now."""
+        # A file that was deleted or replaced lives on for those who hold it open: they would go on telling each
+        # other what nobody else hears.
+        if self._connection is not None and _inode(self.path) != self._inode:
+            self.close()
+        if self._connection is None:
+            self._connection = self._open()
+        return self._connection
 
     def _query(self, sql: str, values: Any = ()) -> list[Any]:
         try:
             with self._lock:
-                if self._connection is None:
-                    self._connection = self._open()
-                return self._connection.execute(sql, values).fetchall()
+                return self._opened().execute(sql, values).fetchall()
         except (sqlite3.Error, OSError) as error:
             raise self._failure(error) from error
 
     def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
             with self._lock:
-                if self._connection is None:
-                    self._connection = self._open()
-                connection = self._connection
-                connection.execute("BEGIN IMMEDIATE")
+                connection = self._opened()
+                if self._clock() < self._locked_until:
+                    raise sqlite3.OperationalError("database was locked a moment ago, and is asked again soon")
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError:
+                    self._locked_until = self._clock() + self._cooldown
+                    raise
                 try:
                     result = work(connection)
                     connection.execute("COMMIT")
@@ -275,6 +322,22 @@ class SqliteStore:
                 return result
         except (sqlite3.Error, OSError) as error:
             raise self._failure(error) from error
+
+    def _change(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """Write generations; where the file refuses, outdate all of them by other means."""
+        try:
+            self._write(work)
+        except StoreError:
+            # Everybody looks at the file beside with each read, so nothing that was kept before counts any more.
+            try:
+                self._beside.touch(0o600)
+                with self._beside.open("ab") as beside:
+                    beside.write(os.urandom(8))
+            except OSError:
+                # A full disk takes no byte, but it takes the time of the attempt.
+                with contextlib.suppress(OSError):
+                    os.utime(self._beside)
+            raise
 
     def _failure(self, error: Exception) -> StoreError:
         return StoreError(
@@ -317,14 +380,31 @@ class SqliteStore:
         rows = self._query("SELECT wall_since FROM entries WHERE key = ?", (key,))
         return bool(rows and rows[0][0] is not None and rows[0][0] > self._wall())
 
+    def _row(self, key: str, names: Sequence[str]) -> Sequence[Any]:
+        values: tuple[Any, ...] = (*names, key)
+        if names:
+            values = (*values, self._wall(), self._boot, self._clock())
+        row: Sequence[Any] = self._query(_read_sql(len(names)), values)[0]
+        return row
+
     def _tokens(self, names: Sequence[str], row: Sequence[Any]) -> bytes:
         tokens = row[:-4]
         if None in tokens:
             fresh = [(name, os.urandom(8)) for name in names]
             self._write(lambda c: c.executemany("INSERT OR IGNORE INTO generations VALUES (?, ?)", fresh))
             # Another process may have been first: its token counts.
-            tokens = self._query(_read_sql(len(names)), (*names, ""))[0][:-4]
-        return b"".join([t if isinstance(t, bytes) else os.urandom(8) for t in tokens]) + self._suffix
+            tokens = self._row("", names)[:-4]
+        # What is being written comes as nothing, and matches nothing.
+        joined = b"".join([t if isinstance(t, bytes) and len(t) == 8 else os.urandom(8) for t in tokens])
+        return joined + self._suffix + self._outdated()
+
+    def _outdated(self) -> bytes:
+        """What changes whenever somebody could not write a generation into the file itself."""
+        try:
+            found = self._beside.stat()
+        except OSError:
+            return b""
+        return struct.pack(">QQQ", found.st_ino, found.st_size, found.st_mtime_ns)
 
     def _settle(self, connection: sqlite3.Connection) -> None:
         touched, self._touched = self._touched, {}
@@ -345,7 +425,8 @@ class SqliteStore:
         times = self._times()
         gone = connection.execute(f"SELECT key FROM entries WHERE {_DEAD}", times).fetchall()  # noqa: S608 - constants only
         connection.executemany("DELETE FROM entries WHERE key = ?", gone)
-        connection.execute(f"DELETE FROM leases WHERE {_DEAD}", times)  # noqa: S608 - constants only
+        for table in ("leases", "marks"):
+            connection.execute(f"DELETE FROM {table} WHERE {_DEAD}", times)  # noqa: S608 - constants only
         connection.execute(
             "DELETE FROM generations WHERE rowid <= (SELECT max(rowid) FROM generations) - ?",
             (_MAX_GENERATIONS,),
@@ -366,8 +447,21 @@ class SqliteStore:
 @lru_cache(maxsize=64)
 def _read_sql(names: int) -> str:
     # Always one row, with an entry or without, and one look-up by key for each of its parts.
-    tokens = "(SELECT token FROM generations WHERE name = ?), " * names
-    return f"SELECT {tokens}value, boot, until, wall_until FROM (SELECT 1) LEFT JOIN entries ON key = ?"  # noqa: S608 - constants only
+    alive = _ALIVE.format(wall=names + 2, boot=names + 3, now=names + 4)
+    marked = f"EXISTS (SELECT 1 FROM marks WHERE marks.name = generations.name AND {alive})"  # noqa: S608 - constants only
+    tokens = "".join(
+        f"(SELECT CASE WHEN {marked} THEN x'' ELSE token END FROM generations WHERE name = ?{at}), "  # noqa: S608 - the same
+        for at in range(1, names + 1)
+    )
+    return f"SELECT {tokens}value, boot, until, wall_until FROM (SELECT 1) LEFT JOIN entries ON key = ?{names + 1}"  # noqa: S608 - the same
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _range(prefix: str) -> dict[str, str]:

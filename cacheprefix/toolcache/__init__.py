@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from cacheprefix.toolcache._attempt import Attempt
-from cacheprefix.toolcache._cache import ToolResultCache
-from cacheprefix.toolcache._codec import Codec, JsonCodec, looks_like_error
+from cacheprefix.toolcache._cache import ToolCacheOptions, ToolResultCache
+from cacheprefix.toolcache._codec import Codec, JsonCodec
+from cacheprefix.toolcache._errors import looks_like_error
 from cacheprefix.toolcache._plan import Cacheable
 from cacheprefix.toolcache._repeats import RepeatDetector, repeat_message
 from cacheprefix.toolcache._spec import DEFAULT_ALLOW, DEFAULT_DENY, Origin, ToolSpec
@@ -21,6 +22,7 @@ __all__ = [
     "Origin",
     "Outcome",
     "RepeatDetector",
+    "ToolCacheOptions",
     "ToolCall",
     "ToolResultCache",
     "ToolSpec",

@@ -9,7 +9,6 @@ from cacheprefix.stores._effects import Effect
 from cacheprefix.toolcache._engine import Answer
 from cacheprefix.toolcache._flight import Ran, Run
 from cacheprefix.toolcache._plan import Plan
-from cacheprefix.toolcache._repeats import RepeatDetector
 from cacheprefix.toolcache._spec import ToolSpec
 from cacheprefix.toolcache._stats import Outcome
 
@@ -37,7 +36,6 @@ class Attempt:
         self._cache = cache
         self._began = cache._clock()  # noqa: SLF001 - the cache's own second half
         self._flow: Generator[Effect, Any, Answer] | None = None
-        self._watch: RepeatDetector | None = None
         self._plan: Plan | None = None
         if cache.enabled:
             self._start(tool, arguments, scope, conversation, cacheable)
@@ -65,13 +63,7 @@ class Attempt:
     ) -> None:
         cache = self._cache
         plan = self._plan = cache._plan(tool, arguments, scope, cacheable)  # noqa: SLF001 - as above
-        watch = None if conversation is None else cache._watch(plan, conversation)  # noqa: SLF001 - as above
-        if watch is not None and not watch.start(plan.call, writes=bool(plan.writes)):
-            self.result = cache._refuse(plan, self._began, None)  # noqa: SLF001 - as above
-            self.outcome = "refused"
-            return
-        self._watch = watch
-        self._flow = cache._flow(plan, _never)  # noqa: SLF001 - as above
+        self._flow = cache._flow(plan, _never, conversation)  # noqa: SLF001 - as above
         self._step(None)
 
     def _step(self, ran: Ran | None) -> None:
@@ -86,18 +78,7 @@ class Attempt:
             answer: Answer = end.value
             self._flow = None
             self.outcome, self.result = answer.outcome, answer.ran.result
-            self._close()
             self._cache._note(plan, answer, self._began)  # noqa: SLF001 - as above
-
-    def _close(self) -> None:
-        if self._watch is not None and self._plan is not None:
-            self._watch.finish(self._plan.call)
-            self._watch = None
-
-    def __del__(self) -> None:
-        if getattr(self, "_flow", None) is not None:
-            self._flow = None
-            self._close()
 
 
 def _never() -> Any:

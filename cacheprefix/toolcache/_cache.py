@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from cacheprefix.errors import SetupError
 from cacheprefix.locks import RLock, reset_in_child
@@ -13,12 +14,13 @@ from cacheprefix.stores._clock import steady
 from cacheprefix.stores._effects import Do, Effect, adrive, drive
 from cacheprefix.stores._lru import Lru
 from cacheprefix.toolcache._attempt import Attempt
-from cacheprefix.toolcache._codec import Codec, JsonCodec, Kept, looks_like_error
+from cacheprefix.toolcache._codec import Codec, JsonCodec, Kept
 from cacheprefix.toolcache._engine import Answer, Engine, Looked, departure_counter
+from cacheprefix.toolcache._errors import looks_like_error
 from cacheprefix.toolcache._flight import Ran, Run
 from cacheprefix.toolcache._plan import Cacheable, Plan, Planner, short
 from cacheprefix.toolcache._repeats import RepeatDetector, repeat_message
-from cacheprefix.toolcache._spec import DEFAULT_ALLOW, DEFAULT_DENY, Origin, Rules, ToolSpec
+from cacheprefix.toolcache._spec import DEFAULT_DENY, Origin, Rules, ToolSpec
 from cacheprefix.toolcache._stats import OTHER, CacheStats, Counters, ToolCall
 
 T = TypeVar("T")
@@ -26,21 +28,16 @@ T = TypeVar("T")
 _MAX_CONVERSATIONS = 4_096
 
 
-class ToolResultCache:
-    """Runs a tool once for identical calls, and again after anything it may depend on was written.
+@dataclass(frozen=True, slots=True)
+class ToolCacheOptions:
+    """How a ``ToolResultCache`` goes about it.
 
-    Only tools declared pure (``ToolSpec``) or allowed by pattern are cached. Errors are
-    never kept. Results come back as copies. Whatever fails in the cache or its store, the tool
-    runs and its own result or exception reaches the caller; no call waits for another one, or
-    for another process, longer than ``lease`` seconds.
-
-    - ``store``: where results are kept; by default this process's memory, at most
-      ``max_entries`` and ``max_bytes``, least recently used out first. Results that ``codec``
-      cannot write (anything but text and plain JSON by default) stay in this process, under
-      the same bounds.
     - ``allow`` and ``deny``: patterns of tool names, shell wildcards in any case; deny wins over
-      everything. A plain pattern of ``allow`` speaks of local tools only and one of ``deny`` of
+      everything. Nothing is allowed by default (``DEFAULT_ALLOW`` holds names that many tools which
+      only read go by). A plain pattern of ``allow`` speaks of local tools only and one of ``deny`` of
       all; ``mcp:NAME`` speaks of MCP tools.
+    - ``tools``: declarations that ``spec`` finds by name and origin; front doors of frameworks,
+      which know a tool's name and function only, ask it.
     - ``ttl``: seconds that a result is kept, None for ever; ``ttls`` by tool name or pattern.
     - ``scope``: tenant, user or session whose results these are, unless a call names another.
       Scopes never see each other's results.
@@ -53,66 +50,92 @@ class ToolResultCache:
       declared writes win over it.
     - ``environment``: as in ``ToolSpec``, for all tools; ``resolve`` makes a path
       canonical (``os.path.realpath`` where symbolic links matter).
-    - ``tools``: declarations that ``spec`` finds by name and origin; front doors of frameworks,
-      which know a tool's name only, ask it.
-    - ``repeats``: threshold of the repeat detection, 0 for none.
-    - ``observe``: called with a ``ToolCall`` after every call; see also ``subscribe``.
+    - ``max_entries`` and ``max_bytes``: bounds in this process, least recently used out first; None lifts one.
+    - ``lease``: seconds that a call waits at most for another one that runs it already, and that the mark of a
+      write stands whose writer died or was cancelled.
+    - ``repeats``: threshold of the repeat detection, 0 for none. Only calls that may be answered from the
+      cache are ever refused.
+    - ``observe``: called with a ``ToolCall`` after every call; see also ``ToolResultCache.subscribe``.
+
+    Raises:
+        SetupError: ``lease`` is not positive.
     """
 
-    def __init__(
-        self,
-        store: Store | None = None,
-        *,
-        enabled: bool = True,
-        ttl: float | None = 300.0,
-        ttls: Mapping[str, float | None] | None = None,
-        allow: Iterable[str] = DEFAULT_ALLOW,
-        deny: Iterable[str] = DEFAULT_DENY,
-        scope: str = "",
-        environment: Mapping[str, str] | None = None,
-        max_entries: int | None = 4_096,
-        max_bytes: int | None = 64 * 1024 * 1024,
-        lease: float = 30.0,
-        repeats: int = 2,
-        one_world: bool = True,
-        assume_writes: bool = True,
-        cacheable: Cacheable | None = None,
-        resolve: Callable[[str], str] | None = None,
-        tools: Iterable[ToolSpec] = (),
-        codec: Codec | None = None,
-        is_error: Callable[[Any], bool] = looks_like_error,
-        observe: Callable[[ToolCall], None] | None = None,
-        namespace: str = "cacheprefix",
-        clock: Callable[[], float] = steady,
-    ) -> None:
-        if lease <= 0:
-            raise SetupError(f"lease is {lease} seconds; a leader needs more than 0 to finish")
-        self.enabled = enabled
-        self.scope = scope
-        self.ttl = ttl
-        self._observers = () if observe is None else (observe,)
-        self._specs = {(tool.origin, tool.name): tool for tool in tools}
-        self._repeats = repeats
-        self._clock = clock
+    enabled: bool = True
+    allow: Iterable[str] = ()
+    deny: Iterable[str] = DEFAULT_DENY
+    tools: Iterable[ToolSpec] = ()
+    ttl: float | None = 300.0
+    ttls: Mapping[str, float | None] = field(default_factory=dict)
+    scope: str = ""
+    one_world: bool = True
+    assume_writes: bool = True
+    cacheable: Cacheable | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    resolve: Callable[[str], str] | None = None
+    max_entries: int | None = 4_096
+    max_bytes: int | None = 64 * 1024 * 1024
+    lease: float = 30.0
+    repeats: int = 2
+    codec: Codec = field(default_factory=JsonCodec)
+    is_error: Callable[[Any], bool] = looks_like_error
+    observe: Callable[[ToolCall], None] | None = None
+    namespace: str = "cacheprefix"
+    clock: Callable[[], float] = steady
+
+    def __post_init__(self) -> None:
+        if self.lease <= 0:
+            raise SetupError(f"lease is {self.lease} seconds; a leader needs more than 0 to finish")
+
+
+class ToolResultCache:
+    """Runs a tool once for identical calls, and again after anything it may depend on was written.
+
+    Only tools declared pure (``ToolSpec``) or allowed by pattern are cached. Errors are
+    never kept. Results come back as copies. Whatever fails in the cache or its store, the tool
+    runs and its own result or exception reaches the caller; no call waits for another one, or
+    for another process, longer than ``lease`` seconds.
+
+    ``store`` is where results are kept; by default this process's memory, bounded as ``options`` say. In a store that
+    processes share stand only results of tools with a declared ``version``, and only those that the codec can write
+    (text and plain JSON by default); the others stay in this process, under the same bounds. ``options`` are the rest.
+    """
+
+    def __init__(self, store: Store | None = None, options: ToolCacheOptions | None = None) -> None:
+        options = ToolCacheOptions() if options is None else options
+        self.enabled = options.enabled
+        self.scope = options.scope
+        self.ttl = options.ttl
+        self._observers = () if options.observe is None else (options.observe,)
+        self._specs = {(tool.origin, tool.name): tool for tool in options.tools}
+        self._repeats = options.repeats
+        self._clock = clock = options.clock
         self._counters = Counters()
         self._names: dict[str, str] = {}
         self._conversations: OrderedDict[str, RepeatDetector] = OrderedDict()
         self._lock = RLock()
         self._planner = Planner(
-            Rules(allow, deny, ttl, ttls or {}, assume_writes=assume_writes),
-            namespace=namespace,
-            environment=environment or {},
-            cacheable=cacheable,
-            resolve=resolve,
-            one_world=one_world,
+            Rules(options.allow, options.deny, options.ttl, options.ttls, assume_writes=options.assume_writes),
+            namespace=options.namespace,
+            environment=options.environment,
+            cacheable=options.cacheable,
+            resolve=options.resolve,
+            one_world=options.one_world,
         )
         dropped = departure_counter(self._counters, self._tool_of)
+        most, size = options.max_entries, options.max_bytes
         if store is None:
-            store = MemoryStore(max_entries=max_entries, max_bytes=max_bytes, clock=clock)
+            store = MemoryStore(max_entries=most, max_bytes=size, clock=clock)
         store.listen(dropped)
-        objects: Lru[tuple[bytes, Kept]] = Lru(max_entries, max_bytes, clock, dropped)
+        objects: Lru[tuple[bytes, Kept]] = Lru(most, size, clock, dropped)
         self._engine = Engine(
-            store, codec or JsonCodec(), self._counters, objects, lease=lease, is_error=is_error, clock=clock
+            store,
+            options.codec,
+            self._counters,
+            objects,
+            lease=options.lease,
+            is_error=options.is_error,
+            clock=clock,
         )
         reset_in_child(self)
 
@@ -121,7 +144,7 @@ class ToolResultCache:
         """Make a cache from a configuration file's table.
 
         ``enabled`` (default true) and ``ttl_secs`` (default 300, 0 means never expires) are
-        read specially; other keys are keyword arguments of the class.
+        read specially; other keys are those of ``ToolCacheOptions``.
 
         Raises:
             SetupError: a key is unknown or a value has the wrong type.
@@ -132,7 +155,7 @@ class ToolResultCache:
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not isinstance(enabled, bool):
             raise SetupError(f"tool-result cache: ttl_secs is a number and enabled is true or false, not {config!r}")
         try:
-            return cls(store, enabled=enabled, ttl=float(seconds) or None, **options)
+            return cls(store, ToolCacheOptions(enabled=enabled, ttl=float(seconds) or None, **options))
         except TypeError as error:
             raise SetupError(f"tool-result cache: {error}") from error
 
@@ -144,6 +167,10 @@ class ToolResultCache:
     def spec(self, name: str, origin: Origin = "local") -> ToolSpec:
         """Return a tool's declaration; without one, what goes by the patterns alone."""
         return self._specs.get((origin, name)) or ToolSpec(name, origin)
+
+    def declares(self, name: str, origin: Origin = "local") -> bool:
+        """Whether ``tools`` holds a declaration of this tool."""
+        return (origin, name) in self._specs
 
     def subscribe(self, observe: Callable[[ToolCall], None]) -> None:
         """Call ``observe`` after every call, beside those that are told already."""
@@ -172,12 +199,7 @@ class ToolResultCache:
             return run()
         began = self._clock() if self._observers else 0.0
         plan = self._plan(tool, arguments, scope, cacheable)
-        watch = None if conversation is None else self._watch(plan, conversation)
-        if watch is not None and not watch.start(plan.call, writes=bool(plan.writes)):
-            return self._refuse(plan, began, repeated)
-        try:
-            if plan.key is None:
-                return self._finish(plan, drive(self._flow(plan, run)), began)  # type: ignore[no-any-return]
+        if plan.key is not None and conversation is None:
             # The flow would do the same; a hit is worth the short way.
             looked = self._engine.look(plan)
             if looked.kept is not None:
@@ -187,9 +209,7 @@ class ToolResultCache:
                 return looked.value  # type: ignore[no-any-return]
             self._missed(plan, looked)
             return self._finish(plan, drive(self._engine.miss(plan, run, looked)), began)  # type: ignore[no-any-return]
-        finally:
-            if watch is not None:
-                watch.finish(plan.call)
+        return self._finish(plan, drive(self._flow(plan, run, conversation, repeated)), began)  # type: ignore[no-any-return]
 
     async def acall(
         self,
@@ -207,14 +227,7 @@ class ToolResultCache:
             return await run()
         began = self._clock()
         plan = self._plan(tool, arguments, scope, cacheable)
-        watch = None if conversation is None else self._watch(plan, conversation)
-        if watch is not None and not watch.start(plan.call, writes=bool(plan.writes)):
-            return self._refuse(plan, began, repeated)
-        try:
-            return self._finish(plan, await adrive(self._flow(plan, run)), began)  # type: ignore[no-any-return]
-        finally:
-            if watch is not None:
-                watch.finish(plan.call)
+        return self._finish(plan, await adrive(self._flow(plan, run, conversation, repeated)), began)  # type: ignore[no-any-return]
 
     def begin(
         self,
@@ -295,19 +308,36 @@ class ToolResultCache:
         tool = self._planner.tool_of(key)
         return None if tool is None else self._names.get(tool, OTHER)
 
-    def _flow(self, plan: Plan, run: Callable[[], Any]) -> Generator[Effect, Any, Answer]:
+    def _flow(
+        self,
+        plan: Plan,
+        run: Callable[[], Any],
+        conversation: str | None = None,
+        repeated: Callable[[str], Any] | None = None,
+    ) -> Generator[Effect, Any, Answer]:
         if plan.key is None:
             if plan.writes:
                 return (yield from self._engine.write(plan, run))
             return Answer((yield Run(run)), "bypassed")
-        looked = yield Do(self._engine.store, self._engine.look, plan)
-        if looked.kept is not None:
-            return Answer(Ran(looked.value), "hit", looked.kept.seconds)
-        self._missed(plan, looked)
-        return (yield from self._engine.miss(plan, run, looked))
+        looked: Looked = yield Do(self._engine.store, self._engine.look, plan)
+        # A repeat asks the same of a world that has not changed; what is not cacheable may answer otherwise each
+        # time (the next page, a job's state), so it is never refused.
+        asked = plan.call + (looked.stamp or b"")
+        watch = None if conversation is None or looked.stamp is None else self._watch(conversation)
+        if watch is not None and not watch.start(asked):
+            message = repeat_message(plan.tool, self._repeats)
+            return Answer(Ran(message if repeated is None else repeated(message)), "refused")
+        try:
+            if looked.kept is not None:
+                return Answer(Ran(looked.value), "hit", looked.kept.seconds)
+            self._missed(plan, looked)
+            return (yield from self._engine.miss(plan, run, looked))
+        finally:
+            if watch is not None:
+                watch.finish(asked)
 
-    def _watch(self, plan: Plan, conversation: str) -> RepeatDetector | None:
-        if not plan.call or self._repeats <= 0:
+    def _watch(self, conversation: str) -> RepeatDetector | None:
+        if self._repeats <= 0:
             return None
         with self._lock:
             watch = self._conversations.get(conversation)
@@ -317,11 +347,6 @@ class ToolResultCache:
                     self._conversations.popitem(last=False)
             self._conversations.move_to_end(conversation)
             return watch
-
-    def _refuse(self, plan: Plan, began: float, repeated: Callable[[str], T] | None) -> T:
-        message = repeat_message(plan.tool, self._repeats)
-        self._note(plan, Answer(Ran(), "refused"), began)
-        return repeated(message) if repeated is not None else cast("T", message)
 
     def _missed(self, plan: Plan, looked: Looked) -> None:
         if looked.outdated:

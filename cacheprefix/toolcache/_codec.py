@@ -99,10 +99,12 @@ def keep(result: Any, seconds: float, codec: Codec) -> Kept | None:
     if payload is not None:
         return Kept(codec, payload, None, seconds)
     try:
-        return Kept(codec, None, copy.deepcopy(result), seconds)
+        thing = copy.deepcopy(result)
     except Exception:
         # Whatever a foreign __deepcopy__ raises, it says the same: this cannot be copied.
         return None
+    # One that hands itself out as its own copy would be changed by whoever it is given to.
+    return None if thing is result and hasattr(result, "__deepcopy__") else Kept(codec, None, thing, seconds)
 
 
 def seal(check: int, stamp: bytes, kept: Kept) -> bytes:
@@ -142,25 +144,6 @@ def is_plain(value: Any) -> bool:
         elif kind is not float or not math.isfinite(item):
             return False
     return True
-
-
-def looks_like_error(result: Any) -> bool:
-    """Return whether a result reports a failure in one of the usual ways.
-
-    Text that begins with ``[error]``, MCP's ``isError``, AutoGen's ``is_error``, and LangChain's
-    ``status == "error"``, as attributes or as keys.
-    """
-    if isinstance(result, str):
-        return result[:16].lstrip()[:7].lower() == "[error]"
-    if isinstance(result, Mapping):
-        return result.get("isError") is True or result.get("is_error") is True
-    if isinstance(result, (list, tuple, bytes, int, float)) or result is None:
-        return False
-    return (
-        getattr(result, "isError", None) is True
-        or getattr(result, "is_error", None) is True
-        or getattr(result, "status", None) == "error"
-    )
 
 
 def _footprint(thing: Any) -> int:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import hashlib
 import logging
+import threading
 import uuid
-from collections.abc import Callable, Generator, Iterable
+import weakref
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from cacheprefix.locks import RLock
-from cacheprefix.stores._effects import Do, Effect
+from cacheprefix.stores._effects import Do, Effect, Settle, aside
 from cacheprefix.stores._lease import Lease, contend
 from cacheprefix.stores._lru import Lru
 from cacheprefix.stores._protocol import Departure, Store
@@ -23,6 +27,13 @@ _log = logging.getLogger("cacheprefix")
 # Small entries are remembered opened: checking them costs as much as reading them. Two megabytes in all.
 _SMALL = 4_096
 _OPENED = 512
+
+# A store that failed is tried again after a quarter of a second, and in the end every five seconds.
+_FIRST_RETRY = 0.25
+_SLOWEST_RETRY = 5.0
+
+# What a writer ends with whose work may still go on: a thread does not end with the task that waits for it.
+_STILL_WRITING = (asyncio.CancelledError, TimeoutError, asyncio.TimeoutError)
 
 
 class Looked(NamedTuple):
@@ -49,7 +60,12 @@ class Answer(NamedTuple):
 
 
 class Engine:
-    """The moving parts behind the cache's front: one store, the calls in flight, what must be bumped."""
+    """The moving parts behind the cache's front: one store, the calls in flight, what must be bumped.
+
+    Before a tool writes, what it may change is marked in the store: until the mark is taken back, or its lease is
+    over because the writer died, nobody keeps or takes a result that depends on it. A thread renews the marks of
+    writes that run, and tries again what the store refused.
+    """
 
     def __init__(
         self,
@@ -75,8 +91,13 @@ class Engine:
         self._owner = uuid.uuid4().hex
         # Entries checked and taken apart already, with the bytes that they came from.
         self._opened: dict[str, tuple[bytes, tuple[bytes, Kept]]] = {}
-        # Generations whose bump failed: until it succeeds, nothing kept can be trusted.
-        self._owed: set[str] = set()
+        # What the store did not hear of, by writer: until it has, nothing kept can be trusted.
+        self._owed: dict[str, tuple[str, ...]] = {}
+        # Writes that run: by writer, what they may change.
+        self._writing: dict[str, tuple[str, ...]] = {}
+        self._tended = False
+        self._wake = threading.Event()
+        _engines.add(self)
 
     def look(self, plan: Plan) -> Looked:
         """Look a call up; a store that fails gives no stamp."""
@@ -94,8 +115,10 @@ class Engine:
         """
         key = plan.key or ""
         if self._owed:
-            self._bump(())
-        data, stamp = self.store.read(key, plan.names)
+            # The store failed a moment ago, and is tried again beside the calls.
+            self._counters.error()
+            return _BLIND
+        data, stamp = self.store.read(key, plan.names) if self._common(plan) else self._generations(plan)
         if data is None:
             if not len(self._objects):
                 return Looked(stamp)
@@ -117,6 +140,13 @@ class Engine:
             self.store.delete(key)
             return Looked(stamp)
         return Looked(stamp, kept, value)
+
+    def _common(self, plan: Plan) -> bool:
+        """Whether the result may stand in the store: others that read it must know which tool gave it."""
+        return plan.shared or not self.store.shared
+
+    def _generations(self, plan: Plan) -> tuple[None, bytes]:
+        return None, self.store.generations(plan.names)
 
     def _open(self, plan: Plan, key: str, data: bytes) -> tuple[bytes, Kept] | None:
         found = unseal(plan.check, data, self._codec)
@@ -155,25 +185,107 @@ class Engine:
         return Answer((yield Run(run)), "miss")
 
     def write(self, plan: Plan, run: Callable[[], Any]) -> Generator[Effect, Any, Answer]:
-        """Run a call that changes something.
-
-        The generations are bumped before, because a writer may die half way, and after, because
-        what was read meanwhile may show the half that was not yet written.
-        """
-        yield Do(self.store, self.bump, plan.writes)
+        """Run a call that changes something, marked before and bumped after."""
+        writer = uuid.uuid4().hex
+        with self._lock:
+            self._writing[writer] = plan.writes
         try:
+            yield Do(self.store, self._mark, writer)
             ran: Ran = yield Run(run)
-        except GeneratorExit:
-            self.bump(plan.writes)
+        except BaseException:
+            # Cancelled before it began, or dropped half way: whatever it does still, its mark outlives it.
+            self._leave_marked(writer)
             raise
-        yield Do(self.store, self.bump, plan.writes)
+        if isinstance(ran.error, _STILL_WRITING):
+            self._leave_marked(writer)
+        else:
+            yield Settle(self.store, self._written, writer)
         return Answer(ran, "written")
 
-    def bump(self, names: Iterable[str]) -> None:
-        """Outdate what depends on ``names``; what cannot be bumped now stays owed."""
+    def _mark(self, writer: str) -> None:
+        names = self._writing.get(writer)
+        if names is None:
+            return
         try:
-            self._bump(names)
+            self.store.mark(names, writer, self._lease if self.store.shared else float("inf"))
         except Exception as error:
+            self.failed(error)
+            self._owe(writer, names)
+        if self.store.shared:
+            self._tend()
+
+    def _written(self, writer: str) -> None:
+        with self._lock:
+            names = self._writing.pop(writer, ())
+        try:
+            self.store.bump(names, writer)
+        except Exception as error:
+            self.failed(error)
+            self._owe(writer, names)
+        else:
+            with self._lock:
+                self._owed.pop(writer, None)
+
+    def _leave_marked(self, writer: str) -> None:
+        """Let a write's mark end by its lease. Touches no store that blocks: this may be an event loop."""
+        with self._lock:
+            names = self._writing.pop(writer, ())
+        if not self.store.shared and names:
+            try:
+                self.store.mark(names, writer, self._lease)
+            except Exception as error:
+                self.failed(error)
+                self._owe(writer, names)
+
+    def _owe(self, writer: str, names: tuple[str, ...]) -> None:
+        with self._lock:
+            self._owed[writer] = names
+        self._tend()
+
+    def settle(self) -> bool:
+        """Try once more what the store refused; return whether nothing is owed any longer."""
+        try:
+            for writer, names in tuple(self._owed.items()):
+                if writer in self._writing:
+                    self.store.mark(names, writer, self._lease)
+                else:
+                    self.store.bump(names, writer)
+                with self._lock:
+                    self._owed.pop(writer, None)
+        except Exception as error:
+            self.failed(error)
+        return not self._owed
+
+    def _tend(self) -> None:
+        """Have a thread look after marks and debts, while there are any."""
+        with self._lock:
+            self._wake.set()
+            if self._tended:
+                return
+            self._tended = True
+        threading.Thread(target=self._tending, name="cacheprefix-tool-cache", daemon=True).start()
+
+    def _tending(self) -> None:
+        pause = _FIRST_RETRY
+        renewed = self._clock()
+        while True:
+            with self._lock:
+                if not self._writing and not self._owed:
+                    self._tended = False
+                    return
+                self._wake.clear()
+            self._wake.wait(pause if self._owed else self._lease / 3)
+            pause = _FIRST_RETRY if self.settle() else min(pause * 2, _SLOWEST_RETRY)
+            if abs(self._clock() - renewed) >= self._lease / 3:
+                renewed = self._clock()
+                self._renew()
+
+    def _renew(self) -> None:
+        try:
+            for writer, names in tuple(self._writing.items()):
+                self.store.mark(names, writer, self._lease)
+        except Exception as error:
+            # The others' marks still stand for two thirds of their lease, and the next turn comes before.
             self.failed(error)
 
     def clear(self, prefix: str) -> int:
@@ -203,6 +315,11 @@ class Engine:
         """Leave the parent's flights alone."""
         self._owner = uuid.uuid4().hex
         self.flights.after_fork()
+        # What runs and is owed there is the parent's affair, and its thread is not here.
+        self._writing = {}
+        self._owed = {}
+        self._tended = False
+        self._wake = threading.Event()
 
     def _lead(
         self, plan: Plan, run: Callable[[], Any], flight: Flight, stamp: bytes, patience: float
@@ -212,18 +329,18 @@ class Engine:
         try:
             # The last leader may have landed between this call's look and its entry.
             looked: Looked = yield Do(self.store, self.look, plan)
-            if looked.kept is None and looked.stamp is not None and self.store.shared:
+            if looked.kept is None and looked.stamp is not None and self.store.shared and plan.shared:
                 looked, lease = yield from self._elect(plan, looked, patience)
             if looked.kept is not None:
                 kept = looked.kept
                 return Answer(Ran(looked.value), "joined", kept.seconds)
             ran, kept = yield from self._run_and_keep(plan, run, flight, looked.stamp)
             if lease is not None:
-                yield Do(self.store, self._release, lease)
+                yield Settle(self.store, self._release, lease)
             return Answer(ran, "miss")
         except GeneratorExit:
             if lease is not None:
-                self._release(lease)
+                aside(self.store, self._release, lease)
             raise
         finally:
             self.flights.leave(plan.key or "", stamp, flight, kept)
@@ -279,7 +396,7 @@ class Engine:
         try:
             if self._owed or self.store.generations(plan.names) != stamp:
                 return
-            if kept.payload is not None:
+            if kept.payload is not None and self._common(plan):
                 self.store.set(key, seal(plan.check, stamp, kept), plan.ttl)
                 return
         except Exception as error:
@@ -288,20 +405,22 @@ class Engine:
         with self._lock:
             self._objects.put(key, (stamp, kept), kept.size(), plan.ttl)
 
-    def _bump(self, names: Iterable[str]) -> None:
-        with self._lock:
-            self._owed.update(names)
-            owed = tuple(self._owed)
-        self.store.bump(owed)
-        with self._lock:
-            self._owed.difference_update(owed)
-
     def _release(self, lease: Lease) -> None:
         try:
             lease.release()
         except Exception as error:
             # It ends by itself; until then other processes look for the result in vain.
             self.failed(error)
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@atexit.register
+def _settle_all() -> None:
+    """The process ends: what is owed to others is tried a last time."""
+    for engine in list(_engines):
+        engine.settle()
 
 
 def departure_counter(counters: Counters, tool_of: Callable[[str], str | None]) -> Callable[[str, Departure], None]:

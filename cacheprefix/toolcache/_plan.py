@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import orjson
 
 from cacheprefix.toolcache._codec import is_plain
+from cacheprefix.toolcache._identity import identity_of
 from cacheprefix.toolcache._spec import Rules, ToolSpec, ancestors, resources
 
 Cacheable: TypeAlias = Callable[[ToolSpec, Mapping[str, Any]], "bool | None"]
@@ -26,7 +27,7 @@ class Plan(NamedTuple):
     ``key`` is where its result is kept, None when it is not cached; ``names`` are the
     generations that an answer depends on, ``writes`` those that the call bumps. ``call`` tells
     identical calls apart from others, empty when the arguments cannot be compared. ``check`` is
-    a checksum of the key, which an entry must carry.
+    a checksum of the key, which an entry must carry. ``shared``: other processes know the tool by the same key.
     """
 
     tool: str
@@ -36,6 +37,7 @@ class Plan(NamedTuple):
     ttl: float | None
     call: bytes
     check: int = 0
+    shared: bool = False
 
 
 class Planner:
@@ -112,8 +114,8 @@ class Planner:
             return Plan(tool.name, None, (), changed, ruling.ttl, call)
         touched = resources(arguments, tool.reads, environment, self._resolve) if tool.reads else None
         prefix, check = self._tool_prefix(scope, tool.name)
-        reads = self._reads(scope, touched)
-        return Plan(tool.name, prefix + call.hex(), reads, (), ruling.ttl, call, zlib.crc32(call, check))
+        key, reads = prefix + call.hex(), self._reads(scope, touched)
+        return Plan(tool.name, key, reads, (), ruling.ttl, call, zlib.crc32(call, check), bool(tool.version))
 
     def unreadable(self, tool: ToolSpec, scope: str) -> Plan:
         """Return the plan of a call that could not be planned: run it, and trust nothing kept before."""
@@ -158,13 +160,19 @@ class Planner:
 
 
 def canonical(tool: ToolSpec, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> bytes:
-    """Return JSON of tool, environment and arguments, or nothing when JSON cannot tell them exactly.
+    """Return JSON of tool, environment and arguments, or nothing when it cannot tell them exactly.
 
     Key order does not matter at any depth; 1, 1.0, True and "1" are four different values.
     """
     values = arguments if type(arguments) is dict else dict(arguments)
+    # Whose answer it is: the version's, the function's, or the name's alone.
+    which = ("version", tool.version) if tool.version else ("name", "")
+    if tool.function is not None and not tool.version:
+        which = ("function", identity_of(tool.function))
+        if not which[1]:
+            return b""
     try:
-        data = orjson.dumps((tool.name, tool.origin, environment, values), option=orjson.OPT_SORT_KEYS)
+        data = orjson.dumps((tool.name, tool.origin, which, environment, values), option=orjson.OPT_SORT_KEYS)
     except (TypeError, ValueError):
         return b""
     return data if is_plain(values) else b""

@@ -1,4 +1,4 @@
-"""Repeat detection: an agent that makes the same call again and again is told so."""
+"""Repeat detection: an agent that asks again and again for the same kept answer is told so."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ from collections import Counter, deque
 
 from cacheprefix.locks import RLock
 
-# A turn with more different writes than this is no loop of the kind that is looked for.
-_MAX_SEEN = 4_096
-
 
 class RepeatDetector:
-    """The calls of one agent in one user turn.
+    """The cacheable calls of one agent in one user turn, each with the state of the world that it asked about.
 
-    A call is a repeat when the last ``2 * threshold`` calls hold it ``threshold`` times
-    already. Calls that run at the same time count once: the model has not seen an answer yet.
-    A write that is new in this turn starts the count of all other calls again, because reading
-    a file or running the tests after every edit is no loop. ``threshold`` 0 switches it off.
+    A call is a repeat when the last ``2 * threshold`` calls hold it ``threshold`` times already. Calls that run
+    at the same time count once: the model has not seen an answer yet. After a write that the answer may depend on
+    it is another call, because reading a file after every edit is no loop. ``threshold`` 0 switches it off.
     """
 
     def __init__(self, threshold: int = 2) -> None:
@@ -24,9 +20,8 @@ class RepeatDetector:
         self._lock = RLock()
         self._window: deque[bytes] = deque(maxlen=max(1, 2 * threshold))
         self._running: Counter[bytes] = Counter()
-        self._written: set[bytes] = set()
 
-    def start(self, call: bytes, *, writes: bool = False) -> bool:
+    def start(self, call: bytes) -> bool:
         """Note a call; False when it is one repeat too many and must not be made.
 
         Each True needs a ``finish``.
@@ -38,9 +33,6 @@ class RepeatDetector:
                 if self._window.count(call) >= self._threshold:
                     del self._running[call]
                     return False
-                if writes and call not in self._written and len(self._written) < _MAX_SEEN:
-                    self._written.add(call)
-                    self._window.clear()
                 self._window.append(call)
             self._running[call] += 1
             return True
@@ -58,7 +50,6 @@ class RepeatDetector:
         """Forget everything: the user has spoken."""
         with self._lock:
             self._window.clear()
-            self._written.clear()
 
 
 def repeat_message(tool: str, times: int) -> str:

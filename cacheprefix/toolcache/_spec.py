@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 Origin: TypeAlias = Literal["local", "mcp"]
 
 DEFAULT_ALLOW = ("read", "web_scrape", "search_code", "load_skill", "diagnostics")
-"""Tools that are known to only read."""
+"""Names that many tools which only read go by, for ``allow``; nothing is allowed by default."""
 
 DEFAULT_DENY = (
     *("bash", "shell", "write", "edit", "delete", "move", "copy", "create", "set_*"),
@@ -31,6 +31,10 @@ _DENIED_READERS = frozenset({"memory_search"})
 class ToolSpec:
     """One tool, as its framework or its author declares it.
 
+    Results belong to the tool and not to its name: two functions called ``read``, made for two users, never answer
+    for each other. A tool is told apart by its ``version``, else by its ``function``, else (called by this very
+    declaration, without either) by its name alone.
+
     - ``origin``: where the tool comes from. MCP tools are third-party code under names they
       chose themselves, so only patterns that begin with ``mcp:`` allow them.
     - ``cacheable``: True when the tool is pure (same arguments, same answer), False never to
@@ -40,6 +44,9 @@ class ToolSpec:
       tool that is not cached and nothing for one that is.
     - ``reads``: names of the arguments that hold all the resources an answer depends on. Empty
       means that it may depend on anything, so every change outdates it.
+    - ``version``: what the author calls this state of the tool. Name and version then say which tool it is, in every
+      process: only results of such a tool stand in a store that processes share, those of others stay in theirs.
+    - ``function``: what runs, in this process: the function, or the object whose method it is. Front doors fill it in.
     - ``environment``: what else the answer depends on, such as ``cwd`` or a version. Part of
       the key; ``cwd`` also completes relative paths.
 
@@ -55,6 +62,8 @@ class ToolSpec:
     mutates: bool | tuple[str, ...] | None = None
     reads: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""
+    function: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

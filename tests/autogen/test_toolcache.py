@@ -23,7 +23,7 @@ from cacheprefix import Session
 from cacheprefix.errors import SetupError, StoreError
 from cacheprefix.server import Reply, ToolCall
 from cacheprefix.stores import MemoryStore
-from cacheprefix.toolcache import ToolResultCache, ToolSpec
+from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 from cacheprefix_autogen import cached, unwrap, wrap
 
 
@@ -272,9 +272,9 @@ async def test_mcp_tools_are_known_by_origin_and_denied_until_allowed():
     server = mcp.StdioServerParams(command=sys.executable, args=[str(Path(__file__).parent / "mcp_tools.py")])
     async with mcp.McpWorkbench(server) as workbench:
         for cache, hits in (
-            (ToolResultCache(allow=["z_lookup"]), 0),
-            (ToolResultCache(tools=[ToolSpec("z_lookup", cacheable=True)]), 0),
-            (ToolResultCache(allow=["mcp:z_*"]), 1),
+            (ToolResultCache(options=ToolCacheOptions(allow=["z_lookup"])), 0),
+            (ToolResultCache(options=ToolCacheOptions(tools=[ToolSpec("z_lookup", cacheable=True)])), 0),
+            (ToolResultCache(options=ToolCacheOptions(allow=["mcp:z_*"])), 1),
         ):
             session = Session(tool_cache=cache)
             bench = cached(workbench, session)

@@ -15,7 +15,7 @@ import pytest
 from cacheprefix import Session, cli
 from cacheprefix.cli import _watch
 from cacheprefix.events import EventLog, Run
-from cacheprefix.toolcache import ToolResultCache, ToolSpec
+from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 100
 
@@ -25,7 +25,7 @@ class Playing:
 
     def __init__(self, path):
         self.log = EventLog(path)
-        cache = ToolResultCache(max_entries=1)
+        cache = ToolResultCache(options=ToolCacheOptions(max_entries=1))
         self.session = self.log.bind(Session("x", tool_cache=cache))
         self.made = 0
 

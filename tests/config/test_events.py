@@ -10,7 +10,7 @@ import pytest
 from cacheprefix import Session
 from cacheprefix.errors import SetupError
 from cacheprefix.events import EventLog, Run, is_event
-from cacheprefix.toolcache import ToolResultCache, ToolSpec
+from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 
 SECRET = "Zacharias Quill owes nothing. " * 100
 
@@ -66,7 +66,7 @@ def test_no_prompt_text_is_written(tmp_path, calls):
 def test_tool_calls_and_what_the_cache_holds_are_written(tmp_path):
     """Hits, misses, entries, evictions."""
     log = EventLog(tmp_path / "run.events")
-    session = log.bind(Session("x", tool_cache=ToolResultCache(max_entries=1)))
+    session = log.bind(Session("x", tool_cache=ToolResultCache(options=ToolCacheOptions(max_entries=1))))
     look = ToolSpec("look", cacheable=True)
     for path in ("a", "a", "b"):
         session.tool_cache.call(look, {"path": path}, lambda: "seen")

@@ -24,7 +24,7 @@ from cacheprefix import Session
 from cacheprefix.errors import SetupError, StoreError
 from cacheprefix.server import Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix.stores import MemoryStore, RedisStore
-from cacheprefix.toolcache import ToolResultCache, ToolSpec
+from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 from cacheprefix_langgraph import PrefixMiddleware, cached_tools, wrap_model
 from cacheprefix_langgraph._toolcache import origin_of
 
@@ -286,7 +286,7 @@ def test_a_tool_that_is_handed_more_than_its_arguments_is_kept_only_when_declare
         assert found.content == tenant
     assert answers(graph, READ)[0].content == answers(graph, READ)[0].content
     assert session.report().tool_cache.total.hits == 0
-    declared = Session(tool_cache=ToolResultCache(tools=[ToolSpec("read", cacheable=True)]))
+    declared = Session(tool_cache=ToolResultCache(options=ToolCacheOptions(tools=[ToolSpec("read", cacheable=True)])))
     graph = node([read], declared)
     assert answers(graph, READ)[0].content == answers(graph, READ)[0].content == "a after 2"
     assert declared.report().tool_cache.total.hits == 1
@@ -332,7 +332,7 @@ def test_mcp_tools_are_known_by_origin_and_denied_until_allowed(world):
     foreign = StructuredTool.from_function(coroutine=call_tool, name="read", description="Read a file.")
     marked = world.tools[0].model_copy(update={"metadata": {"mcp": {"server": {"name": "files"}}}})
     assert [origin_of(each) for each in (foreign, marked, world.tools[0])] == ["mcp", "mcp", "local"]
-    for made, hits in ((True, 0), (ToolResultCache(allow=["mcp:read"]), 1)):
+    for made, hits in ((True, 0), (ToolResultCache(options=ToolCacheOptions(allow=["mcp:read"])), 1)):
         session = Session(tool_cache=made)
         graph = node([marked], session)
         answers(graph, READ)

@@ -11,7 +11,7 @@ from cacheprefix import Session, ToolResultBudget
 from cacheprefix.errors import StateError, StoreError
 from cacheprefix.session import ToolUse
 from cacheprefix.stores import MemoryStore, RedisStore, ResultStore
-from cacheprefix.toolcache import CacheStats, ToolCall, ToolResultCache, ToolSpec
+from cacheprefix.toolcache import CacheStats, ToolCacheOptions, ToolCall, ToolResultCache, ToolSpec
 
 
 class Tool:
@@ -92,7 +92,7 @@ def test_children_use_their_parents_cache(tool):
 
 def test_scopes_are_the_calls_the_sessions_or_the_caches(tool):
     """The narrowest that is named counts, and tenants with one conversation id have counts of their own."""
-    session = Session(tool_cache=ToolResultCache(scope="cache"), scope="session")
+    session = Session(tool_cache=ToolResultCache(options=ToolCacheOptions(scope="cache")), scope="session")
     session.tool_calls.run(use(), tool)
     session.tool_calls.run(use(scope="session"), tool)
     assert tool.runs == 1
@@ -172,7 +172,7 @@ def test_observers_hear_every_call_and_one_that_raises_silences_nobody(tool):
 
 def test_declared_tools_are_found_by_name_and_origin():
     """A local declaration says nothing about a server's tool of that name."""
-    cache = ToolResultCache(tools=[ToolSpec("quote", cacheable=True, reads=("path",))])
+    cache = ToolResultCache(options=ToolCacheOptions(tools=[ToolSpec("quote", cacheable=True, reads=("path",))]))
     assert cache.spec("quote").reads == ("path",)
     assert cache.spec("quote", "mcp").cacheable is None
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cacheprefix.stores import Store, as_async
+from cacheprefix.stores import Store
 
 
 def test_an_unknown_key_is_absent(store: Store) -> None:
@@ -176,24 +176,35 @@ def test_many_threads_work_on_one_store(store: Store) -> None:
         assert all(pool.map(work, range(16)))
 
 
-async def test_the_async_form_does_the_same(store: Store) -> None:
-    """Coroutines reach the same entries, generations and leases."""
-    other = as_async(store)
-    await other.set("p:k", b"1", 60)
-    assert store.get("p:k") == b"1"
-    assert await other.get("p:k") == b"1"
-    assert await other.read("p:k", ["g"]) == store.read("p:k", ["g"])
-    before = await other.generations(["g"])
-    await other.bump(["g"])
-    assert await other.generations(["g"]) != before
-    assert await other.sizes("p:") == {"p:k": 1}
-    assert await other.acquire("l", "one", 5)
-    assert await other.renew("l", "one", 5)
-    assert not store.acquire("l", "two", 5)
-    assert await other.release("l", "one")
-    assert await other.delete("p:k")
-    assert await other.clear() == 0
-    await other.close()
+def test_while_somebody_writes_no_answer_matches(store: Store) -> None:
+    """From the first mark to the last writer's end generations match nothing, and afterwards not those of before."""
+    before = store.generations(["a", "b"])
+    store.mark(["a"], "one", 60)
+    store.mark(["a"], "two", 60)
+    store.bump(["a"], "one")
+    told = [store.generations(["a"]) for _ in range(2)] + [store.read("k", ["a"])[1] for _ in range(2)]
+    assert len(set(told)) == 4
+    assert store.generations(["b"]) == store.generations(["b"])
+    store.bump(["a"], "two")
+    after = store.generations(["a", "b"])
+    assert after == store.generations(["a", "b"]) == store.read("k", ["a", "b"])[1]
+    assert after != before
+
+
+def test_a_mark_whose_writer_is_gone_ends_by_itself(store: Store) -> None:
+    """Answers match again when its time is over, and none that was given before it or meanwhile."""
+    before = store.generations(["a"])
+    store.mark(["a"], "one", 0.2)
+    store.mark(["a"], "two", 0.1)
+    during = store.generations(["a"])
+    end = time.monotonic() + 60
+    while (after := store.generations(["a"])) != store.generations(["a"]):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert after not in {before, during}
+    store.mark(["a"], "three", 60)
+    store.bump(["a"], "three")
+    assert store.generations(["a"]) == store.generations(["a"])
 
 
 def test_a_store_is_a_store(store: Store) -> None:

@@ -98,11 +98,3 @@ def test_texts_are_forgotten_one_by_one_or_by_scope(store: Store) -> None:
     assert results.get(two, scope="a") is None
     assert results.clear() == 1
     assert set(store.sizes()) == {"cacheprefix:other"}
-
-
-async def test_the_async_form_reads_what_the_sync_form_wrote(store: Store) -> None:
-    """Both forms share keys and references."""
-    results = ResultStore(store)
-    ref = await results.aput("text", scope="a")
-    assert ref == results.put("text", scope="a")
-    assert await results.aget(ref, 1, 2, scope="a") == Slice("ex", 1, 4)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -318,16 +320,20 @@ except StoreError:
     assert out.strip() == "refused b'1'", err
 
 
-def test_a_locked_file_raises_after_the_timeout(path: Path) -> None:
-    """Another process's endless write costs the timeout and no more."""
-    store = SqliteStore(path, timeout=0.1)
+def test_a_locked_file_raises_after_the_timeout(path: Path, clock: Any) -> None:
+    """Another process's endless write costs the timeout, and the calls that follow nothing."""
+    store = SqliteStore(path, timeout=0.1, clock=clock)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreError, match="locked"):
         store.set("k", b"1")
+    store._timeout = 1e9
+    with pytest.raises(StoreError, match="a moment ago"):
+        store.set("k", b"1")
     assert store.get("k") is None
     other.execute("ROLLBACK")
     other.close()
+    clock.seconds += 1.0
     store.set("k", b"1")
     store.close()
 
@@ -375,3 +381,55 @@ def test_both_local_stores_agree(path: Path, clock, wall) -> None:
             said.append(sorted(store.sizes()))
     assert answers[0] == answers[1]
     stores[1].close()
+
+
+def test_a_file_that_is_deleted_or_replaced_is_opened_anew(path: Path) -> None:
+    """What is written goes to the file that stands there, and not to one that only this process holds."""
+    store = SqliteStore(path)
+    store.set("k", b"old")
+    before = store.generations(["a"])
+    for name in ("", "-wal", "-shm"):
+        Path(f"{path}{name}").unlink(missing_ok=True)
+    other = SqliteStore(path)
+    other.set("k", b"new")
+    assert store.get("k") == b"new"
+    assert store.generations(["a"]) == other.generations(["a"]) != before
+    path.unlink()
+    assert store.get("k") is None
+    store.set("k", b"newest")
+    assert other.get("k") == b"newest"
+    for each in (store, other):
+        each.close()
+
+
+def test_a_file_locked_by_others_still_outdates(path: Path) -> None:
+    """A writer that cannot write a generation makes every answer of before worthless, in all processes."""
+    store, reader = SqliteStore(path, timeout=0), SqliteStore(path)
+    before = reader.generations(["a", "b"])
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    for change in (lambda: store.mark(["a"], "w", 1), lambda: store.bump(["a"], "w")):
+        known = reader.generations(["a", "b"])
+        with pytest.raises(StoreError, match="locked"):
+            change()
+        assert reader.generations(["a", "b"]) != known
+    other.execute("ROLLBACK")
+    other.close()
+    assert reader.generations(["a", "b"]) not in {before, known}
+    assert Path(f"{path}-outdated").stat().st_mode & 0o777 == 0o600
+    for each in (store, reader):
+        each.close()
+
+
+def test_a_file_of_the_first_format_is_read_on(path: Path) -> None:
+    """It gains the table of marks; what it kept stays."""
+    store = SqliteStore(path)
+    store.set("k", b"1")
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as old:
+        old.execute("DROP TABLE marks")
+        old.execute("PRAGMA user_version = 1")
+    store.mark(["a"], "w", 60)
+    assert store.get("k") == b"1"
+    assert store.generations(["a"]) != store.generations(["a"])
+    store.close()

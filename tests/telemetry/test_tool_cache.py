@@ -13,7 +13,7 @@ from cacheprefix.errors import StoreError
 from cacheprefix.stores import MemoryStore
 from cacheprefix.telemetry import Telemetry
 from cacheprefix.telemetry._tool_cache import ASK_SECONDS, TOOLS
-from cacheprefix.toolcache import ToolResultCache, ToolSpec
+from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 
 LOOK = ToolSpec("look", cacheable=True)
 
@@ -44,7 +44,7 @@ class Read:
 
     def session(self, **options):
         """A bound session with a tool cache."""
-        return self.plugin.bind(Session(tool_cache=ToolResultCache(**options)))
+        return self.plugin.bind(Session(tool_cache=ToolResultCache(options=ToolCacheOptions(**options))))
 
     def collect(self):
         """One collection: the values of the tool cache's metrics by name, tool and what else tells them apart."""

@@ -13,7 +13,7 @@ import pytest
 from cacheprefix.stores import RedisStore, SqliteStore, Store
 from cacheprefix.toolcache import ToolSpec
 
-READ = ToolSpec("read")
+READ = ToolSpec("read", cacheable=True, version="1")
 
 
 class Tool:

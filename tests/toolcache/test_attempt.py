@@ -9,7 +9,7 @@ import time
 import pytest
 
 from cacheprefix.stores import Store
-from cacheprefix.toolcache import ToolResultCache, ToolSpec, repeat_message
+from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec, repeat_message
 
 
 def test_the_first_runs_and_the_second_is_answered(read) -> None:
@@ -41,7 +41,7 @@ def test_both_forms_share_entries_and_flights(read, make, shared: Store) -> None
 @pytest.mark.parametrize("end", ["fail", "drop"])
 def test_a_failed_or_forgotten_attempt_releases_the_rest(read, make, shared: Store, end: str) -> None:
     """Nothing is kept, and who waits runs the tool; the store's lease is given back."""
-    cache, tool = ToolResultCache(shared, lease=20), make()
+    cache, tool = ToolResultCache(shared, ToolCacheOptions(lease=20)), make()
     attempt = cache.begin(read, {})
     thread = threading.Thread(target=cache.call, args=(read, {}, tool))
     thread.start()
@@ -54,7 +54,7 @@ def test_a_failed_or_forgotten_attempt_releases_the_rest(read, make, shared: Sto
     thread.join(20)
     assert time.monotonic() - began < 5
     assert tool.runs == 1
-    assert ToolResultCache(shared, lease=20).call(read, {}, tool) == "content"
+    assert ToolResultCache(shared, ToolCacheOptions(lease=20)).call(read, {}, tool) == "content"
     assert tool.runs == 1
 
 
@@ -91,7 +91,7 @@ def test_repeats_are_refused(read) -> None:
 
 def test_a_disabled_cache_answers_nothing(read) -> None:
     """The tool runs, and ending the attempt does nothing."""
-    cache = ToolResultCache(enabled=False)
+    cache = ToolResultCache(options=ToolCacheOptions(enabled=False))
     for _ in range(3):
         attempt = cache.begin(read, {}, conversation="c")
         assert not attempt.answered
@@ -111,7 +111,7 @@ def test_ending_twice_is_harmless(read) -> None:
 
 def test_the_same_thread_does_not_wait_for_its_own_attempt(read, tool) -> None:
     """Who began a call and makes it again before its end runs the tool."""
-    cache = ToolResultCache(lease=20)
+    cache = ToolResultCache(options=ToolCacheOptions(lease=20))
     attempt = cache.begin(read, {})
     began = time.monotonic()
     assert cache.call(read, {}, tool) == "content"

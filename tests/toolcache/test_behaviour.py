@@ -10,7 +10,7 @@ import pytest
 
 from cacheprefix.errors import SetupError
 from cacheprefix.stores import MemoryStore, Store
-from cacheprefix.toolcache import ToolResultCache, ToolSpec
+from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 
 
 def test_an_empty_cache_misses_and_counts_it(read, tool) -> None:
@@ -34,13 +34,13 @@ def test_other_arguments_or_another_tool_miss(read, tool) -> None:
     cache = ToolResultCache()
     cache.call(read, {"path": "a"}, tool)
     cache.call(read, {"path": "b"}, tool)
-    cache.call(ToolSpec("web_scrape"), {"path": "a"}, tool)
+    cache.call(ToolSpec("web_scrape", cacheable=True, version="1"), {"path": "a"}, tool)
     assert tool.runs == 3
 
 
 def test_without_a_time_to_live_nothing_expires(read, tool, clock) -> None:
     """None keeps a result for ever."""
-    cache = ToolResultCache(ttl=None, clock=clock)
+    cache = ToolResultCache(options=ToolCacheOptions(ttl=None, clock=clock))
     cache.call(read, {}, tool)
     clock.seconds += 1e9
     cache.call(read, {}, tool)
@@ -49,7 +49,7 @@ def test_without_a_time_to_live_nothing_expires(read, tool, clock) -> None:
 
 def test_an_elapsed_time_to_live_expires(read, tool, clock) -> None:
     """After 300 seconds by default the tool runs again; the lookup is a miss and counts as expired."""
-    cache = ToolResultCache(clock=clock)
+    cache = ToolResultCache(options=ToolCacheOptions(clock=clock))
     cache.call(read, {}, tool)
     clock.seconds += 299
     cache.call(read, {}, tool)
@@ -63,7 +63,7 @@ def test_an_elapsed_time_to_live_expires(read, tool, clock) -> None:
 
 def test_a_time_to_live_of_zero_keeps_nothing(read, tool) -> None:
     """Zero expires at once."""
-    cache = ToolResultCache(ttl=0)
+    cache = ToolResultCache(options=ToolCacheOptions(ttl=0))
     cache.call(read, {}, tool)
     cache.call(read, {}, tool)
     assert tool.runs == 2
@@ -72,8 +72,8 @@ def test_a_time_to_live_of_zero_keeps_nothing(read, tool) -> None:
 
 def test_each_tool_may_have_its_own_time_to_live(tool, clock) -> None:
     """By name or pattern; the first match wins, others have the default."""
-    cache = ToolResultCache(ttls={"web_*": 10, "read": None}, clock=clock)
-    specs = [ToolSpec("web_scrape"), ToolSpec("read"), ToolSpec("search_code")]
+    cache = ToolResultCache(options=ToolCacheOptions(ttls={"web_*": 10, "read": None}, clock=clock))
+    specs = [ToolSpec("web_scrape", cacheable=True, version="1"), ToolSpec("read", cacheable=True, version="1"), ToolSpec("search_code", cacheable=True, version="1")]
     for spec in specs:
         cache.call(spec, {}, tool)
     clock.seconds += 11
@@ -124,7 +124,7 @@ def test_what_was_running_during_a_clear_is_not_kept(read) -> None:
 
 def test_a_disabled_cache_keeps_and_counts_nothing(read, tool) -> None:
     """Off is off: every call runs and nothing is written down."""
-    cache = ToolResultCache(enabled=False)
+    cache = ToolResultCache(options=ToolCacheOptions(enabled=False))
     for _ in range(4):
         cache.call(read, {}, tool, conversation="c")
     assert tool.runs == 4
@@ -135,7 +135,7 @@ def test_a_disabled_cache_keeps_and_counts_nothing(read, tool) -> None:
 
 def test_at_the_bound_the_oldest_leaves_and_the_new_one_is_there(read, make) -> None:
     """The number of entries stays at the bound."""
-    cache = ToolResultCache(max_entries=3)
+    cache = ToolResultCache(options=ToolCacheOptions(max_entries=3))
     tools = [make(f"content {i}") for i in range(4)]
     for i, tool in enumerate(tools):
         cache.call(read, {"path": str(i)}, tool)
@@ -154,7 +154,7 @@ def test_bytes_are_bounded_for_text_and_for_objects(read) -> None:
         def __init__(self) -> None:
             self.text = "x" * 4_000
 
-    cache = ToolResultCache(max_bytes=10_000)
+    cache = ToolResultCache(options=ToolCacheOptions(max_bytes=10_000))
     for i in range(10):
         cache.call(read, {"path": f"text {i}"}, lambda: "x" * 4_000)
         cache.call(read, {"path": f"object {i}"}, Thing)
@@ -298,7 +298,7 @@ def test_a_codec_takes_objects_to_a_shared_store(read, make, shared: Store) -> N
 
     tool = make(_Result("object"))
     for _ in range(2):
-        cache = ToolResultCache(shared, codec=ResultCodec())
+        cache = ToolResultCache(shared, ToolCacheOptions(codec=ResultCodec()))
         assert cache.call(read, {}, tool) == _Result("object")
     assert tool.runs == 1
 
@@ -306,7 +306,7 @@ def test_a_codec_takes_objects_to_a_shared_store(read, make, shared: Store) -> N
 def test_the_observer_hears_of_every_call(read, make) -> None:
     """One event per call with tool, outcome and saved seconds; a failing observer disturbs nothing."""
     heard: list[tuple[str, str, bool]] = []
-    cache = ToolResultCache(observe=lambda e: heard.append((e.tool, e.outcome, e.failed)))
+    cache = ToolResultCache(options=ToolCacheOptions(observe=lambda e: heard.append((e.tool, e.outcome, e.failed))))
     tool = make()
     cache.call(read, {}, tool, conversation="c")
     cache.call(read, {}, tool, conversation="c")
@@ -328,7 +328,7 @@ def test_the_observer_hears_of_every_call(read, make) -> None:
     def broken(_: object) -> None:
         raise RuntimeError("observer")
 
-    assert ToolResultCache(observe=broken).call(read, {}, tool) == "content"
+    assert ToolResultCache(options=ToolCacheOptions(observe=broken)).call(read, {}, tool) == "content"
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,7 @@ async def test_the_async_form_behaves_the_same(read, make) -> None:
     tool.failures = [KeyError("broken")]
     with pytest.raises(KeyError):
         await cache.acall(read, {"other": 1}, run)
-    assert await ToolResultCache(enabled=False).acall(read, {}, run) == {"list": [1]}
+    assert await ToolResultCache(options=ToolCacheOptions(enabled=False)).acall(read, {}, run) == {"list": [1]}
 
 
 async def test_the_async_form_works_on_shared_stores(read, make, shared: Store) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from cacheprefix.errors import StoreError
 from cacheprefix.stores import MemoryStore, SqliteStore, Store
-from cacheprefix.toolcache import ToolResultCache, ToolSpec
+from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 from cacheprefix.toolcache._codec import JsonCodec, keep, seal
 
 
@@ -194,7 +194,7 @@ def test_a_codec_that_raises_costs_the_entry_only(read, tool) -> None:
         def decode(self, data: bytes) -> Any:
             raise RuntimeError("codec")
 
-    cache = ToolResultCache(codec=Broken())
+    cache = ToolResultCache(options=ToolCacheOptions(codec=Broken()))
     for _ in range(2):
         assert cache.call(read, {}, tool) == "content"
     assert tool.runs == 2
@@ -223,7 +223,7 @@ def test_a_full_disk_runs_the_tool(read, make, tmp_path) -> None:
 
 def test_a_clock_that_goes_back_serves_and_blocks_nothing(read, make, clock) -> None:
     """Results from the clock's future are made again, and calls in flight end."""
-    cache, tool = ToolResultCache(clock=clock), make()
+    cache, tool = ToolResultCache(options=ToolCacheOptions(clock=clock)), make()
     cache.call(read, {}, tool)
     clock.seconds -= 500
     assert cache.call(read, {}, tool) == "content"
@@ -237,7 +237,7 @@ def test_an_expired_result_stays_expired_when_the_wall_clock_goes_back(read, mak
     """On a file, whose entries know both clocks."""
     wall = [1_700_000_000.0]
     store = SqliteStore(tmp_path / "store.db", clock=clock, wall=lambda: wall[0])
-    cache, tool = ToolResultCache(store, ttl=60, clock=clock), make()
+    cache, tool = ToolResultCache(store, ToolCacheOptions(ttl=60, clock=clock)), make()
     cache.call(read, {}, tool)
     clock.seconds += 61
     wall[0] -= 3_600

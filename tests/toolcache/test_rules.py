@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from cacheprefix.toolcache import DEFAULT_ALLOW, ToolResultCache, ToolSpec
+from cacheprefix.toolcache import DEFAULT_ALLOW, ToolCacheOptions, ToolResultCache, ToolSpec
 
 
 def cached(spec: ToolSpec, arguments: dict[str, Any] | None = None, **options: Any) -> bool:
     """Whether the second of two identical calls does not run."""
     runs: list[int] = []
-    cache = ToolResultCache(**options)
+    cache = ToolResultCache(options=ToolCacheOptions(**options))
     for _ in range(2):
         cache.call(spec, arguments or {}, lambda: runs.append(1))
     return len(runs) == 1
@@ -20,8 +20,9 @@ def cached(spec: ToolSpec, arguments: dict[str, Any] | None = None, **options: A
 
 @pytest.mark.parametrize("name", DEFAULT_ALLOW)
 def test_known_readers_are_cached(name: str) -> None:
-    """The ready-made allow list, without any declaration."""
-    assert cached(ToolSpec(name))
+    """The ready-made list of names, for those who allow it: by default no name is enough."""
+    assert cached(ToolSpec(name), allow=DEFAULT_ALLOW)
+    assert not cached(ToolSpec(name))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_both_lists_are_configurable() -> None:
     """Wildcards and any case; an empty deny list denies nothing."""
     assert cached(ToolSpec("fetch_page"), allow=["fetch_*"])
     assert not cached(ToolSpec("fetch_page"), allow=["fetch_*"], deny=["*_page"])
-    assert cached(ToolSpec("Read"))
+    assert cached(ToolSpec("Read"), allow=["read"])
     assert cached(ToolSpec("bash", cacheable=True), deny=[])
 
 
@@ -96,8 +97,8 @@ def test_a_hook_decides_by_arguments() -> None:
         return {"yes": True, "no": False}.get(arguments.get("say"))
 
     assert cached(ToolSpec("unknown"), {"say": "yes"}, cacheable=hook)
-    assert not cached(ToolSpec("read"), {"say": "no"}, cacheable=hook)
-    assert cached(ToolSpec("read"), {"say": "well"}, cacheable=hook)
+    assert not cached(ToolSpec("read"), {"say": "no"}, cacheable=hook, allow=["read"])
+    assert cached(ToolSpec("read"), {"say": "well"}, cacheable=hook, allow=["read"])
 
 
 def test_a_hook_that_raises_caches_nothing() -> None:
@@ -106,7 +107,7 @@ def test_a_hook_that_raises_caches_nothing() -> None:
     def hook(spec: ToolSpec, arguments: Any) -> bool | None:
         raise RuntimeError("hook")
 
-    cache = ToolResultCache(cacheable=hook)
+    cache = ToolResultCache(options=ToolCacheOptions(cacheable=hook, allow=["read"]))
     assert cache.call(ToolSpec("read"), {}, lambda: "content") == "content"
     assert cache.stats().store_errors == 1
-    assert not cached(ToolSpec("read"), cacheable=hook)
+    assert not cached(ToolSpec("read"), cacheable=hook, allow=["read"])

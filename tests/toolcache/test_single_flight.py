@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cacheprefix.toolcache import ToolResultCache, ToolSpec
+from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 
 
 def together(count: int, work: Any) -> list[Any]:
@@ -87,7 +87,7 @@ async def test_a_task_that_leads_is_joined_by_a_thread(read, make) -> None:
 
 async def test_a_sync_call_on_the_loop_does_not_wait_for_a_task_of_that_loop(read, make) -> None:
     """It would wait for what only its own thread can finish: it runs the tool itself."""
-    cache, tool = ToolResultCache(lease=20), make()
+    cache, tool = ToolResultCache(options=ToolCacheOptions(lease=20)), make()
     release = asyncio.Event()
 
     async def run() -> Any:
@@ -105,7 +105,7 @@ async def test_a_sync_call_on_the_loop_does_not_wait_for_a_task_of_that_loop(rea
 
 def test_a_tool_that_calls_itself_does_not_wait_for_itself(read) -> None:
     """Directly, through a task, or through a thread with the same context."""
-    cache = ToolResultCache(lease=20)
+    cache = ToolResultCache(options=ToolCacheOptions(lease=20))
     depth: list[int] = []
 
     def tool() -> str:
@@ -200,7 +200,7 @@ async def test_a_cancelled_follower_disturbs_nobody(read) -> None:
 
 def test_nobody_waits_longer_than_the_lease(read, make) -> None:
     """A leader that hangs costs the others one lease, then they run the tool themselves."""
-    cache, hang = ToolResultCache(lease=0.3), threading.Event()
+    cache, hang = ToolResultCache(options=ToolCacheOptions(lease=0.3)), threading.Event()
     leader = threading.Thread(target=cache.call, args=(read, {}, lambda: hang.wait(20)))
     leader.start()
     time.sleep(0.05)
@@ -214,7 +214,7 @@ def test_nobody_waits_longer_than_the_lease(read, make) -> None:
 
 async def test_no_task_waits_longer_than_the_lease(read) -> None:
     """The same for tasks."""
-    cache, hang = ToolResultCache(lease=0.2), asyncio.Event()
+    cache, hang = ToolResultCache(options=ToolCacheOptions(lease=0.2)), asyncio.Event()
 
     async def slow() -> str:
         await hang.wait()
@@ -292,7 +292,7 @@ def test_a_result_that_lands_between_look_and_start_is_taken(read, make) -> None
 
 def test_different_calls_do_not_wait_for_each_other(read, make) -> None:
     """Only identical ones join."""
-    cache = ToolResultCache(lease=20)
+    cache = ToolResultCache(options=ToolCacheOptions(lease=20))
     gate = threading.Barrier(8)
 
     def meet() -> str:
@@ -313,7 +313,7 @@ def test_calls_that_are_not_cached_do_not_join(make) -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_does_not_wait_for_its_parents_calls(read, make) -> None:
     """A call that the parent had in flight runs in the child, at once."""
-    cache, hang = ToolResultCache(lease=30), threading.Event()
+    cache, hang = ToolResultCache(options=ToolCacheOptions(lease=30)), threading.Event()
     leader = threading.Thread(target=cache.call, args=(read, {}, lambda: hang.wait(30)))
     leader.start()
     time.sleep(0.05)
@@ -330,7 +330,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_calls(read, make) -> None:
 
 async def test_a_loop_that_ends_in_the_middle_releases_the_rest(read, make) -> None:
     """A leader whose coroutine is thrown away does not hold a thread."""
-    cache, tool = ToolResultCache(lease=20), make()
+    cache, tool = ToolResultCache(options=ToolCacheOptions(lease=20)), make()
 
     async def never() -> str:
         await asyncio.get_running_loop().create_future()

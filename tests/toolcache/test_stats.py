@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from cacheprefix.toolcache import ToolResultCache, ToolSpec
+from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 
 
 def test_a_new_cache_in_words() -> None:
@@ -18,7 +18,7 @@ def test_a_new_cache_in_words() -> None:
 
 def test_a_used_cache_in_words(read, tool) -> None:
     """The rate has one decimal."""
-    cache = ToolResultCache(ttl=None)
+    cache = ToolResultCache(options=ToolCacheOptions(ttl=None))
     for arguments in ({"a": 1}, {"a": 1}, {"a": 2}):
         cache.call(read, arguments, tool)
     assert str(cache.stats()) == (
@@ -28,7 +28,7 @@ def test_a_used_cache_in_words(read, tool) -> None:
 
 def test_a_disabled_cache_in_words() -> None:
     """Off is shown."""
-    assert str(ToolResultCache(enabled=False).stats()).startswith("Tool result cache: disabled\n")
+    assert str(ToolResultCache(options=ToolCacheOptions(enabled=False)).stats()).startswith("Tool result cache: disabled\n")
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ def test_a_disabled_cache_in_words() -> None:
 )
 def test_a_time_to_live_in_words(ttl: float | None, words: str) -> None:
     """Half a second is not "never"."""
-    assert str(ToolResultCache(ttl=ttl).stats()).endswith(f"\nTTL: {words}")
+    assert str(ToolResultCache(options=ToolCacheOptions(ttl=ttl)).stats()).endswith(f"\nTTL: {words}")
 
 
 def test_counts_are_kept_by_tool(read, make) -> None:
     """Each tool has its own row; the total is their sum."""
     cache = ToolResultCache()
-    search, tool = ToolSpec("search_code"), make("12345")
+    search, tool = ToolSpec("search_code", cacheable=True, version="1"), make("12345")
     for spec in (read, read, read, search, search):
         cache.call(spec, {}, tool)
     stats = cache.stats()
@@ -57,7 +57,7 @@ def test_counts_are_kept_by_tool(read, make) -> None:
 
 def test_saved_seconds_are_those_of_the_first_run(read, clock) -> None:
     """Every hit saves what the run took."""
-    cache = ToolResultCache(clock=clock)
+    cache = ToolResultCache(options=ToolCacheOptions(clock=clock))
 
     def tool() -> str:
         clock.seconds += 7
@@ -75,8 +75,8 @@ def test_saved_seconds_are_known_to_other_processes(read, clock, shared) -> None
         clock.seconds += 7
         return "content"
 
-    ToolResultCache(shared, clock=clock).call(read, {}, tool)
-    other = ToolResultCache(shared, clock=clock)
+    ToolResultCache(shared, ToolCacheOptions(clock=clock)).call(read, {}, tool)
+    other = ToolResultCache(shared, ToolCacheOptions(clock=clock))
     other.call(read, {}, tool)
     assert other.stats().total.saved_seconds == pytest.approx(7)
 
@@ -93,7 +93,7 @@ def test_a_snapshot_does_not_change(read, tool) -> None:
 
 def test_invented_tool_names_do_not_pile_up(tool) -> None:
     """Beyond a thousand names they share one row, and nothing is lost from the total."""
-    cache = ToolResultCache(allow=["*"])
+    cache = ToolResultCache(options=ToolCacheOptions(allow=["*"]))
     for i in range(1_200):
         cache.call(ToolSpec(f"tool {i}"), {}, tool)
     stats = cache.stats()

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from cacheprefix.stores import RedisStore, SqliteStore, Store
-from cacheprefix.toolcache import ToolResultCache, ToolSpec
+from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 
 
 def main() -> None:
     """Answer commands until standard input ends."""
     where, log, options = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
     store: Store = RedisStore(where, cooldown=0.2) if where.startswith("redis") else SqliteStore(where)
-    cache = ToolResultCache(store, lease=options.get("lease", 30.0))
+    cache = ToolResultCache(store, ToolCacheOptions(lease=options.get("lease", 30.0)))
     seconds = options.get("seconds", 0.0)
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
@@ -39,7 +39,11 @@ def main() -> None:
 
         began = time.monotonic()
         try:
-            spec = ToolSpec(command.get("tool", "read"))
+            spec = ToolSpec(
+                command.get("tool", "read"),
+                cacheable=True,
+                version=command.get("version", "1"),
+            )
             answer = cache.call(spec, command.get("arguments", {}), tool, scope=command.get("scope"))
         except ValueError as error:
             answer = str(error)

@@ -7,12 +7,12 @@ import contextlib
 import functools
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from autogen_core import EVENT_LOGGER_NAME, trace_tool_span
 from autogen_core.logging import ToolCallEvent
-from autogen_core.tools import BaseTool, TextResultContent, ToolResult, Workbench
+from autogen_core.tools import BaseTool, FunctionTool, TextResultContent, ToolResult, Workbench
 
 from cacheprefix import Session
 from cacheprefix.errors import SetupError
@@ -38,16 +38,21 @@ class Caller:
     agent: str = ""
     conversation: Callable[[], str | None] = lambda: None
     scope: str | None = None
+    target: Any = None
+    """The workbench or tool itself, which the cached one stands for."""
     used: Callable[[], None] = lambda: None
     """Told of every call that goes through the cache."""
 
     def use(
-        self, name: str, arguments: Mapping[str, Any], origin: Origin, *, stateful: bool, form: str
+        self, name: str, arguments: Mapping[str, Any], origin: Origin, *, stateful: bool, form: str, tool: Any
     ) -> ToolUse:
         """The call as the cache sees it. A workbench keeps texts, a tool what its function returned."""
         self.used()
         said = self.conversation()
-        return ToolUse(name, arguments, origin, said, self.agent, scope=self.scope, stateful=stateful, form=form)
+        runs = _function(self.target if tool is None else tool)
+        return ToolUse(
+            name, arguments, origin, said, self.agent, scope=self.scope, stateful=stateful, form=form, tool=runs
+        )
 
 
 def cached(
@@ -77,7 +82,8 @@ def cached_by(target: T, caller: Caller) -> T:
     made = object.__new__(subclass)
     # One state for both: a server that is started through the one is there for the other.
     made.__dict__ = target.__dict__
-    object.__setattr__(made, _CALLER, caller)
+    known_by = getattr(target, _CALLER, None)
+    object.__setattr__(made, _CALLER, replace(caller, target=target if known_by is None else known_by.target))
     return made  # type: ignore[no-any-return]
 
 
@@ -143,7 +149,7 @@ def _tool(base: Any) -> Any:
             return message
 
         stateful = self.state_type() is not None
-        use = caller.use(self.name, args, _origin(self), stateful=stateful, form="autogen-tool")
+        use = caller.use(self.name, args, _origin(self), stateful=stateful, form="autogen-tool", tool=None)
         value = await caller.session.tool_calls.arun(use, run, repeated=repeated)
         if not own:
             _tell(self, args, value if refused else self.return_value_as_string(value), call_id)
@@ -182,7 +188,7 @@ class _Call:
         origin = _origin(self._bench if self._tool is None else self._tool)
         stateful = self._tool is not None and self._tool.state_type() is not None
         refused: list[str] = []
-        use = caller.use(self._name, self._arguments, origin, stateful=stateful, form="autogen")
+        use = caller.use(self._name, self._arguments, origin, stateful=stateful, form="autogen", tool=self._tool)
         try:
             value = await caller.session.tool_calls.arun(use, run, repeated=refused.append)
         except _NotKeptError:
@@ -203,6 +209,13 @@ class _Call:
             with trace_tool_span(tool_name=self._name, tool_call_id=self._call_id):
                 pass
         return result
+
+
+def _function(target: Any) -> Any:
+    """What answers a call: the function that a tool was made of, else the tool or workbench with what it holds."""
+    kept_by = getattr(target, _CALLER, None)
+    target = target if kept_by is None else kept_by.target
+    return getattr(target, "_func", target) if isinstance(target, FunctionTool) else target
 
 
 def _texts(texts: list[str]) -> list[Any]:

@@ -171,6 +171,7 @@ def _begun(held: _Held, given: str) -> Any:
         str(getattr(held.task, "retry_count", "")),
         scope=held.binding.options.scope,
         form="crewai",
+        tool=_runs(held.tool),
     )
     attempt = held.binding.session.tool_calls.begin(use)
     if attempt is None or attempt.answered:
@@ -193,6 +194,15 @@ def _fail(held: _Held) -> None:
 
 def _conversation(binding: Binding, task: Any) -> str:
     return f"{binding.conversation}/{task.id}"
+
+
+def _runs(tool: Any) -> Any:
+    """What answers a call: the function that a tool was made of, else the tool with what it holds."""
+    made = getattr(tool, "_original_tool", None) or tool
+    function = getattr(made, "func", None)
+    owner = getattr(function, "__self__", None)
+    # A tool's own method stands for the tool; CrewAI makes a new one around it at each look.
+    return made if function is None or owner is made else function
 
 
 def _origin(tool: Any) -> Origin:

@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from typing_extensions import override
 
@@ -101,6 +101,7 @@ class CachedTools:
             scope,
             self._is_stateful(tool),
             "langgraph",
+            _runs(tool),
         )
 
     def _is_stateful(self, tool: BaseTool) -> bool:
@@ -131,6 +132,13 @@ def origin_of(tool: BaseTool) -> Origin:
     homes = [str(getattr(each, "__module__", "")) for each in made if each is not None]
     foreign = any(home == name or home.startswith(f"{name}.") for home in homes for name in _MCP)
     return "mcp" if foreign or "mcp" in (tool.metadata or {}) else "local"
+
+
+def _runs(tool: BaseTool) -> Any:
+    """What answers a call: the function that a tool was made of, else the tool itself with what it holds."""
+    if type(tool) in {StructuredTool, Tool}:
+        return getattr(tool, "func", None) or getattr(tool, "coroutine", None) or tool
+    return tool
 
 
 class _NotKeptError(Exception):

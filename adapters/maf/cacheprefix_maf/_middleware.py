@@ -107,6 +107,7 @@ class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):
             scope=member.scope,
             stateful=tool._context_parameter_name is not None,
             form="maf",
+            tool=getattr(tool, "func", None) or tool,
         )
         ran = False
 
