@@ -205,9 +205,7 @@ class RedisStore:
             with self._client.pipeline(transaction=True) as pipe:
                 for name in names:
                     token = os.urandom(8)
-                    self._change(
-                        keys=[f"{name}:g", f"{name}:w"], args=[token, writer, ms, _GENERATION_MS], client=pipe
-                    )
+                    self._change(keys=[f"{name}:g", f"{name}:w"], args=[token, writer, ms, _GENERATION_MS], client=pipe)
                 return pipe.execute()
 
         self._ask(work)

@@ -73,7 +73,11 @@ def test_a_time_to_live_of_zero_keeps_nothing(read, tool) -> None:
 def test_each_tool_may_have_its_own_time_to_live(tool, clock) -> None:
     """By name or pattern; the first match wins, others have the default."""
     cache = ToolResultCache(options=ToolCacheOptions(ttls={"web_*": 10, "read": None}, clock=clock))
-    specs = [ToolSpec("web_scrape", cacheable=True, version="1"), ToolSpec("read", cacheable=True, version="1"), ToolSpec("search_code", cacheable=True, version="1")]
+    specs = [
+        ToolSpec("web_scrape", cacheable=True, version="1"),
+        ToolSpec("read", cacheable=True, version="1"),
+        ToolSpec("search_code", cacheable=True, version="1"),
+    ]
     for spec in specs:
         cache.call(spec, {}, tool)
     clock.seconds += 11

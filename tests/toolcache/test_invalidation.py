@@ -109,7 +109,10 @@ def test_a_tool_that_does_not_say_what_it_changes_outdates_everything(spec: Tool
     assert world.fresh(READ, path="/a")
 
 
-@pytest.mark.parametrize("spec", [ToolSpec("clock", mutates=False), ToolSpec("memory_search"), ToolSpec("web_scrape", cacheable=True, version="1")])
+@pytest.mark.parametrize(
+    "spec",
+    [ToolSpec("clock", mutates=False), ToolSpec("memory_search"), ToolSpec("web_scrape", cacheable=True, version="1")],
+)
 def test_a_tool_that_changes_nothing_outdates_nothing(spec: ToolSpec) -> None:
     """Declared harmless, known to be harmless, or cached itself."""
     world = World()

@@ -146,18 +146,28 @@ def test_a_cache_has_a_scope_of_its_own() -> None:
 
 def test_the_environment_is_part_of_the_key() -> None:
     """Another working directory or version is another call; the tool's word wins over the cache's."""
-    calls = [(ToolSpec("read", cacheable=True, version="1", environment={"cwd": cwd}), {"path": "a"}) for cwd in ("/one", "/two", "/one")]
+    calls = [
+        (ToolSpec("read", cacheable=True, version="1", environment={"cwd": cwd}), {"path": "a"})
+        for cwd in ("/one", "/two", "/one")
+    ]
     assert runs(*calls) == 2
     assert runs(*calls, environment={"cwd": "/all", "version": "1"}) == 2
     assert (
-        runs((ToolSpec("read", cacheable=True, version="1"), {}), (ToolSpec("read", cacheable=True, version="1", environment={"cwd": "/all"}), {}), environment={"cwd": "/all"})
+        runs(
+            (ToolSpec("read", cacheable=True, version="1"), {}),
+            (ToolSpec("read", cacheable=True, version="1", environment={"cwd": "/all"}), {}),
+            environment={"cwd": "/all"},
+        )
         == 1
     )
 
 
 def test_origin_is_part_of_the_key() -> None:
     """An MCP tool of the same name is another tool."""
-    local, foreign = ToolSpec("read", cacheable=True, version="1"), ToolSpec("read", cacheable=True, version="1", origin="mcp")
+    local, foreign = (
+        ToolSpec("read", cacheable=True, version="1"),
+        ToolSpec("read", cacheable=True, version="1", origin="mcp"),
+    )
     assert runs((local, {}), (foreign, {}), allow=["read", "mcp:read"]) == 2
 
 
@@ -181,7 +191,8 @@ def test_the_same_call_has_the_same_key_in_every_process() -> None:
 from cacheprefix.stores import MemoryStore
 from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 store = MemoryStore()
-ToolResultCache(store).call(ToolSpec("read", cacheable=True, version="1"), {"b": 1, "a": [True, None]}, lambda: "text", scope="t")
+spec = ToolSpec("read", cacheable=True, version="1")
+ToolResultCache(store).call(spec, {"b": 1, "a": [True, None]}, lambda: "text", scope="t")
 print(*store.sizes())
 """
     seen = {

@@ -28,7 +28,9 @@ def test_a_used_cache_in_words(read, tool) -> None:
 
 def test_a_disabled_cache_in_words() -> None:
     """Off is shown."""
-    assert str(ToolResultCache(options=ToolCacheOptions(enabled=False)).stats()).startswith("Tool result cache: disabled\n")
+    assert str(ToolResultCache(options=ToolCacheOptions(enabled=False)).stats()).startswith(
+        "Tool result cache: disabled\n"
+    )
 
 
 @pytest.mark.parametrize(
