@@ -22,8 +22,8 @@ from benchmarks import _table
 from cacheprefix.stores import MemoryStore, RedisStore, SqliteStore
 from cacheprefix.toolcache import ToolResultCache, ToolSpec
 
-READ = ToolSpec("read", reads=("path",))
-SEARCH = ToolSpec("search_code")
+READ = ToolSpec("read", cacheable=True, version="1", reads=("path",))
+SEARCH = ToolSpec("search_code", cacheable=True, version="1")
 ARGUMENTS = {"path": "/srv/package/source/module.py", "offset": 0, "limit": 200}
 TEXT = "x" * 1024
 JSON = {"lines": ["some text of a line, about forty letters"] * 24, "total": 24}

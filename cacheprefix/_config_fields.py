@@ -161,7 +161,7 @@ FIELDS: Mapping[str, Field] = {
     "tool_cache.enabled": Field(flag, scalar, "whether repeated tool calls are answered from the cache"),
     "tool_cache.ttl_secs": Field(number(), scalar, "seconds that a result is kept; 0 for ever"),
     "tool_cache.ttls": Field(seconds_by_tool, plain, "the same for single tools or patterns"),
-    "tool_cache.allow": Field(names, listed, "patterns of tools whose results are kept"),
+    "tool_cache.allow": Field(names, listed, "names or patterns of tools whose results are kept"),
     "tool_cache.deny": Field(names, listed, "patterns of tools whose results are never kept"),
     "tool_cache.scope": Field(text, plain, "whose results these are"),
     "tool_cache.max_entries": Field(integer(off=True), scalar, "results kept at most"),

@@ -58,15 +58,13 @@ def looks_like_error(result: Any) -> bool:
 
 
 def _text_fails(text: str) -> bool:
-    if reads_as_error(text) or _TOLD.match(text, 0, 200):
-        return True
-    if len(text) > _SHORT or text.lstrip()[:1] != "{":
-        return False
-    try:
-        told = orjson.loads(text)
-    except ValueError:
-        return False
-    return looks_like_error(told)
+    if len(text) <= _SHORT and text.lstrip()[:1] == "{":
+        try:
+            return looks_like_error(orjson.loads(text))
+        except ValueError:
+            # No JSON after all: its first words speak.
+            pass
+    return reads_as_error(text) or _TOLD.match(text, 0, 200) is not None
 
 
 def _part_fails(part: Any) -> bool:

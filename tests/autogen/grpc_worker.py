@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from cacheprefix import Session, SharedPrefix, ToolResultBudget
 from cacheprefix.stores import SqliteStore
-from cacheprefix.toolcache import ToolResultCache
+from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 from cacheprefix_autogen import ForkRequest, wrap
 
 HANDBOOK = "The handbook. " + "Everyone keeps to these rules of the house and cites them by number. " * 80
@@ -56,7 +56,9 @@ class Keeper(RoutedAgent):
         session = Session(
             SharedPrefix(system=HANDBOOK),
             budget=ToolResultBudget(max_tokens=self._budget),
-            tool_cache=ToolResultCache(SqliteStore(self._store)),
+            tool_cache=ToolResultCache(
+                SqliteStore(self._store), ToolCacheOptions(tools=[ToolSpec("read", cacheable=True, version="1")])
+            ),
         )
         agent = AssistantAgent(
             "keeper", client, tools=[self.read], system_message=f"You are the keeper.\n\n{HANDBOOK}",

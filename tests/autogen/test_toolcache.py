@@ -23,7 +23,7 @@ from cacheprefix import Session
 from cacheprefix.errors import SetupError, StoreError
 from cacheprefix.server import Reply, ToolCall
 from cacheprefix.stores import MemoryStore
-from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
+from cacheprefix.toolcache import DEFAULT_ALLOW, ToolCacheOptions, ToolResultCache, ToolSpec
 from cacheprefix_autogen import cached, unwrap, wrap
 
 
@@ -76,7 +76,7 @@ async def call(bench: Workbench, name: str, arguments: Any, call_id: str = "c") 
 async def test_a_workbench_answers_a_known_call_without_the_tool(world, kind):
     """A hit looks as the miss did, other arguments run, and the original stays as it is."""
     original = kind(world.tools)
-    bench = cached(original, session := Session(tool_cache=True))
+    bench = cached(original, session := Session(tool_cache=DEFAULT_ALLOW))
     assert isinstance(bench, kind)
     assert await bench.list_tools() == await original.list_tools()
     found = [await call(bench, "read", READ), await call(bench, "read", {"path": "b"}), await call(bench, "read", READ)]
@@ -90,7 +90,7 @@ async def test_a_workbench_answers_a_known_call_without_the_tool(world, kind):
 
 async def test_a_write_outdates_what_was_read(world):
     """Read, write, read again gives the new text."""
-    bench = cached(StaticWorkbench(world.tools), Session(tool_cache=True))
+    bench = cached(StaticWorkbench(world.tools), Session(tool_cache=DEFAULT_ALLOW))
     await call(bench, "read", READ)
     await call(bench, "write", {"path": "a", "text": "new"})
     assert await call(bench, "read", READ) == ("a: new", False)
@@ -99,7 +99,7 @@ async def test_a_write_outdates_what_was_read(world):
 async def test_identical_calls_in_parallel_run_once(world):
     """AutoGen executes an answer's calls together; one reads and the others join it."""
     world.pause = 0.02
-    bench = cached(StaticStreamWorkbench(world.tools), session := Session(tool_cache=True))
+    bench = cached(StaticStreamWorkbench(world.tools), session := Session(tool_cache=DEFAULT_ALLOW))
     found = await asyncio.gather(*(call(bench, "read", READ, f"c{i}") for i in range(8)))
     assert found == [("a: old", False)] * 8
     assert world.reads == ["a"]
@@ -108,7 +108,7 @@ async def test_identical_calls_in_parallel_run_once(world):
 
 async def test_errors_are_never_kept(world):
     """The framework words them as results; the next call runs again."""
-    bench = cached(StaticWorkbench(world.tools), Session(tool_cache=True))
+    bench = cached(StaticWorkbench(world.tools), Session(tool_cache=DEFAULT_ALLOW))
     for _ in range(2):
         assert await call(bench, "read", {"path": "missing"}) == ("missing", True)
     for _ in range(2):
@@ -129,7 +129,7 @@ async def test_images_come_back_whole(world):
             runs.append(name)
             return ToolResult(name=name, result=[ImageResultContent(content=picture)])
 
-    bench = cached(Bench([]), Session(tool_cache=True))
+    bench = cached(Bench([]), Session(tool_cache=DEFAULT_ALLOW))
     first = await bench.call_tool("read", READ)
     second = await bench.call_tool("read", READ)
     assert first.result[0].content is picture
@@ -139,7 +139,7 @@ async def test_images_come_back_whole(world):
 
 async def test_tenants_do_not_see_each_other(world):
     """One cache behind two sessions of different scope keeps their results apart."""
-    shared = ToolResultCache()
+    shared = ToolResultCache(options=ToolCacheOptions(allow=DEFAULT_ALLOW))
     benches = {
         tenant: cached(StaticWorkbench(world.tools), Session(tool_cache=shared, scope=tenant)) for tenant in "AB"
     }
@@ -151,7 +151,7 @@ async def test_tenants_do_not_see_each_other(world):
 
 async def test_off_by_default_and_inert_in_observe_mode(world):
     """Without the option, and where nothing may change, every call runs and a wrapped agent keeps its workbench."""
-    for session in (Session(), Session(tool_cache=True, mode="observe")):
+    for session in (Session(), Session(tool_cache=DEFAULT_ALLOW, mode="observe")):
         bench = cached(StaticWorkbench(world.tools), session)
         before = len(world.reads)
         for _ in range(4):
@@ -170,7 +170,8 @@ class Broken(MemoryStore):
 
 async def test_a_store_that_fails_leaves_the_tools_as_they_were(world):
     """Every call runs and answers."""
-    bench = cached(StaticWorkbench(world.tools), session := Session(tool_cache=ToolResultCache(Broken())))
+    session = Session(tool_cache=ToolResultCache(Broken(), ToolCacheOptions(allow=DEFAULT_ALLOW)))
+    bench = cached(StaticWorkbench(world.tools), session)
     for _ in range(3):
         assert await call(bench, "read", READ) == ("a: old", False)
     assert len(world.reads) == 3
@@ -179,7 +180,7 @@ async def test_a_store_that_fails_leaves_the_tools_as_they_were(world):
 
 async def test_a_tool_agent_of_the_core_runs_a_known_call_once(world, caplog):
     """FunctionTool.run_json on the core runtime; AutoGen's event log shows every call, hits too."""
-    session = Session(tool_cache=True)
+    session = Session(tool_cache=DEFAULT_ALLOW)
     tools = [cached(tool, session) for tool in world.tools]
     assert all(isinstance(tool, FunctionTool) for tool in tools)
     runtime = SingleThreadedAgentRuntime()
@@ -204,7 +205,7 @@ async def test_a_tool_and_its_workbench_keep_results_of_their_own(world):
         world.reads.append(path)
         return {"errors": 3}
 
-    session = Session(tool_cache=True)
+    session = Session(tool_cache=DEFAULT_ALLOW)
     original = FunctionTool(diagnostics, "Look.")
     tool, bench = cached(original, session), cached(cached(StaticWorkbench([original]), session), session)
     for _ in range(2):
@@ -221,7 +222,7 @@ async def test_a_wrapped_team_shares_results_and_emits_its_events(world, provide
         role(name, new_client(provider), tools=world.tools, reflect_on_tool_use=True) for name in ("planner", "critic")
     ]
     benches = [agent._workbench for agent in agents]
-    team = wrap(RoundRobinGroupChat(agents, max_turns=2), session := Session(tool_cache=True))
+    team = wrap(RoundRobinGroupChat(agents, max_turns=2), session := Session(tool_cache=DEFAULT_ALLOW))
     events = [event async for event in team.run_stream(task="Read the file.")]
     results = [result for e in events if isinstance(e, ToolCallExecutionEvent) for result in e.content]
     assert [(r.content, r.is_error) for r in results] == [("a: old", False)] * 2
@@ -240,7 +241,7 @@ async def test_a_loop_is_told_so_until_the_user_speaks(world, provide, new_clien
     provider = provide("openai", lambda request: Reply(tool_calls=(ToolCall("read", READ),)))
     agent = wrap(
         AssistantAgent("planner", new_client(provider), tools=world.tools, max_tool_iterations=4),
-        Session(tool_cache=True),
+        Session(tool_cache=DEFAULT_ALLOW),
     )
 
     async def flags():
@@ -259,7 +260,7 @@ async def test_an_agent_as_a_tool_still_streams_and_counts_as_a_write(world, pro
     provider = provide("openai", Says(steps))
     helper = AgentTool(role("helper", new_client(provider)))
     agent = role("planner", new_client(provider), tools=[*world.tools, helper], max_tool_iterations=3)
-    wrapped = wrap(agent, Session(tool_cache=True))
+    wrapped = wrap(agent, Session(tool_cache=DEFAULT_ALLOW))
     await wrapped.run(task="Read.")
     events = [event async for event in wrapped.run_stream(task="And again.")]
     assert any(isinstance(event, TextMessage) and event.source == "helper" for event in events)
@@ -287,7 +288,7 @@ async def test_mcp_tools_are_known_by_origin_and_denied_until_allowed():
 async def test_leaving_a_stream_early_ends_the_call(world):
     """A consumer that stops listening cancels the tool and leaves no waiter behind."""
     world.pause = 30.0
-    bench = cached(StaticStreamWorkbench(world.tools), Session(tool_cache=True))
+    bench = cached(StaticStreamWorkbench(world.tools), Session(tool_cache=DEFAULT_ALLOW))
 
     async def listen():
         async for _ in bench.call_tool_stream("read", READ, CancellationToken()):
@@ -301,3 +302,35 @@ async def test_leaving_a_stream_early_ends_the_call(world):
         await asyncio.wait_for(task, 3)
     world.pause = 0.0
     assert await asyncio.wait_for(call(bench, "read", READ), 3) == ("a: old", False)
+
+
+async def test_two_users_tools_of_one_name_answer_each_their_own_question():
+    """Workbenches and tools made for alice and for bob: nobody gets the other's inbox, and each a hit of its own."""
+
+    def tool_for(user):
+        def read(path: str) -> str:
+            return f"{user}'s {path}"
+
+        return FunctionTool(read, "Read a file of the user.")
+
+    session = Session(tool_cache=DEFAULT_ALLOW)
+    tools = {user: tool_for(user) for user in ("alice", "bob")}
+    for user, tool in [*tools.items(), *tools.items()]:
+        assert await cached(tool, session).run_json(READ, CancellationToken()) == f"{user}'s a"
+        assert await call(cached(StaticWorkbench([tool]), session), "read", READ) == (f"{user}'s a", False)
+    assert session.report().tool_cache.total.hits == 4
+
+
+async def test_an_agent_that_polls_works_as_without_us(provide, new_client):
+    """The same call five times, declared by nobody: five answers."""
+    polls = iter(range(9))
+
+    def state(job: str) -> str:
+        """A job's state."""
+        return f"{job}: {next(polls)}"
+
+    provider = provide("openai", lambda request: Reply(tool_calls=(ToolCall("state", {"job": "a"}),)))
+    agent = AssistantAgent("planner", new_client(provider), tools=[state], max_tool_iterations=5)
+    done = await wrap(agent, Session(tool_cache=True)).run(task="Wait for it.")
+    said = [r.content for e in done.messages if isinstance(e, ToolCallExecutionEvent) for r in e.content]
+    assert said == [f"a: {number}" for number in range(5)]

@@ -10,7 +10,7 @@ import pytest
 from cacheprefix import Session
 from cacheprefix.errors import SetupError
 from cacheprefix.events import EventLog, Run, is_event
-from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
+from cacheprefix.toolcache import DEFAULT_ALLOW, ToolCacheOptions, ToolResultCache, ToolSpec
 
 SECRET = "Zacharias Quill owes nothing. " * 100
 
@@ -39,7 +39,7 @@ def _run(path):
 def test_the_report_is_the_sessions_own(tmp_path, calls):
     """Calls, money, breaks: what was written is what the session says."""
     log = EventLog(tmp_path / "run.events")
-    session = log.bind(Session("x", tool_cache=True))
+    session = log.bind(Session("x", tool_cache=DEFAULT_ALLOW))
     calls(session)
     calls(session.child("inner"), agent="critic")
     log.close()
@@ -142,17 +142,16 @@ def test_a_shared_store_is_not_walked_at_every_call(tmp_path, monkeypatch):
     """Statistics of a store that other processes use are asked now and then, and once more at the end."""
     from cacheprefix.session import ToolUse
     from cacheprefix.stores import SqliteStore
-    from cacheprefix.toolcache import ToolResultCache
 
     store = SqliteStore(tmp_path / "store.db")
     walks = []
     sizes = store.sizes
     monkeypatch.setattr(store, "sizes", lambda prefix="": walks.append(prefix) or sizes(prefix))
-    session = Session(tool_cache=ToolResultCache(store))
+    session = Session(tool_cache=ToolResultCache(store, ToolCacheOptions(allow=DEFAULT_ALLOW)))
     log = EventLog(tmp_path / "run.events")
     log.bind(session)
     for number in range(20):
-        session.tool_calls.run(ToolUse("read", {"path": f"{number}"}), lambda: "text")
+        session.tool_calls.run(ToolUse("read", {"path": f"{number}"}, tool=len), lambda: "text")
     log.close()
     store.close()
     assert len(walks) == 2

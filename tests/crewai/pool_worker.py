@@ -18,7 +18,7 @@ from crewai.tools import BaseTool
 
 from cacheprefix import Session, SharedPrefix, ToolResultBudget
 from cacheprefix.stores import SqliteStore
-from cacheprefix.toolcache import ToolResultCache
+from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 from cacheprefix_crewai import install
 
 HANDBOOK = "The handbook. " + "Everyone keeps to these rules of the house and cites them by number. " * 80
@@ -52,7 +52,9 @@ def kick(url: str, folder: str, budget: int, saved: str | None) -> tuple[int, st
     session = Session(
         SharedPrefix(system=HANDBOOK),
         budget=ToolResultBudget(max_tokens=budget),
-        tool_cache=ToolResultCache(SqliteStore(f"{folder}/store.db")),
+        tool_cache=ToolResultCache(
+            SqliteStore(f"{folder}/store.db"), ToolCacheOptions(tools=[ToolSpec("read", cacheable=True, version="1")])
+        ),
     )
     with install(Crew(agents=made, tasks=tasks, verbose=False), session) as installed:
         conversation = session.conversation(installed.conversation)

@@ -23,7 +23,7 @@ from cacheprefix import Session
 from cacheprefix.errors import StoreError
 from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix.stores import MemoryStore
-from cacheprefix.toolcache import ToolResultCache
+from cacheprefix.toolcache import DEFAULT_ALLOW, ToolCacheOptions, ToolResultCache, ToolSpec
 from cacheprefix_crewai import install
 from cacheprefix_crewai._toolcache import _origin
 
@@ -122,7 +122,7 @@ def test_a_known_call_is_answered_without_the_tool(bench):
     with crewai_event_bus.scoped_handlers():
         crewai_event_bus.on(ToolUsageStartedEvent)(lambda _, e: started.append(e.tool_name))
         crewai_event_bus.on(ToolUsageFinishedEvent)(lambda _, e: finished.append((e.tool_name, e.output)))
-        session = kick(bench.crew(calls("a"), DONE, calls("a"), DONE, tasks=2), Session(tool_cache=True))
+        session = kick(bench.crew(calls("a"), DONE, calls("a"), DONE, tasks=2), Session(tool_cache=DEFAULT_ALLOW))
         crewai_event_bus.flush()
     assert READS == ["a"]
     assert started == ["read", "read"]
@@ -136,14 +136,14 @@ def test_a_known_call_is_answered_without_the_tool(bench):
 def test_a_write_outdates_what_was_read_also_for_crewais_own_cache(bench):
     """Read, write, read again gives the new text, where CrewAI's cache alone would give the old one."""
     crew = bench.crew(calls("a"), calls({"path": "a", "text": "new"}, name="write"), calls("a"), DONE, cache=True)
-    kick(crew, Session(tool_cache=True))
+    kick(crew, Session(tool_cache=DEFAULT_ALLOW))
     assert bench.results() == ["a: old", "written", "a: new"]
 
 
 def test_identical_calls_of_one_answer_run_once(bench):
     """CrewAI runs an answer's calls in threads; one reads and the others join it."""
     PAUSE[0] = 0.1
-    session = kick(bench.crew(calls("a", "a", "a", "b"), DONE), Session(tool_cache=True))
+    session = kick(bench.crew(calls("a", "a", "a", "b"), DONE), Session(tool_cache=DEFAULT_ALLOW))
     assert sorted(READS) == ["a", "b"]
     assert session.report().tool_cache.total.joined == 2
 
@@ -151,7 +151,7 @@ def test_identical_calls_of_one_answer_run_once(bench):
 def test_a_loop_is_told_so_until_the_next_kickoff(bench):
     """The third identical call of a task is refused; a new kickoff of the crew is heard again."""
     crew = bench.crew(*[calls("a")] * 3, DONE, *[calls("a")] * 2, DONE)
-    session = Session(tool_cache=True)
+    session = Session(tool_cache=DEFAULT_ALLOW)
     with install(crew, session):
         crew.kickoff(inputs={"part": "one"})
         assert session.report().tool_cache.total.refused == 1
@@ -164,7 +164,7 @@ def test_a_loop_is_told_so_until_the_next_kickoff(bench):
 def test_copies_of_a_crew_share_the_cache(bench):
     """kickoff_for_each runs copies; their agents' calls are answered from what the first one read."""
     crew = bench.crew(*[calls("a"), DONE] * 3)
-    with install(crew, session := Session(tool_cache=True)):
+    with install(crew, session := Session(tool_cache=DEFAULT_ALLOW)):
         crew.kickoff_for_each(inputs=[{"part": name} for name in ("one", "two", "three")])
     assert READS == ["a"]
     assert session.report().tool_cache.total.hits == 2
@@ -172,7 +172,9 @@ def test_copies_of_a_crew_share_the_cache(bench):
 
 def test_tenants_do_not_see_each_other(bench):
     """One cache behind two sessions of different scope keeps their results apart."""
-    shared = ToolResultCache()
+    shared = ToolResultCache(
+        options=ToolCacheOptions(tools=[ToolSpec("read", cacheable=True, version="1")])
+    )
     for tenant in ("A", "B", "A"):
         DISK["text"] = f"of {tenant}"
         kick(bench.crew(calls("a"), DONE), Session(tool_cache=shared, scope=tenant))
@@ -182,7 +184,7 @@ def test_tenants_do_not_see_each_other(bench):
 
 def test_errors_are_never_kept(bench):
     """A tool that raised runs again, and nobody waits for it."""
-    session = kick(bench.crew(calls("missing"), calls("missing"), DONE), Session(tool_cache=True))
+    session = kick(bench.crew(calls("missing"), calls("missing"), DONE), Session(tool_cache=DEFAULT_ALLOW))
     assert READS == ["missing"] * 2
     total = session.report().tool_cache.total
     assert (total.hits, total.entries) == (0, 0)
@@ -197,7 +199,8 @@ class Broken(MemoryStore):
 
 def test_off_by_default_and_open_when_the_store_fails(bench):
     """Without the option, in observe mode and on a broken store every call runs and answers."""
-    for session in (Session(), Session(tool_cache=True, mode="observe"), Session(tool_cache=ToolResultCache(Broken()))):
+    broken = ToolResultCache(Broken(), ToolCacheOptions(allow=DEFAULT_ALLOW))
+    for session in (Session(), Session(tool_cache=DEFAULT_ALLOW, mode="observe"), Session(tool_cache=broken)):
         READS.clear()
         kick(bench.crew(calls("a"), calls("a"), DONE), session)
         assert READS == ["a", "a"]
@@ -209,7 +212,7 @@ def test_taking_it_back_leaves_no_hook_and_no_handler(bench):
     hooks = (get_before_tool_call_hooks(), get_after_tool_call_hooks())
     crew = bench.crew(calls("a"), DONE, calls("a"), DONE, cache=True)
     own = crew.agents[0].tools_handler.cache
-    with install(crew, Session(tool_cache=True)):
+    with install(crew, Session(tool_cache=DEFAULT_ALLOW)):
         crew.kickoff(inputs={"part": "one"})
         assert crew.agents[0].tools_handler.cache is not own
     assert crew.agents[0].tools_handler.cache is own
@@ -225,7 +228,7 @@ def test_the_key_has_the_arguments_as_other_hooks_left_them(bench):
         context.tool_input["path"] = "b" if len(READS) else "a"
 
     crew = bench.crew(calls("x"), calls("x"), DONE)
-    with install(crew, Session(tool_cache=True)):
+    with install(crew, Session(tool_cache=DEFAULT_ALLOW)):
         register_before_tool_call_hook(elsewhere)
         try:
             crew.kickoff(inputs={"part": "one"})
@@ -242,7 +245,7 @@ def test_a_call_that_a_hook_blocks_blocks_nobody(bench):
         return False if left and left.pop() else None
 
     crew = bench.crew(calls("a"), calls("a"), DONE)
-    with install(crew, Session(tool_cache=True)):
+    with install(crew, Session(tool_cache=DEFAULT_ALLOW)):
         register_before_tool_call_hook(once)
         try:
             crew.kickoff(inputs={"part": "one"})
@@ -260,7 +263,7 @@ def test_the_text_form_of_tool_calls_is_cached_too(bench):
 
     crew = bench.crew(action("a"), action("b"), action("a"), DONE)
     crew.agents[0].llm.supports_function_calling = lambda: False
-    session = kick(crew, Session(tool_cache=True))
+    session = kick(crew, Session(tool_cache=DEFAULT_ALLOW))
     assert READS == ["a", "b"]
     assert session.report().tool_cache.total.hits == 1
 
@@ -276,7 +279,7 @@ def test_mcp_tools_are_known_by_origin(bench):
 def test_resetting_a_crews_memories_forgets_its_results(bench):
     """The next run reads again."""
     crew = bench.crew(calls("a"), DONE, calls("a"), DONE)
-    with install(crew, session := Session(tool_cache=True)):
+    with install(crew, session := Session(tool_cache=DEFAULT_ALLOW)):
         crew.kickoff(inputs={"part": "one"})
         crew.reset_memories("kickoff_outputs")
         assert session.report().tool_cache.total.entries == 0
@@ -285,9 +288,9 @@ def test_resetting_a_crews_memories_forgets_its_results(bench):
 
 
 def test_crews_in_threads_share_one_flight(bench):
-    """Four installed crews at once read once, and each finishes."""
+    """Four installed crews at once, each with a tool object of its own, read once by the version that they declare."""
     PAUSE[0] = 0.2
-    session = Session(tool_cache=True)
+    session = Session(tool_cache=[ToolSpec("read", cacheable=True, version="1")])
     crews = [bench.crew(calls("a"), DONE) for _ in range(4)]
     installed = [install(crew, session) for crew in crews]
     threads = [threading.Thread(target=crew.kickoff, kwargs={"inputs": {"part": "one"}}) for crew in crews]
@@ -298,3 +301,48 @@ def test_crews_in_threads_share_one_flight(bench):
     for each in installed:
         each.undo()
     assert READS == ["a"]
+
+
+def test_two_users_tools_of_one_name_answer_each_their_own_question(bench):
+    """Functions and tool objects made for alice and for bob: nobody gets the other's inbox."""
+    from crewai.tools import tool
+
+    class Inbox(BaseTool):
+        name: str = "read"
+        description: str = "Read a file of the user."
+        user: str
+
+        def _run(self, path: str) -> str:
+            return f"{self.user}'s {path}"
+
+    def function_for(user: str) -> Any:
+        @tool("read")
+        def read(path: str) -> str:
+            """Read a file of the user."""
+            return f"{user}'s {path}"
+
+        return read
+
+    session = Session(tool_cache=DEFAULT_ALLOW)
+    for make in (function_for, lambda user: Inbox(user=user)):
+        tools = {user: make(user) for user in ("alice", "bob")}
+        for user, made in [*tools.items(), *tools.items()]:
+            kick(bench.crew(calls("a"), DONE, tools=[made]), session)
+            assert bench.results() == [f"{user}'s a"]
+    assert session.report().tool_cache.total.hits == 4
+
+
+def test_an_agent_that_pages_works_as_without_us(bench):
+    """The same call again and again gives page after page: nobody said that the answer stays the same."""
+    pages = iter(range(1, 9))
+
+    class NextPage(BaseTool):
+        name: str = "next_page"
+        description: str = "The next page."
+
+        def _run(self, query: str) -> str:
+            return f"page {next(pages)}"
+
+    asks = calls({"query": "x"}, name="next_page")
+    kick(bench.crew(*[asks] * 4, DONE, tools=[NextPage()]), Session(tool_cache=True))
+    assert bench.results() == [f"page {number}" for number in range(1, 5)]

@@ -24,7 +24,7 @@ from cacheprefix import Session
 from cacheprefix.errors import SetupError, StoreError
 from cacheprefix.server import Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix.stores import MemoryStore, RedisStore
-from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
+from cacheprefix.toolcache import DEFAULT_ALLOW, ToolCacheOptions, ToolResultCache, ToolSpec
 from cacheprefix_langgraph import PrefixMiddleware, cached_tools, wrap_model
 from cacheprefix_langgraph._toolcache import origin_of
 
@@ -95,7 +95,7 @@ READ = ("read", {"path": "a"})
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
 def test_a_known_call_is_answered_without_the_tool(world, later):
     """The second run of the node gets the same message under its own call id, and a call elsewhere runs."""
-    graph = node(world.tools, session := Session(tool_cache=True))
+    graph = node(world.tools, session := Session(tool_cache=DEFAULT_ALLOW))
 
     def go(*calls):
         return asyncio.run(aanswers(graph, *calls)) if later else answers(graph, *calls)
@@ -111,7 +111,7 @@ def test_a_known_call_is_answered_without_the_tool(world, later):
 
 def test_a_write_outdates_what_was_read(world):
     """Read, write, read again gives the new text."""
-    graph = node(world.tools, Session(tool_cache=True))
+    graph = node(world.tools, Session(tool_cache=DEFAULT_ALLOW))
     answers(graph, READ)
     answers(graph, ("write", {"path": "a", "text": "new"}))
     assert answers(graph, READ)[0].content == "a: new"
@@ -121,7 +121,7 @@ def test_a_write_outdates_what_was_read(world):
 def test_identical_calls_of_one_answer_run_once(world, later):
     """ToolNode runs them in parallel; one reads and the others join it."""
     world.pause = 0.05
-    graph = node(world.tools, session := Session(tool_cache=True))
+    graph = node(world.tools, session := Session(tool_cache=DEFAULT_ALLOW))
     got = asyncio.run(aanswers(graph, *[READ] * 6)) if later else answers(graph, *[READ] * 6)
     assert [m.content for m in got] == ["a: old"] * 6
     assert sorted(m.tool_call_id for m in got) == [f"call_{i}" for i in range(6)]
@@ -131,7 +131,7 @@ def test_identical_calls_of_one_answer_run_once(world, later):
 
 def test_a_loop_is_told_so_until_the_user_speaks(world):
     """The third identical call of one turn is refused as an error; another author or a new message is heard."""
-    graph = node(world.tools, Session(tool_cache=True))
+    graph = node(world.tools, Session(tool_cache=DEFAULT_ALLOW))
 
     def ask(round_, **state):
         history = asks(READ, **state)
@@ -148,7 +148,7 @@ def test_a_loop_is_told_so_until_the_user_speaks(world):
 
 def test_without_a_thread_and_a_message_nobody_is_counted(world):
     """Runs that cannot be told apart are never refused for one another."""
-    graph = node(world.tools, Session(tool_cache=True))
+    graph = node(world.tools, Session(tool_cache=DEFAULT_ALLOW))
     made = AIMessage("", tool_calls=[{"name": "read", "args": {"path": "a"}, "id": "c"}])
     for _ in range(5):
         assert graph.invoke({"messages": [made]})["messages"][-1].status == "success"
@@ -161,7 +161,7 @@ def test_a_call_that_the_node_makes_again_is_no_repeat(world):
         """Read a file after three questions."""
         return ", ".join(interrupt(f"question {i}") for i in range(3))
 
-    graph = node([read], Session(tool_cache=True), InMemorySaver())
+    graph = node([read], Session(tool_cache=DEFAULT_ALLOW), InMemorySaver())
     config = {"configurable": {"thread_id": "t"}}
     done = graph.invoke(asks(READ), config)
     for answer in ("yes", "no", "maybe"):
@@ -172,7 +172,7 @@ def test_a_call_that_the_node_makes_again_is_no_repeat(world):
 
 def test_tenants_do_not_see_each_other(world):
     """A scope found in the request's configuration is part of the key, and one that cannot be found is no scope."""
-    session = Session(tool_cache=True, scope="house")
+    session = Session(tool_cache=DEFAULT_ALLOW, scope="house")
     graph = node(world.tools, session, scope=lambda request: request.runtime.config["configurable"]["tenant"])
     answers(graph, READ, config={"tenant": "A"})
     world.text = "of B"
@@ -186,7 +186,7 @@ def test_tenants_do_not_see_each_other(world):
 
 def test_the_runs_own_tenant_is_the_default_scope(world):
     """``cacheprefix_scope`` in a run's configuration keeps its results apart, as it does its conversation."""
-    graph = node(world.tools, Session(tool_cache=True))
+    graph = node(world.tools, Session(tool_cache=DEFAULT_ALLOW))
     for tenant in ("A", "B", "A", None):
         config = {} if tenant is None else {"cacheprefix_scope": tenant}
         world.text = f"of {tenant}"
@@ -196,7 +196,7 @@ def test_the_runs_own_tenant_is_the_default_scope(world):
 
 def test_off_by_default_and_inert_in_observe_mode(world):
     """Without the option, and where nothing may change, every call runs."""
-    for session in (Session(), Session(tool_cache=True, mode="observe"), Session(tool_cache=False)):
+    for session in (Session(), Session(tool_cache=DEFAULT_ALLOW, mode="observe"), Session(tool_cache=False)):
         graph = node(world.tools, session)
         before = len(world.reads)
         for _ in range(4):
@@ -220,7 +220,8 @@ class Broken(MemoryStore):
 def test_a_store_that_fails_leaves_the_tools_as_they_were(world, caplog):
     """Broken and unreachable stores: every call runs and answers."""
     for store in (Broken(), RedisStore("redis://127.0.0.1:1/0", timeout=0.2)):
-        graph = node(world.tools, session := Session(tool_cache=ToolResultCache(store)))
+        session = Session(tool_cache=ToolResultCache(store, ToolCacheOptions(allow=DEFAULT_ALLOW)))
+        graph = node(world.tools, session)
         assert answers(graph, READ)[0].content == "a: old"
         assert answers(graph, READ, ("write", {"path": "a", "text": "old"}))[1].content == "written"
         assert session.tool_cache.stats().store_errors > 0
@@ -241,7 +242,7 @@ def test_errors_and_commands_are_never_kept():
             return "[error] no such file"
         return Command(update={"messages": [ToolMessage("done", tool_call_id="call_0")]})
 
-    graph = node([read], Session(tool_cache=True))
+    graph = node([read], Session(tool_cache=DEFAULT_ALLOW))
     for path in ("raises", "says", "command"):
         runs.clear()
         answers(graph, ("read", {"path": path}), thread=path)
@@ -259,7 +260,7 @@ def test_content_and_artifact_come_back_whole():
         runs.append(path)
         return [{"type": "text", "text": path}], {"rows": [1, 2]}
 
-    graph = node([read], Session(tool_cache=True))
+    graph = node([read], Session(tool_cache=DEFAULT_ALLOW))
     first, second = answers(graph, READ)[0], answers(graph, READ)[0]
     assert (second.content, second.artifact) == (first.content, first.artifact)
     assert second.artifact is not first.artifact
@@ -279,7 +280,7 @@ def test_a_tool_that_is_handed_more_than_its_arguments_is_kept_only_when_declare
         """Look with the configuration."""
         return config["configurable"]["tenant"]
 
-    session = Session(tool_cache=True)
+    session = Session(tool_cache=DEFAULT_ALLOW)
     graph = node([read, diagnostics], session)
     for tenant in ("A", "B"):
         (found,) = answers(graph, ("diagnostics", {"path": "a"}), config={"tenant": tenant})
@@ -315,7 +316,7 @@ def test_every_kind_of_tool_is_kept_that_takes_its_arguments_alone():
     none = StructuredTool.from_function(lambda: runs.append(0) or "none", name="load_skill", description="d")
     given = ((made, {"path": "\u00fc\n"}), (single, {"__arg1": "z"}), (none, {}), (Class(), {"query": "q"}))
     for each, arguments in given:
-        graph = node([each], session := Session(tool_cache=True))
+        graph = node([each], session := Session(tool_cache=DEFAULT_ALLOW))
         first, second = (answers(graph, (each.name, arguments))[0] for _ in range(2))
         assert (second.content, second.artifact, second.status) == (first.content, first.artifact, "success")
         assert session.report().tool_cache.total.hits == 1, each.name
@@ -355,7 +356,7 @@ class Heard(BaseCallbackHandler):
 
 def test_start_and_end_events_fire_on_a_hit_as_on_a_miss(world):
     """Callbacks and event streams see every call."""
-    graph = node(world.tools, Session(tool_cache=True))
+    graph = node(world.tools, Session(tool_cache=DEFAULT_ALLOW))
     runs = []
     for _ in range(2):
         heard = Heard()
@@ -380,7 +381,7 @@ def test_a_plugin_decides_which_calls_are_kept(world):
         def cacheprefix_tool_cacheable(self, tool, arguments):
             return arguments.get("path") != "clock" if tool in {"read", "write"} else None
 
-    graph = node(world.tools, session := Session(tool_cache=True, plugins=[Plugin()]))
+    graph = node(world.tools, session := Session(tool_cache=DEFAULT_ALLOW, plugins=[Plugin()]))
     for path in ("clock", "clock", "a", "a"):
         answers(graph, ("read", {"path": path}))
         answers(graph, ("write", {"path": "b", "text": "old"}))
@@ -395,7 +396,7 @@ def test_an_agent_answers_its_second_loop_from_the_cache(world):
         Reply(tool_calls=(ToolCall("read", {"path": "a"}),)), "I read it again.",
     ])  # fmt: skip
     with SimulatedProvider("openai", script) as provider:
-        session = Session(tool_cache=True)
+        session = Session(tool_cache=DEFAULT_ALLOW)
         model = wrap_model(
             ChatOpenAI(model="gpt-5.6", base_url=provider.openai_base_url, api_key="k", max_retries=0), session
         )
@@ -412,7 +413,7 @@ def test_an_agent_in_a_loop_is_told_so_and_heard_in_its_next_turn(world):
     """create_agent hands its tools to nodes of their own; the count is still one agent's, from message to message."""
     loop = [Reply(tool_calls=(ToolCall("read", {"path": "a"}),))] * 3
     with SimulatedProvider("openai", Queue([*loop, "I give up.", *loop[:1], "Now I know."])) as provider:
-        session = Session(tool_cache=True)
+        session = Session(tool_cache=DEFAULT_ALLOW)
         model = ChatOpenAI(model="gpt-5.6", base_url=provider.openai_base_url, api_key="k", max_retries=0)
         agent = create_agent(
             wrap_model(model, session),
@@ -430,7 +431,7 @@ def test_an_agent_in_a_loop_is_told_so_and_heard_in_its_next_turn(world):
 
 def test_a_reset_conversation_forgets_results_and_counts(world):
     """What the reset's scope held runs again; another tenant keeps its results."""
-    session = Session(tool_cache=True)
+    session = Session(tool_cache=DEFAULT_ALLOW)
     graph = node(world.tools, session, scope=lambda request: request.runtime.config["configurable"]["tenant"])
     answers(graph, READ, config={"tenant": "A"})
     answers(graph, READ, config={"tenant": "B"})
@@ -446,7 +447,7 @@ def test_a_reset_conversation_forgets_results_and_counts(world):
 def test_many_threads_share_one_flight(world):
     """Sixteen graphs at once on one cold key read once."""
     world.pause = 0.1
-    graph = node(world.tools, Session(tool_cache=True))
+    graph = node(world.tools, Session(tool_cache=DEFAULT_ALLOW))
     found: list[str] = []
     threads = [
         threading.Thread(target=lambda i=i: found.append(answers(graph, READ, thread=f"t{i}")[0].content))
@@ -458,3 +459,42 @@ def test_many_threads_share_one_flight(world):
         thread.join()
     assert found == ["a: old"] * 16
     assert world.reads == ["a"]
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("option", [["read"], [ToolSpec("read", cacheable=True)]])
+async def test_two_users_tools_of_one_name_answer_each_their_own_question(option, later):
+    """Made for alice and for bob in one process, one session and one thread: nobody gets the other's inbox."""
+
+    def tools_for(user):
+        @tool
+        def read(path: str) -> str:
+            """Read a file of the user."""
+            return f"{user}'s secret {path}"
+
+        return [read]
+
+    session = Session(tool_cache=option)
+    graphs = {user: node(tools_for(user), session) for user in ("alice", "bob")}
+    for user, graph in [*graphs.items(), *graphs.items()]:
+        said = await aanswers(graph, READ) if later else answers(graph, READ)
+        assert said[0].content == f"{user}'s secret a"
+    assert session.report().tool_cache.total.hits == 2
+
+
+@pytest.mark.parametrize("name", ["next_page", "read", "diagnostics"])
+def test_an_agent_that_pages_or_polls_works_as_without_us(name):
+    """The same call again and again gives page after page: nobody said that the answer stays the same."""
+
+    def run(session):
+        pages = iter(range(1, 9))
+        paging = StructuredTool.from_function(lambda query: f"page {next(pages)}", name=name, description="Next page.")
+        call = Reply(tool_calls=(ToolCall(name, {"query": "x"}),))
+        with SimulatedProvider("openai", Queue([call] * 4 + [Reply("done")])) as provider:
+            model = ChatOpenAI(model="gpt-4o", base_url=provider.openai_base_url, api_key="k", max_retries=0)
+            middleware = [PrefixMiddleware(session, role="r")] if session else []
+            agent = create_agent(wrap_model(model, session) if session else model, [paging], middleware=middleware)
+            said = agent.invoke({"messages": [HumanMessage("all")]}, {"configurable": {"thread_id": "t"}})
+            return [m.content for m in said["messages"] if m.type == "tool"]
+
+    assert run(Session("handbook " * 2_000, tool_cache=True)) == run(None) == [f"page {i}" for i in range(1, 5)]

@@ -20,7 +20,7 @@ from langgraph.prebuilt import ToolNode
 from cacheprefix import Session, SharedPrefix, ToolResultBudget
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.stores import RedisStore
-from cacheprefix.toolcache import ToolResultCache
+from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 from cacheprefix_langgraph import PrefixState, cached_tools, forked, wrap_model
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
@@ -38,7 +38,7 @@ def graph(url: str, store: RedisStore, log: Path, tokens: int, saver: Any) -> tu
         provider="openai-5.6",
         counter=ESTIMATE,
         budget=ToolResultBudget(max_tokens=tokens),
-        tool_cache=ToolResultCache(store),
+        tool_cache=ToolResultCache(store, ToolCacheOptions(tools=[ToolSpec("read", cacheable=True, version="1")])),
         gate_store=store,
     )
     model = wrap_model(ChatOpenAI(model="gpt-5.6", base_url=url, api_key="k", max_retries=0), session)

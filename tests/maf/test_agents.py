@@ -17,6 +17,7 @@ from cacheprefix import Session, SharedPrefix, ToolResultBudget
 from cacheprefix.errors import BudgetError, SetupError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Reply
+from cacheprefix.toolcache import DEFAULT_ALLOW
 from cacheprefix_maf import PrefixChatMiddleware, PrefixFunctionMiddleware, prefix_middleware, session_of, unwrap, wrap
 
 APIS = tuple(RULES)
@@ -253,7 +254,7 @@ async def test_volatile_text_stands_behind_the_tool_loop(servers, api):
 async def test_a_repeated_tool_call_is_answered_from_the_cache(servers):
     """Whoever asks again."""
     ran = []
-    session = session_for("openai-chat", tool_cache=True)
+    session = session_for("openai-chat", tool_cache=DEFAULT_ALLOW)
     steps = {name: [call("read", query="q"), "Done."] for name in NAMES}
     async with served(servers, "openai-chat", **steps) as (client, provider):
         for agent in team(client, session, tools=[look("read", ran=ran)]):

@@ -11,7 +11,7 @@ from cacheprefix import Session, ToolResultBudget
 from cacheprefix.errors import StateError, StoreError
 from cacheprefix.session import ToolUse
 from cacheprefix.stores import MemoryStore, RedisStore, ResultStore
-from cacheprefix.toolcache import CacheStats, ToolCacheOptions, ToolCall, ToolResultCache, ToolSpec
+from cacheprefix.toolcache import DEFAULT_ALLOW, CacheStats, ToolCacheOptions, ToolCall, ToolResultCache, ToolSpec
 
 
 class Tool:
@@ -32,8 +32,8 @@ def tool() -> Tool:
 
 
 def use(path: str = "a", **more) -> ToolUse:
-    """A call of ``read``."""
-    return ToolUse("read", {"path": path}, **more)
+    """A call of ``read``, always the same function."""
+    return ToolUse("read", {"path": path}, **{"tool": use, **more})
 
 
 def test_a_plugin_speaks_for_single_calls_and_deny_wins(tool):
@@ -43,11 +43,11 @@ def test_a_plugin_speaks_for_single_calls_and_deny_wins(tool):
         def cacheprefix_tool_cacheable(self, tool, arguments):
             return {"yes": True, "no": False}.get(arguments["path"])
 
-    session = Session(tool_cache=True, plugins=[Plugin()])
+    session = Session(tool_cache=DEFAULT_ALLOW, plugins=[Plugin()])
     for name, path, runs in (("quote", "yes", 1), ("read", "no", 2), ("read", "maybe", 1), ("bash", "yes", 2)):
         made = Tool()
         for _ in range(2):
-            session.tool_calls.run(ToolUse(name, {"path": path}), made)
+            session.tool_calls.run(ToolUse(name, {"path": path}, tool=made), made)
         assert made.runs == runs, (name, path)
 
 
@@ -58,7 +58,7 @@ def test_a_refusal_by_a_plugin_is_no_write(tool):
         def cacheprefix_tool_cacheable(self, tool, arguments):
             return arguments["path"] != "clock"
 
-    session = Session(tool_cache=True, plugins=[Plugin()])
+    session = Session(tool_cache=DEFAULT_ALLOW, plugins=[Plugin()])
     session.tool_calls.run(use(), tool)
     session.tool_calls.run(use("clock"), lambda: "noon")
     session.tool_calls.run(use(), tool)
@@ -73,7 +73,7 @@ def test_a_plugin_that_raises_changes_nothing(tool):
         def cacheprefix_tool_cacheable(self, tool, arguments):
             raise ValueError("no")
 
-    session = Session(tool_cache=True, plugins=[Plugin()])
+    session = Session(tool_cache=DEFAULT_ALLOW, plugins=[Plugin()])
     with pytest.warns(UserWarning, match="tool_cacheable"):
         session.tool_calls.run(use(), tool)
     session.tool_calls.run(use(), tool)
@@ -82,7 +82,7 @@ def test_a_plugin_that_raises_changes_nothing(tool):
 
 def test_children_use_their_parents_cache(tool):
     """Nested teams share results, and the owner is the session that was made with the cache."""
-    session = Session(tool_cache=True)
+    session = Session(tool_cache=DEFAULT_ALLOW)
     child = session.child("inner")
     session.tool_calls.run(use(), tool)
     child.tool_calls.run(use(), tool)
@@ -92,7 +92,9 @@ def test_children_use_their_parents_cache(tool):
 
 def test_scopes_are_the_calls_the_sessions_or_the_caches(tool):
     """The narrowest that is named counts, and tenants with one conversation id have counts of their own."""
-    session = Session(tool_cache=ToolResultCache(options=ToolCacheOptions(scope="cache")), scope="session")
+    session = Session(
+        tool_cache=ToolResultCache(options=ToolCacheOptions(scope="cache", allow=DEFAULT_ALLOW)), scope="session"
+    )
     session.tool_calls.run(use(), tool)
     session.tool_calls.run(use(scope="session"), tool)
     assert tool.runs == 1
@@ -105,7 +107,7 @@ def test_scopes_are_the_calls_the_sessions_or_the_caches(tool):
 
 def test_a_call_made_again_under_its_own_name_is_no_repeat(tool):
     """A framework's retry counts once; without a name every call counts."""
-    calls = Session(tool_cache=True).tool_calls
+    calls = Session(tool_cache=DEFAULT_ALLOW).tool_calls
     for _ in range(5):
         assert not calls.run(use(conversation="t", call="c1"), tool).startswith("[error]")
     again = [calls.run(use(conversation="u"), tool) for _ in range(3)]
@@ -123,14 +125,14 @@ async def test_tasks_join_one_run():
         await asyncio.sleep(0.01)
         return "text"
 
-    session = Session(tool_cache=True)
+    session = Session(tool_cache=DEFAULT_ALLOW)
     assert await asyncio.gather(*(session.tool_calls.arun(use(), run) for _ in range(20))) == ["text"] * 20
     assert len(runs) == 1
 
 
 def test_a_reset_clears_a_scope_and_the_counts_of_a_lone_one(tool):
     """With one scope everything starts at zero; with two the other keeps results and counts."""
-    session = Session(tool_cache=True)
+    session = Session(tool_cache=DEFAULT_ALLOW)
     session.tool_calls.run(use(), tool)
     session.tool_calls.reset("t")
     assert session.tool_calls.stats().total.misses == 0
@@ -149,7 +151,7 @@ def test_a_reset_on_a_dead_store_is_counted_and_not_raised():
         def clear(self, prefix=""):
             raise StoreError("down")
 
-    session = Session(tool_cache=ToolResultCache(Dead()))
+    session = Session(tool_cache=ToolResultCache(Dead(), ToolCacheOptions(allow=DEFAULT_ALLOW)))
     with pytest.warns(UserWarning, match="tool cache reset"):
         session.tool_calls.reset("t")
     assert session.failures == {"tool cache reset": 1}
@@ -157,7 +159,7 @@ def test_a_reset_on_a_dead_store_is_counted_and_not_raised():
 
 def test_observers_hear_every_call_and_one_that_raises_silences_nobody(tool):
     """Telemetry subscribes to the session's cache, whoever made it."""
-    session = Session(tool_cache=True)
+    session = Session(tool_cache=DEFAULT_ALLOW)
     heard: list[ToolCall] = []
 
     def deaf(call: ToolCall) -> None:
@@ -179,7 +181,7 @@ def test_declared_tools_are_found_by_name_and_origin():
 
 def test_statistics_survive_json():
     """What was saved reads as what it was, and anything else is named."""
-    session = Session(tool_cache=True)
+    session = Session(tool_cache=DEFAULT_ALLOW)
     session.tool_calls.run(use(), lambda: "text")
     stats = session.report().tool_cache
     assert CacheStats.from_dict(session.report().as_dict()["tool_cache"]) == stats
@@ -194,8 +196,9 @@ def test_full_results_live_in_the_same_store_as_the_tool_cache(valkey, tool):
     store._client.flushall()
     text = "\n".join(f"line {i} of the found text" for i in range(2_000))
     call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+    declared = ToolCacheOptions(tools=[ToolSpec("read", cacheable=True, version="1")])
     session = Session(
-        tool_cache=ToolResultCache(store), results=ResultStore(store), budget=ToolResultBudget(max_tokens=100)
+        tool_cache=ToolResultCache(store, declared), results=ResultStore(store), budget=ToolResultBudget(max_tokens=100)
     )
     conversation = session.conversation("t", api="openai-chat")
     conversation.append(
@@ -209,7 +212,7 @@ def test_full_results_live_in_the_same_store_as_the_tool_cache(valkey, tool):
     session.tool_calls.run(use(), tool)
     # Another process, as far as these objects are concerned.
     other = RedisStore(valkey.url)
-    elsewhere = Session(tool_cache=ToolResultCache(other), results=ResultStore(other))
+    elsewhere = Session(tool_cache=ToolResultCache(other, declared), results=ResultStore(other))
     assert elsewhere.results.get(ref).text == text
     assert elsewhere.tool_calls.run(use(), tool) == "run 1"
     elsewhere.tool_calls.reset()

@@ -42,9 +42,9 @@ class Read:
         self.reader = InMemoryMetricReader()
         self.plugin = Telemetry(None, MeterProvider([self.reader]), spans="off")
 
-    def session(self, **options):
+    def session(self, store=None, **options):
         """A bound session with a tool cache."""
-        return self.plugin.bind(Session(tool_cache=ToolResultCache(options=ToolCacheOptions(**options))))
+        return self.plugin.bind(Session(tool_cache=ToolResultCache(store, ToolCacheOptions(**options))))
 
     def collect(self):
         """One collection: the values of the tool cache's metrics by name, tool and what else tells them apart."""

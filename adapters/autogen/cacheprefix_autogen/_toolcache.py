@@ -38,10 +38,10 @@ class Caller:
     agent: str = ""
     conversation: Callable[[], str | None] = lambda: None
     scope: str | None = None
-    target: Any = None
-    """The workbench or tool itself, which the cached one stands for."""
     used: Callable[[], None] = lambda: None
     """Told of every call that goes through the cache."""
+    target: Any = None
+    """The workbench or tool itself, which the cached one stands for."""
 
     def use(
         self, name: str, arguments: Mapping[str, Any], origin: Origin, *, stateful: bool, form: str, tool: Any
