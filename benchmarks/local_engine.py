@@ -3,26 +3,17 @@
 The model is made on the spot by ``write_model`` and knows 256 bytes and a few markers, so that one byte is one
 token and a message's envelope is three. Its answers are letters without sense; its tokens, its key-value cache and
 its times are real. Needs the packages ``xllamacpp`` and ``gguf``.
-
-``python -m benchmarks.local_engine`` serves it until its standard input ends, and prints its address first.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
-import sys
-import tempfile
-import threading
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from typing_extensions import Self
-
+from cacheprefix import server
 from cacheprefix.profiles import Registry, Slots, default_registry
 from cacheprefix.prompt import Counter
 
@@ -39,7 +30,6 @@ TEMPLATE = """\
 {%- endfor %}"""
 ENVELOPE_TOKENS = 2
 """How far the engine may read into a message that differs in its first letter: its two leading markers."""
-_START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -158,90 +148,8 @@ def byte_letters() -> list[str]:
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
-class LocalEngine:
-    """A llama.cpp server in a process of its own, which ends with this one.
-
-    ``slots`` is how many requests it serves at once; with one they queue, and forks share. ``ram`` is how many MiB
-    of whole prompts it keeps beside them. Raises ``RuntimeError`` when it does not start.
-    """
+class LocalEngine(server.LocalEngine):
+    """The server with the tiny model, by its name."""
 
     def __init__(self, model: Path, *, slots: int = 1, context: int = 32_768, ram: int = 256, threads: int = 1) -> None:
-        command = [sys.executable, "-m", "benchmarks.local_engine", str(model)]
-        options = {"slots": slots, "context": context, "ram": ram, "threads": threads}
-        command += [f"--{name}={value}" for name, value in options.items()]
-        with tempfile.TemporaryFile() as log:
-            self._process = subprocess.Popen(
-                command,
-                cwd=Path(__file__).resolve().parents[1],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-            late = threading.Timer(_START_SECONDS, self._process.kill)
-            late.start()
-            self.url = (self._process.stdout.readline() if self._process.stdout else "").strip()
-            late.cancel()
-            if not self.url.startswith("http"):
-                self.stop()
-                log.seek(0)
-                said = log.read()[-2000:].decode(errors="replace")
-                raise RuntimeError(f"llama.cpp did not start: {self.url}{said}")
-
-    @property
-    def openai_base_url(self) -> str:
-        """What OpenAI's clients want as ``base_url``."""
-        return f"{self.url}/v1"
-
-    @property
-    def anthropic_base_url(self) -> str:
-        """What Anthropic's clients want as ``base_url``."""
-        return self.url
-
-    def stop(self) -> None:
-        """End the process; harmless when it has ended."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.communicate()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-
-def serve(model: Path, *, slots: int, context: int, ram: int, threads: int) -> None:
-    """Serve the model until standard input ends."""
-    import xllamacpp  # noqa: PLC0415 - an extra
-
-    settings = xllamacpp.CommonParams()
-    settings.model.path = str(model)
-    settings.model_alias = {MODEL}
-    settings.hostnames = ["127.0.0.1"]
-    settings.port = 0
-    settings.n_parallel = slots
-    settings.n_ctx = context * slots
-    settings.kv_unified = False
-    settings.cache_ram_mib = ram
-    settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
-    settings.endpoint_slots = settings.endpoint_metrics = settings.use_jinja = True
-    settings.warmup = False
-    server = xllamacpp.Server(settings)
-    print(server.listening_address, flush=True)
-    sys.stdin.read()
-
-
-def main() -> None:
-    """Serve until standard input ends."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
-    for name, default in (("slots", 1), ("context", 32_768), ("ram", 256), ("threads", 1)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    serve(**vars(parser.parse_args()))
-
-
-if __name__ == "__main__":
-    main()
+        super().__init__(model, name=MODEL, slots=slots, context=context, ram=ram, threads=threads)

@@ -26,7 +26,7 @@ _ADAPTERS = {
 }
 """An adapter's short name and the distribution of the framework it is for."""
 
-_OWN_EXTRAS = ("cli", "prices", "server", "record", "report", "redis", "otel", "tokens", "transformers")
+_OWN_EXTRAS = ("cli", "prices", "server", "record", "engine", "report", "redis", "otel", "tokens", "transformers")
 
 _ENCODINGS = ("o200k_base", "cl100k_base")
 

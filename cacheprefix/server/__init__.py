@@ -3,6 +3,7 @@
 from cacheprefix.server._engine import ProviderCache, Serving
 from cacheprefix.server._fleet import Arrival, Outcome, Routing, Setting, play
 from cacheprefix.server._latency import Latency
+from cacheprefix.server._local_engine import SMOLLM2, LocalEngine, idle_threads, smollm2
 from cacheprefix.server._outcome import CacheOutcome, RefusedError
 from cacheprefix.server._provider import SimulatedProvider
 from cacheprefix.server._records import Log, Record
@@ -23,12 +24,14 @@ from cacheprefix.server._script import (
 from cacheprefix.server._simulator import Simulator
 
 __all__ = [
+    "SMOLLM2",
     "Arrival",
     "Asked",
     "CacheOutcome",
     "Echo",
     "Fault",
     "Latency",
+    "LocalEngine",
     "Log",
     "Outcome",
     "ProviderCache",
@@ -47,6 +50,8 @@ __all__ = [
     "Simulator",
     "ToolCall",
     "fill",
+    "idle_threads",
     "play",
     "sample",
+    "smollm2",
 ]

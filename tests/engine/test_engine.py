@@ -11,6 +11,7 @@ import pytest
 from benchmarks import local_engine
 from benchmarks.local_engine import COUNTER, MODEL, LocalEngine, missing, rules, write_model
 from cacheprefix import Session
+from cacheprefix.errors import SetupError
 from cacheprefix.profiles import normalise_usage
 
 HANDBOOK = "Every statement needs a source that the reader can open. " * 20
@@ -165,7 +166,7 @@ def test_an_engine_that_cannot_start_says_why(tmp_path):
     if missing():
         pytest.skip(missing())
     (tmp_path / "broken.gguf").write_bytes(b"GGUF, or not")
-    with pytest.raises(RuntimeError, match="did not start"):
+    with pytest.raises(SetupError, match="did not start"):
         LocalEngine(tmp_path / "broken.gguf")
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cacheprefix.errors import MissingExtraError, SetupError
 
 if TYPE_CHECKING:
+    from cacheprefix_langgraph.demo._engine import EngineRow
     from cacheprefix_langgraph.demo._run import Row
 
 _KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
@@ -25,6 +26,12 @@ def register(cli: Any) -> None:
 
     @cli.command(name="demo")  # type: ignore[untyped-decorator]
     def demo(
+        address: str = typer.Argument("", metavar="[URL]", help="With --engine: a server that speaks OpenAI's API."),
+        engine: bool = typer.Option(  # noqa: FBT001
+            False,  # noqa: FBT003
+            "--engine",
+            help="A real model: a small one on this machine (extra engine), or the server at URL with --model.",
+        ),
         as_json: bool = typer.Option(False, "--json", help="Print the rows as JSON."),  # noqa: FBT001, FBT003
         rules: list[str] = typer.Option([], "--rules", help="Rule set of the simulated provider; repeatable."),  # noqa: B008
         source: str = typer.Option("starlette", "--input", help="An installed package or a folder to review."),
@@ -36,6 +43,12 @@ def register(cli: Any) -> None:
         """Run a code-review team unmodified and on a shared prefix, and show what was saved."""
         # What the unmodified runs lose is the demonstration's subject and stands in the table, not in the log.
         logging.getLogger("cacheprefix").setLevel(logging.ERROR)
+        if engine:
+            _on_engine(source, address, model, as_json=as_json)
+            return
+        if address:
+            message = f"{address!r}: an address goes with --engine"
+            raise SetupError(message)
         found = _real(source, provider, model, yes) if provider else _simulated(source, rules, latency)
         if as_json:
             from cacheprefix_langgraph.demo._run import as_data  # noqa: PLC0415 - loads LangGraph
@@ -54,6 +67,59 @@ def _simulated(source: str, rules: Sequence[str], latency: float) -> list[Row]:
         message = f"unknown rule set {unknown[0]!r}; use one of {', '.join(MODELS)}"
         raise SetupError(message)
     return run_simulated(read_source(source), rules or RULES, latency=latency, step=_progress)
+
+
+def _on_engine(source: str, url: str, model: str, *, as_json: bool) -> None:
+    from contextlib import ExitStack  # noqa: PLC0415 - for a real model only
+
+    from cacheprefix.server import SMOLLM2, LocalEngine, idle_threads, smollm2  # noqa: PLC0415
+    from cacheprefix_langgraph.demo import _engine  # noqa: PLC0415 - loads LangGraph
+    from cacheprefix_langgraph.demo._source import read_source  # noqa: PLC0415
+
+    if url and not model:
+        message = "--engine URL needs --model: the model's name on that server"
+        raise SetupError(message)
+    with ExitStack() as held:
+        provider = None
+        if not url:
+            threads = idle_threads()
+            _say(f"starting {SMOLLM2} on this machine, {threads} thread{'s' * (threads > 1)}")
+            local = held.enter_context(LocalEngine(smollm2(), name=SMOLLM2, context=8192, threads=threads))
+            url, model, provider = local.openai_base_url, SMOLLM2, "llama.cpp"
+        rows = _engine.run_engine(url, model, read_source(source), provider=provider, step=_say)
+    if as_json:
+        print(json.dumps(_engine.as_data(rows), indent=2))  # noqa: T201 - printing is the command's job
+    else:
+        _show_engine(rows)
+
+
+def _show_engine(rows: Sequence[EngineRow]) -> None:
+    try:
+        from rich.console import Console  # noqa: PLC0415 - the cli extra
+        from rich.table import Table  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("the demonstration's table", "cli", "rich") from error
+    plain, shared = rows
+    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    table = Table(title=f"The team on a real model: {plain.model}", box=None, padding=(0, 2, 0, 0))
+    for name in ("layout", "calls", "input", "cached", "computed", "first token s", "whole run s"):
+        table.add_column(name, justify="left" if name == "layout" else "right")
+    for row in rows:
+        computed = row.input_tokens - row.cached_tokens
+        figures = (f"{row.calls}", f"{row.input_tokens:,}", f"{row.cached_tokens:,}", f"{computed:,}")
+        times = (f"{row.first_token_s:.2f}", f"{row.whole_s:.1f}")
+        table.add_row(row.layout, *figures, *times, style="bold green" if row is shared else None)
+    console.print(table)
+    if plain.first_token_s and plain.whole_s:
+        console.print(
+            f"On one shared prefix the first token comes after {shared.first_token_s / plain.first_token_s:.2f} of the "
+            f"time, and the whole run takes {shared.whole_s / plain.whole_s:.2f}. Tokens are the engine's own counts, "
+            "times this machine's."
+        )
+    for row in rows:
+        console.print(f"\nWhat the agents said, {row.layout}:")
+        for role, said in row.answers.items():
+            console.print(f"  {role}: {' '.join(said.split())[:300]}", markup=False)
 
 
 def _real(source: str, provider: str, model: str, yes: bool) -> list[Row]:  # noqa: FBT001
