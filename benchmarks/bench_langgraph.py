@@ -40,7 +40,7 @@ RULES = (
     Rules("openai", "gpt-5-2025-08-07"),
     Rules("openai-5.6", "gpt-5.6"),
     Rules("openai-5.6-prefix", "gpt-5.6"),
-    Rules("anthropic", "claude-sonnet-4-6"),
+    Rules("anthropic", "claude-opus-4-1"),
 )
 
 

@@ -24,7 +24,7 @@ GOAL = 1.15
 
 def conversation(session: Session, turns: int, name: str, api: Any = "openai-chat") -> None:
     """One conversation: the history grows by two messages a turn and is sent whole."""
-    model = "gpt-5" if api == "openai-chat" else "claude-sonnet-4-6"
+    model = "gpt-5" if api == "openai-chat" else "claude-opus-4-1"
     head = [{"role": "system", "content": session.prefix.text}] if api == "openai-chat" else []
     beside = {} if api == "openai-chat" else {"system": session.prefix.text, "max_tokens": 100}
     history: list[dict[str, Any]] = []

@@ -38,7 +38,7 @@ HANDBOOK = "The handbook of the house.\n" + "\n".join(
 )
 """What all agents have in common; some 5,000 tokens, more than any provider's minimum."""
 
-MODELS = {"openai": "gpt-4.1-2025-04-14", "anthropic": "claude-sonnet-4-6"}
+MODELS = {"openai": "gpt-4.1-2025-04-14", "anthropic": "claude-opus-4-1"}
 KINDS = {"openai": "openai-chat", "anthropic": "anthropic"}
 
 

@@ -133,6 +133,44 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def valid_requests(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test sends what the real provider refuses, whether a simulated one takes it or only a recorder sees it.
+
+    A test that sends such a body on purpose says so: ``@pytest.mark.invalid_requests``.
+    """
+    from cacheprefix.server import Record, Simulator
+    from cacheprefix.testing import PrefixRecorder, request_errors
+
+    records: list[Record] = []
+    recorders: list[PrefixRecorder] = []
+    accept, enter = Simulator.accept, PrefixRecorder.__enter__
+
+    def accepting(self, *given, **options):
+        exchange = accept(self, *given, **options)
+        records.append(exchange.record)
+        return exchange
+
+    def entering(self):
+        recorders.append(self)
+        return enter(self)
+
+    Simulator.accept, PrefixRecorder.__enter__ = accepting, entering
+    try:
+        yield
+    finally:
+        Simulator.accept, PrefixRecorder.__enter__ = accept, enter
+    if request.node.get_closest_marker("invalid_requests") is None:
+        refused = [f"request {record.index}: {error}" for record in records for error in record.invalid]
+        refused += [
+            f"recorded call {call.index}: {error}"
+            for recorder in recorders
+            for call in recorder
+            for error in request_errors(call)
+        ]
+        assert not refused, "a provider refuses\n" + "\n".join(refused[:5])
+
+
 @pytest.fixture
 def fresh_text() -> Callable[[str], str]:
     """``fresh_text(words)`` puts something before the words that no cache has seen.

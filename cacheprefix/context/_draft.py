@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cacheprefix.context._decisions import (
     Decision,
@@ -14,6 +14,7 @@ from cacheprefix.context._decisions import (
     ReplaceResult,
 )
 from cacheprefix.context._groups import Group, groups_of, is_open, reasons_of
+from cacheprefix.context._joints import Joints
 from cacheprefix.context._replay import Item, changed, summary_view
 from cacheprefix.context._shape import Shape
 from cacheprefix.context._views import Count, MessageView
@@ -117,7 +118,9 @@ class Draft:
         return min([*self.decided, *self.inserted], default=None)
 
     def insert(self, decision: Insert) -> None:
-        """Put a text before an item; of two for one place the later stays."""
+        """Put a text before an item, where it parts nothing that belongs together; of two for one place the later stays."""
+        gone = {index for index, view in enumerate(self.views) if view is None}
+        decision = replace(decision, index=Joints(self.views, groups_of(self.whole), gone).before(decision.index))
         old = self.inserted.get(decision.index)
         if old is not None:
             self.tokens -= summary_view(old.role, old.text, self.count).tokens

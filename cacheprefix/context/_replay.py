@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from cacheprefix.context._decisions import (
     ReplaceResult,
 )
 from cacheprefix.context._groups import Group
+from cacheprefix.context._joints import Joints, current_step, give_back_halves
 from cacheprefix.context._ledger import Ledger
 from cacheprefix.context._shape import Shape, removable
 from cacheprefix.context._views import Count, MessageView, ResultView, Role, make_message
@@ -132,6 +133,10 @@ def holding(
         dropped.update(index for block in blocks for index in block.sources)
         partial = _partial(known, actions, shown, dropped)
         texts = [*texts_of(blocks, views), *_texts(known, actions, inserts)]
+        if texts:
+            # Also what older versions recorded: a text never parts a call from its result or reasoning from its calls.
+            joints = Joints(views, known.groups, dropped)
+            texts = [(address, replace(new, index=joints.before(new.index))) for address, new in texts]
         # Most stable first: the zones, durable context, and then what stands for a part of the history.
         texts.sort(key=lambda entry: (entry[1].index, entry[1].key != ZONES, entry[1].key is None))
     live = [d for d in shown.values() if d.index not in dropped]
@@ -169,6 +174,7 @@ def _dropped_runs(shape: Shape, actions: dict[str, str]) -> set[int]:
             for index, _ in group.results:
                 if index not in dropped and _only_results(views[index]):
                     dropped.add(index)
+    give_back_halves(shape, actions, dropped)
     return dropped
 
 
@@ -197,8 +203,9 @@ def _partial(
                 text = json.loads(value[1:])
             if value:
                 shown[index, result.part] = ReplaceResult(index, result.part, text, keep_media=False)
+    step = current_step(shape)
     for group in shape.groups:
-        if runs_only and (group.index not in dropped or _all_in(dropped, group)):
+        if group.index >= step or runs_only and (group.index not in dropped or _all_in(dropped, group)):
             continue
         out.extend(_dropped_calls(group, views, actions, messages[group.index], shown, dropped))
     return out
@@ -314,7 +321,10 @@ def changed(view: MessageView, decisions: Sequence[Decision], count: Count) -> M
     tokens = view.tokens
     for decision in decisions:
         if isinstance(decision, ReplaceResult):
-            old = results[decision.part]
+            old = results.get(decision.part)
+            if old is None:
+                # Gone by an earlier decision: a user's policy may name a result twice.
+                continue
             # The media of a mixed result stay beside the new text unless the decision clears them too.
             media = old.tokens - count(old.text or "") if decision.keep_media and old.text else 0
             new = ResultView(

@@ -181,6 +181,9 @@ class Profile:
     mid_system: bool = False
     """Whether a system message may stand among the messages, after the prefix."""
 
+    prefill: bool = True
+    """Whether the model takes a last message of its own as the beginning of its answer; where not, that is a 400."""
+
     thinking_bound: bool = False
     """Whether thinking blocks are only accepted after the very prefix that produced them."""
 

@@ -30,6 +30,7 @@ from cacheprefix.prompt._sections import (
     Tier,
     section,
 )
+from cacheprefix.prompt._structure import structure_errors
 from cacheprefix.prompt._tokens import (
     ESTIMATE,
     Counter,
@@ -77,6 +78,7 @@ __all__ = [
     "shared_characters",
     "shared_sections",
     "shared_tokens",
+    "structure_errors",
     "template_counter",
     "tiktoken_counter",
 ]

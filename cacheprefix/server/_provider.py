@@ -43,6 +43,8 @@ class SimulatedProvider:
     - ``port`` 0 takes a free one. ``record`` is a file for the log that ``cacheprefix audit`` reads.
     - ``keep`` bounds how many requests are remembered, ``capacity_tokens`` how much is cached.
     - ``crowding`` spreads busy routing keys over machines as the profile's ``rate_per_key`` says.
+    - ``strict`` answers 400 to what the real provider would not take: a result without its call, a call without its
+      result, empty texts, wrong order, a prefill where the model takes none (``cacheprefix.prompt.structure_errors``).
 
     Raises ``SetupError`` for a busy port, ``ProfileError`` for unknown rules, ``MissingExtraError``.
     """
@@ -62,6 +64,7 @@ class SimulatedProvider:
         keep: int | None = None,
         capacity_tokens: int | None = None,
         crowding: bool = False,
+        strict: bool = True,
     ) -> None:
         for package in ("starlette", "uvicorn"):
             if find_spec(package) is None:
@@ -80,6 +83,7 @@ class SimulatedProvider:
             crowding=crowding,
             keep=keep,
             log=self._log,
+            strict=strict,
         )
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None

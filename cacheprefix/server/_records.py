@@ -66,6 +66,8 @@ class Record:
 
     status: int = 200
     error: str | None = None
+    invalid: tuple[BodyError, ...] = ()
+    """What the real provider would refuse the body for, also where this one takes it."""
 
     @property
     def json(self) -> Any:

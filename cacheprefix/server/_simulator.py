@@ -14,7 +14,16 @@ from typing import Any, cast
 
 from cacheprefix.errors import BodyError
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, default_registry
-from cacheprefix.prompt import Api, CountTokens, Memo, Prompt, decode, estimate_tokens, loads
+from cacheprefix.prompt import (
+    Api,
+    CountTokens,
+    Memo,
+    Prompt,
+    decode,
+    estimate_tokens,
+    loads,
+    structure_errors,
+)
 from cacheprefix.server import _wire_anthropic, _wire_bedrock, _wire_chat, _wire_gemini, _wire_responses
 from cacheprefix.server._diagnostics import Diagnostician
 from cacheprefix.server._engine import ProviderCache, Serving
@@ -58,7 +67,10 @@ class Exchange:
 
 
 class Simulator:
-    """Reads requests, asks the cache and the script, and writes records. Thread-safe."""
+    """Reads requests, asks the cache and the script, and writes records. Thread-safe.
+
+    With ``strict`` it answers 400 to a body that the real provider would not take (``structure_errors``).
+    """
 
     def __init__(
         self,
@@ -73,7 +85,9 @@ class Simulator:
         crowding: bool = False,
         keep: int | None = None,
         log: Log | None = None,
+        strict: bool = True,
     ) -> None:
+        self.strict = strict
         self.registry = registry or default_registry()
         if isinstance(rules, str) and rules != AUTO:
             self.registry.get(rules)
@@ -206,6 +220,10 @@ class Simulator:
         record.prompt = prompt = decode(fields, api, headers=record.headers, count=self._count, memo=self._memo)
         record.asked = asked = _asked(wire, fields, stream=stream)
         wire.check(fields, profile)
+        errors = structure_errors(fields, api, prefill=profile.prefill, mid_system=profile.mid_system)
+        record.invalid = tuple(errors)
+        if errors and self.strict:
+            raise errors[0]
         cache = self.cache_for(profile, record.model)
         exchange.serving = serving = cache.begin(prompt, record.started_at, scope=record.scope)
         outcome = serving.outcome

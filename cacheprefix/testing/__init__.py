@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cacheprefix.testing._conformance import AdapterConformance
     from cacheprefix.testing._driver import Driver, Role, Team, Way, play
     from cacheprefix.testing._recorder import PrefixRecorder, RecordedCall
+    from cacheprefix.testing._requests import assert_valid_requests, request_errors
     from cacheprefix.testing._scripted import ScriptedModel
     from cacheprefix.testing._snapshot import PrefixSnapshot, frozen_prefix
 
@@ -36,8 +37,10 @@ _HOMES = {
     "Way": "testing._driver",
     "assert_prefix_stable": "testing._assertions",
     "assert_shared_prefix": "testing._assertions",
+    "assert_valid_requests": "testing._requests",
     "frozen_prefix": "testing._snapshot",
     "play": "testing._driver",
+    "request_errors": "testing._requests",
     "shared_shares": "testing._assertions",
 }
 
@@ -59,8 +62,10 @@ __all__ = [
     "Way",
     "assert_prefix_stable",
     "assert_shared_prefix",
+    "assert_valid_requests",
     "frozen_prefix",
     "play",
+    "request_errors",
     "shared_shares",
 ]
 

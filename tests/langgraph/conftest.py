@@ -49,7 +49,7 @@ class Bench:
 
     def model(self, **options):
         if self.kind == "anthropic":
-            options = {"model": "claude-sonnet-4-6", "base_url": self.provider.anthropic_base_url, **options}
+            options = {"model": "claude-opus-4-1", "base_url": self.provider.anthropic_base_url, **options}
             made = ChatAnthropic(api_key="k", max_retries=0, **options)
             made._async_client  # noqa: B018 - made now, so that copies share it and release() sees it
         else:

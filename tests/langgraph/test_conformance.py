@@ -51,7 +51,7 @@ class GraphDriver:
 
     def _model(self, provider):
         if self.api == "anthropic":
-            address = {"base_url": provider.anthropic_base_url, "model": "claude-sonnet-4-6"}
+            address = {"base_url": provider.anthropic_base_url, "model": "claude-opus-4-1"}
             return ChatAnthropic(**address, api_key="k", max_retries=0)
         return ChatOpenAI(model="gpt-5.6", base_url=provider.openai_base_url, api_key="k", max_retries=0)
 

@@ -61,7 +61,7 @@ def talk(server, session, kits, turns, saver=None):
     provider.reset()
     if rules == "anthropic":
         model = ChatAnthropic(
-            model="claude-sonnet-4-6", base_url=provider.anthropic_base_url, api_key="k", max_tokens=64, max_retries=0
+            model="claude-opus-4-1", base_url=provider.anthropic_base_url, api_key="k", max_tokens=64, max_retries=0
         )
     else:
         model = ChatOpenAI(model="gpt-5.2", base_url=provider.openai_base_url, api_key="k", max_retries=0)

@@ -355,7 +355,7 @@ def test_what_init_chat_model_leaves_open_is_wrapped_when_it_is_made(bench, boun
     if bound:
         model = model.bind_tools(bench.tools)
     model = model.with_config(tags=["mine"])
-    which = "claude-sonnet-4-6" if name == "anthropic" else "gpt-5.6"
+    which = "claude-opus-4-1" if name == "anthropic" else "gpt-5.6"
     config = {"configurable": {"model": which}}
     team(session, lambda given: model.invoke(given, config)).invoke({"messages": ASKED})
     first, second = bench.prompts()

@@ -44,7 +44,7 @@ class Client:
         if self.kind == "anthropic":
             tool = {"name": "look", "description": "Look.", "input_schema": schema}
             return {
-                "model": "claude-sonnet-4-6",
+                "model": "claude-opus-4-1",
                 "max_tokens": 500,
                 "system": SYSTEM,
                 "tools": [tool],

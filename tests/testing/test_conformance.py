@@ -10,7 +10,6 @@ from cacheprefix.errors import SetupError
 from cacheprefix.server import SimulatedProvider
 from cacheprefix.testing import AdapterConformance, play
 from cacheprefix.testing._driver import script
-from cacheprefix.testing._pairing import unpaired
 
 
 class WireDriver:
@@ -84,16 +83,17 @@ class TestAdapterThatDoesRight(AdapterConformance):
 @pytest.fixture(scope="module")
 def one_server():
     """One provider for all faults."""
-    with SimulatedProvider("openai-5.6", script()) as provider:
+    with SimulatedProvider("openai-5.6", script(), strict=False) as provider:
         yield provider
 
 
+@pytest.mark.invalid_requests
 @pytest.mark.parametrize(
     ("fault", "test", "said"),
     [
         ("fork", "test_1_forks_begin_with_the_same_bytes", "role's text in .*, before the shared part"),
         ("ledger", "test_2_a_saved_ledger_replays_byte_for_byte", "request . differs from byte"),
-        ("pairs", "test_3_calls_stay_with_their_results", "stands between a call and its results"),
+        ("pairs", "test_3_calls_stay_with_their_results", "stands where the results of the calls"),
         ("observe", "test_4_observing_changes_no_byte", "differs from byte .* in observe mode"),
         ("closed", "test_5_a_failure_of_ours_lets_every_call_through", "broken on purpose"),
         ("dear", "test_6_never_dearer_than_without", "cost units, and .* without cacheprefix"),
@@ -119,30 +119,3 @@ def test_a_suite_without_a_driver_says_what_is_missing():
     """At the first test."""
     with pytest.raises(SetupError, match=r"make_driver\(\) must return"):
         AdapterConformance().make_driver()
-
-
-@pytest.mark.parametrize(
-    ("api", "body", "said"),
-    [
-        ("openai-chat", {"messages": [{"role": "tool", "tool_call_id": "a", "content": "x"}]}, "nothing"),
-        ("openai-chat", {"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}]}, "no results"),
-        ("openai-chat", {"messages": [{"role": "user", "content": ""}]}, "empty"),
-        (
-            "anthropic",
-            {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}]},
-            "no results",
-        ),
-        (
-            "anthropic",
-            {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]}]},
-            "nobody asked",
-        ),
-        ("anthropic", {"messages": [{"role": "user", "content": []}]}, "empty"),
-        ("openai-responses", {"input": [{"type": "function_call_output", "call_id": "a"}]}, "nobody asked"),
-        ("openai-responses", {"input": [{"type": "function_call", "call_id": "a"}]}, "without results"),
-        ("openai-responses", {"input": [{"role": "user", "content": ""}]}, "empty"),
-    ],
-)
-def test_what_is_unpaired_is_found(api, body, said):
-    """In each of the three forms."""
-    assert said in unpaired(body, api)

@@ -25,7 +25,7 @@ MODELS = {
     "openai": "gpt-5.2",
     "openai-5.6": "gpt-5.6",
     "openai-5.6-prefix": "gpt-5.6",
-    "anthropic": "claude-sonnet-4-6",
+    "anthropic": "claude-opus-4-1",
 }
 """A model of each rule set's family, which the simulated provider answers for."""
 
