@@ -118,7 +118,7 @@ class Draft:
         return min([*self.decided, *self.inserted], default=None)
 
     def insert(self, decision: Insert) -> None:
-        """Put a text before an item, where it parts nothing that belongs together; of two for one place the later stays."""
+        """Put a text before an item, or before what it would part; of two for one place the later stays."""
         gone = {index for index, view in enumerate(self.views) if view is None}
         decision = replace(decision, index=Joints(self.views, groups_of(self.whole), gone).before(decision.index))
         old = self.inserted.get(decision.index)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from cacheprefix.context._groups import Group
 from cacheprefix.context._shape import Shape
@@ -16,7 +17,7 @@ class Joints:
     ``gone`` are the indexes of ``views`` that are not sent. Built once for all texts of a history, in linear time.
     """
 
-    def __init__(self, views: Sequence[MessageView | None], groups: Sequence[Group], gone: Set[int]) -> None:
+    def __init__(self, views: Sequence[MessageView | None], groups: Sequence[Group], gone: AbstractSet[int]) -> None:
         self._views = views
         self._gone = gone
         self._starts: list[int] = []

@@ -205,7 +205,7 @@ def _partial(
                 shown[index, result.part] = ReplaceResult(index, result.part, text, keep_media=False)
     step = current_step(shape)
     for group in shape.groups:
-        if group.index >= step or runs_only and (group.index not in dropped or _all_in(dropped, group)):
+        if group.index >= step or (runs_only and (group.index not in dropped or _all_in(dropped, group))):
             continue
         out.extend(_dropped_calls(group, views, actions, messages[group.index], shown, dropped))
     return out

@@ -223,8 +223,7 @@ def _made(item: Any) -> bool:
 
 
 def _anthropic(body: Mapping[str, Any], *, prefill: bool, mid_system: bool) -> _Found:
-    system = body.get("system")
-    for number, block in enumerate(system if _listed(system) else ()):
+    for number, block in enumerate(_items(body.get("system"))):
         yield from _text(block, f"system[{number}]")
     messages = body.get("messages")
     if not _listed(messages) or not messages:

@@ -15,9 +15,9 @@ _SHOWN = 5
 def assert_valid_requests(calls: Any, *, provider: str | None = None) -> None:
     """Assert that the provider would take every request: pairs of calls and results, order, no empty texts.
 
-    ``calls`` as in ``assert_shared_prefix``: a ``prefix_recorder``, or a list of calls, prompts, requests of a simulated
-    provider or bodies. ``provider`` names the profile where the model's name does not tell: it knows which models take
-    the beginning of their answer. The rules and their sources stand in ``cacheprefix.prompt.structure_errors``.
+    ``calls`` as in ``assert_shared_prefix``: a ``prefix_recorder``, or a list of calls, prompts, bodies or requests of
+    a simulated provider. ``provider`` names the profile where the model's name does not tell: it knows which models
+    take the beginning of their answer. The rules and their sources stand in ``cacheprefix.prompt.structure_errors``.
     """
     __tracebackhide__ = True
     if isinstance(calls, (str, bytes, Mapping)) or not isinstance(calls, Iterable):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 
 from cacheprefix.context import Ledger
 from cacheprefix.prompt import structure_errors
@@ -89,7 +88,11 @@ class _Chat(_Form):
         # Ids are used again by later messages, which OpenAI allows.
         names = [(f"call_{n}", self.rng.choice(TOOLS)) for n in range(count)]
         listed = [
-            {"id": id_, "type": "function", "function": {"name": tool, "arguments": json.dumps({"q": self.rng.randint(0, 3)})}}
+            {
+                "id": id_,
+                "type": "function",
+                "function": {"name": tool, "arguments": json.dumps({"q": self.rng.randint(0, 3)})},
+            }
             for id_, tool in names
         ]
         self.out.append({"role": "assistant", "content": self.rng.choice((None, "I look.")), "tool_calls": listed})
@@ -102,7 +105,9 @@ class _Chat(_Form):
 class _Responses(_Form):
     def reasoning(self, share):
         if self.rng.random() < share:
-            self.out.append({"type": "reasoning", "id": f"rs_{self.next()}", "summary": [], "encrypted_content": "E" * 60})
+            self.out.append(
+                {"type": "reasoning", "id": f"rs_{self.next()}", "summary": [], "encrypted_content": "E" * 60}
+            )
 
     def said(self, text):
         kind = {"type": "output_text", "text": text, "annotations": []}
@@ -198,7 +203,9 @@ def tampered(rng, ledger):
     """A ledger as an older version may have written it: texts and ends of removed runs at other messages."""
     data = json.loads(ledger.dumps())
     actions = data.get("actions", {})
-    places = sorted({*actions, *(value[2:] for value in actions.values() if value.startswith("r:"))} | set(data["known"]))
+    places = sorted(
+        {*actions, *(value[2:] for value in actions.values() if value.startswith("r:"))} | set(data["known"])
+    )
     del data["known"]
     for address, value in list(actions.items()):
         if rng.random() < 0.3:

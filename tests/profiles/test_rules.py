@@ -362,3 +362,11 @@ def test_contested_minimum_is_marked_so():
     profile = profile_for("claude-mythos-preview")
     assert profile.min_tokens == 2048
     assert profile.evidence_for("min_tokens").confidence == "contested"
+
+
+def test_no_claude_from_4_6_on_takes_the_beginning_of_its_answer():
+    """The migration guide: "Prefilling assistant messages returns a 400 error on Claude 4.6 models"."""
+    taking = ("claude-3-5-haiku", "claude-opus-4-1", "claude-opus-4-5", "claude-sonnet-4-5", "claude-haiku-4-5")
+    refusing = ("claude-opus-4-6", "claude-sonnet-4-6", "claude-opus-4-8", "claude-sonnet-5", "claude-fable-5-1")
+    assert all(rule(model, "prefill") for model in taking)
+    assert not any(rule(model, "prefill") for model in refusing)

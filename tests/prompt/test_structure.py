@@ -104,11 +104,17 @@ TAKEN = [
     ("anthropic", chat({"role": "assistant", "content": "I begin."}, USER, use("a"), result("a"))),
     ("anthropic", chat(USER, {"role": "assistant", "content": "It is"})),
     ("anthropic", chat(USER, {"role": "system", "content": "Be brief."})),
-    ("gemini", {"contents": [gemini("user", "hi"), gemini("model", "x", CALL, CALL), gemini("user", RESPONSE, RESPONSE)]}),
+    (
+        "gemini",
+        {"contents": [gemini("user", "hi"), gemini("model", "x", CALL, CALL), gemini("user", RESPONSE, RESPONSE)]},
+    ),
     ("gemini", {"contents": "hello"}),
     (
         "bedrock",
-        {"messages": [bedrock("user", "hi"), bedrock("assistant", used("a")), bedrock("user", returned("a"))], **CONFIG},
+        {
+            "messages": [bedrock("user", "hi"), bedrock("assistant", used("a")), bedrock("user", returned("a"))],
+            **CONFIG,
+        },
     ),
 ]
 
@@ -119,7 +125,11 @@ REFUSED = [
     ("openai-chat", chat(USER, calling("a"), told("a"), told("a")), "messages[3]: answers the call 'a'"),
     ("openai-chat", chat(USER, calling("a")), "missing: the results of the calls 'a'"),
     ("openai-chat", chat(USER, calling("a"), USER, told("a")), "messages[2]: stands where the results"),
-    ("openai-chat", chat(USER, calling("a", "b"), told("a"), USER), "messages[3]: stands where the results of the calls 'b'"),
+    (
+        "openai-chat",
+        chat(USER, calling("a", "b"), told("a"), USER),
+        "messages[3]: stands where the results of the calls 'b'",
+    ),
     ("openai-chat", chat(USER, calling("a", "a"), told("a")), "two calls of one message"),
     ("openai-chat", chat(USER, calling(None)), "a call has an id"),
     ("openai-chat", chat(USER, calling()), "at least one call"),
@@ -152,7 +162,11 @@ REFUSED = [
     ("anthropic", chat({"role": "user", "content": [text("")]}), "must be non-empty"),
     ("anthropic", chat({"role": "user", "content": [text(" \n")]}), "non-whitespace"),
     ("anthropic", chat(USER, system=[text("")]), "system[0]: text content blocks must be non-empty"),
-    ("anthropic", chat(USER, {"role": "assistant", "content": [{"type": "thinking", "thinking": "x"}]}, USER), "final block"),
+    (
+        "anthropic",
+        chat(USER, {"role": "assistant", "content": [{"type": "thinking", "thinking": "x"}]}, USER),
+        "final block",
+    ),
     ("anthropic", chat(USER, {"role": "assistant", "content": "It is "}), "trailing whitespace"),
     ("anthropic", chat({"role": "system", "content": "x"}, USER), "top-level 'system'"),
     ("anthropic", chat(USER, use("a"), {"role": "system", "content": "x"}, result("a")), "between a tool_use"),
@@ -226,13 +240,27 @@ def test_a_system_message_among_others_is_for_models_that_take_it():
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(
-            ["role", "content", "parts", "type", "id", "call_id", "tool_calls", "toolUse", "toolResult", "text", "name"]
-        ),
-        inner,
-        max_size=4,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "role",
+                    "content",
+                    "parts",
+                    "type",
+                    "id",
+                    "call_id",
+                    "tool_calls",
+                    "toolUse",
+                    "toolResult",
+                    "text",
+                    "name",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
     ),
     max_leaves=12,
 )

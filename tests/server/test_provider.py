@@ -18,6 +18,8 @@ from cacheprefix.profiles import default_registry
 from cacheprefix.server import CacheOutcome, Fault, Latency, Queue, Reply, SimulatedProvider
 
 MODEL = "gpt-5"
+USER = {"role": "user", "content": "hi"}
+USER_BLOCKS = {"role": "user", "content": [{"text": "hi"}]}
 LONG = [{"role": "user", "content": "handbook " * 1000}]
 
 
@@ -165,7 +167,7 @@ def test_a_log_in_the_address_form_names_its_model(tmp_path):
     log = tmp_path / "log.jsonl"
     with SimulatedProvider("exact", record=log) as provider:
         httpx.post(f"{provider.url}/v1beta/models/gemini-x:generateContent", json={"contents": "hi"})
-        httpx.post(f"{provider.url}/model/claude-x/converse", json={"messages": [{"role": "user", "content": [{"text": "hi"}]}]})
+        httpx.post(f"{provider.url}/model/claude-x/converse", json={"messages": [USER_BLOCKS]})
     first, second = (json.loads(line)["request"] for line in log.read_text().splitlines())
     assert first["model"] == "gemini-x"
     assert second["modelId"] == "claude-x"
@@ -247,7 +249,7 @@ def test_usage_can_be_anything_given(serve, openai_client):
 def test_the_body_can_be_garbage(serve):
     """A gateway's page instead of JSON."""
     provider = serve("exact", Queue([Reply(fault=Fault(body=b"<html>"))]))
-    answer = httpx.post(f"{provider.url}/v1/chat/completions", json={"model": "m", "messages": [{"role": "user", "content": "x"}]})
+    answer = httpx.post(f"{provider.url}/v1/chat/completions", json={"model": "m", "messages": [USER]})
     assert answer.content == b"<html>"
 
 
