@@ -10,6 +10,8 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Generator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from cacheprefix.locks import RLock
@@ -96,7 +98,7 @@ class Engine:
         # Writes that run: by writer, what they may change.
         self._writing: dict[str, tuple[str, ...]] = {}
         self._tended = False
-        self._wake = threading.Event()
+        self._wake: SimpleQueue[None] = SimpleQueue()
         _engines.add(self)
 
     def look(self, plan: Plan) -> Looked:
@@ -240,6 +242,7 @@ class Engine:
     def _owe(self, writer: str, names: tuple[str, ...]) -> None:
         with self._lock:
             self._owed[writer] = names
+        self._wake.put(None)
         self._tend()
 
     def settle(self) -> bool:
@@ -259,7 +262,6 @@ class Engine:
     def _tend(self) -> None:
         """Have a thread look after marks and debts, while there are any."""
         with self._lock:
-            self._wake.set()
             if self._tended:
                 return
             self._tended = True
@@ -273,8 +275,8 @@ class Engine:
                 if not self._writing and not self._owed:
                     self._tended = False
                     return
-                self._wake.clear()
-            self._wake.wait(pause if self._owed else self._lease / 3)
+            with suppress(Empty):
+                self._wake.get(timeout=pause if self._owed else self._lease / 3)
             pause = _FIRST_RETRY if self.settle() else min(pause * 2, _SLOWEST_RETRY)
             if abs(self._clock() - renewed) >= self._lease / 3:
                 renewed = self._clock()
@@ -319,7 +321,7 @@ class Engine:
         self._writing = {}
         self._owed = {}
         self._tended = False
-        self._wake = threading.Event()
+        self._wake = SimpleQueue()
 
     def _lead(
         self, plan: Plan, run: Callable[[], Any], flight: Flight, stamp: bytes, patience: float
