@@ -127,6 +127,8 @@ class Registry:
         return rows["unknown"].profile if best is None else _varied(best, name.spellings)
 
     def _warn(self, model: str, provider: str | None) -> None:
+        if not model:
+            return  # a client that does not say its model: no row would find it
         with self._lock:
             if model in self._warned:
                 return

@@ -10,7 +10,7 @@ from cacheprefix import ForkPolicy, Session
 from cacheprefix.context import Compaction
 from cacheprefix.errors import SetupError
 from cacheprefix.server import Queue, Reply, ToolCall
-from cacheprefix_autogen import ForkRequest, ask, session_of, wrap
+from cacheprefix_autogen import ForkRequest, PrefixClient, ask, session_of, wrap
 from cacheprefix_autogen._settings import session_of_settings
 
 
@@ -70,7 +70,8 @@ async def test_the_tenant_goes_with_a_dumped_client_and_a_fork_request(provide, 
     wrap(RoundRobinGroupChat(agents, max_turns=1), scope="acme")
     asked = ForkRequest.model_validate_json(ForkRequest.of(agents[0]).model_dump_json())
     assert asked.prefix.scope == "acme"
-    assert agents[0]._model_client.dump_component().config["prefix"]["scope"] == "acme"
+    client = PrefixClient(new_client(provider), Session(scope="acme"))
+    assert client.dump_component().config["prefix"]["scope"] == "acme"
     before = len(provider.requests)
     await asked.answer(new_client(provider))
     assert len(provider.requests) == before + 1

@@ -39,8 +39,8 @@ async def test_a_client_is_dumped_and_loaded_with_its_prefix(provide, new_client
         await client.close()
 
 
-async def test_a_wrapped_team_that_was_dumped_shares_again_when_loaded(provide, new_client):
-    """The configuration holds the prefix; text-only agents send the same layout as the wrapped team."""
+async def test_a_wrapped_team_is_dumped_as_it_was_made_and_shares_when_it_is_wrapped_again(provide, new_client):
+    """The configuration is the application's, however often it went round; the requests are the same."""
     bodies = []
     provider = provide("openai", Says())
     team = wrap(RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=5))
@@ -49,7 +49,8 @@ async def test_a_wrapped_team_that_was_dumped_shares_again_when_loaded(provide, 
     config = _with_key(team.dump_component())
     provider.simulator.script = Says()
     provider.requests.clear()
-    loaded = Team.load_component(config)
+    assert "cacheprefix" not in json.dumps(config)
+    loaded = wrap(Team.load_component(config))
     await loaded.run(task=TASK)
     bodies.append([record.json["messages"] for record in provider.requests])
     assert bodies[0] == bodies[1]

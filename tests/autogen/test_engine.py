@@ -39,7 +39,10 @@ async def client(engine: Any) -> AsyncIterator[Callable[[str], ChatCompletionCli
         if kind == "anthropic":
             made.append(AnthropicChatCompletionClient(base_url=engine.anthropic_base_url, **common))
         else:
-            made.append(OpenAIChatCompletionClient(base_url=engine.openai_base_url, **common))
+            # The engine's template shows the model no names, so that they are not sent either.
+            made.append(
+                OpenAIChatCompletionClient(base_url=engine.openai_base_url, include_name_in_message=False, **common)
+            )
         return made[-1]
 
     yield make

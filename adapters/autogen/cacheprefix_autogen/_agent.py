@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from autogen_agentchat.agents import BaseChatAgent, MessageFilterAgent, SocietyOfMindAgent
@@ -22,6 +23,7 @@ from cacheprefix_autogen._layout import adopt
 from cacheprefix_autogen._member import Member
 from cacheprefix_autogen._patch import BINDING, Patches
 from cacheprefix_autogen._state import load_member, save_member
+from cacheprefix_autogen._tap import ending
 from cacheprefix_autogen._toolcache import Caller, cached_by
 from cacheprefix_autogen._transcript import FROM_OUTSIDE, View
 
@@ -29,11 +31,17 @@ from cacheprefix_autogen._transcript import FROM_OUTSIDE, View
 class Binding:
     """What holds a wrapped object and its session together; ``undo`` takes it apart."""
 
-    def __init__(self, target: Any, session: Session, member: Member | None = None) -> None:
+    def __init__(
+        self, target: Any, session: Session, member: Member | None = None, group: Group | None = None
+    ) -> None:
         self.session = session
         self.member = member
+        self.group = group
         self.patches = Patches(target)
         self.inner: list[Binding] = []
+        self.root = self
+        """The binding of what ``wrap`` was given; it is undone as a whole."""
+        self.afterwards: list[Callable[[], None]] = []
 
     def attach(self) -> Binding:
         """Make the binding known on its object."""
@@ -45,6 +53,13 @@ class Binding:
         self.patches.undo()
         for inner in self.inner:
             inner.undo()
+        while self.afterwards:
+            self.afterwards.pop()()
+
+    @property
+    def whole(self) -> list[Binding]:
+        """This one and all inside."""
+        return [self, *(each for inner in self.inner for each in inner.whole)]
 
 
 def bind_agent(
@@ -73,27 +88,38 @@ def bind_agent(
     )
     member.tools = tools_of(agent)
     member.group = group
-    binding = Binding(agent, session, member)
+    binding = Binding(agent, session, member, group)
     group.members.append((agent, member))
-    if isinstance(client, PrefixClient):
-        client = client.client
+    client = unwrapped(client)
     if isinstance(client, ChatCompletionClient):
         binding.patches.set("_model_client", PrefixClient(client, session, role=agent.name, member=member))
     benches = getattr(agent, "_workbench", None)
     if benches and session.tool_cache is not None and session.mode == "fork":
         caller = Caller(session, agent.name, lambda: member.conversation, group.options.scope, group.use_tools)
         binding.patches.set("_workbench", [cached_by(each, caller) for each in benches])
-    _watch_turns(agent, group, member, binding.patches)
+    if session.mode != "observe":
+        _watch_turns(agent, group, member, binding.patches)
     return binding.attach()
+
+
+def unwrapped(client: Any) -> Any:
+    """The client under those of ours; what is there already would lay a request out twice."""
+    while isinstance(client, PrefixClient):
+        client = client.client
+    return client
 
 
 def _bind_fork_agent(
     agent: ForkAgent, group: Group, rank: int, *, private: bool
 ) -> Binding:
     binding = Binding(agent, group.session)
-    known = vars(agent.inner).get(BINDING)
+    known, rebind = vars(agent.inner).get(BINDING), None
     if isinstance(known, Binding):
+        rebind = known.patches.rebind
         known.undo()
+    if rebind is not None:
+        # Taken back, it is what it was made as.
+        binding.afterwards.append(partial(rebind, agent.inner))
     binding.inner.append(
         bind_agent(agent.inner, group, rank=rank, private=private)
     )
@@ -109,7 +135,8 @@ def _bind_filter(
     binding.inner.append(
         bind_agent(inner, group, rank=rank, private=private)
     )
-    _keep_state(agent, binding.patches, "agent", inner)
+    if group.session.mode != "observe":
+        _keep_state(agent, binding.patches, "agent", inner)
     return binding.attach()
 
 
@@ -123,11 +150,12 @@ def _watch_turns(agent: BaseChatAgent, group: Group, member: Member, patches: Pa
         await group.enter(member, messages)
         done: BaseChatMessage | None = None
         try:
-            async for item in stream(messages, cancellation_token):
-                if isinstance(item, Response):
-                    done = item.chat_message
-                    group.leave(member, done)
-                yield item
+            async with ending(stream(messages, cancellation_token)) as items:
+                async for item in items:
+                    if isinstance(item, Response):
+                        done = item.chat_message
+                        group.leave(member, done)
+                    yield item
         finally:
             if done is None:
                 group.leave(member, None)

@@ -30,7 +30,7 @@ from cacheprefix.context import (
     make_result,
 )
 from cacheprefix.errors import BudgetError
-from cacheprefix_autogen._canonical import SENDER, Shorten
+from cacheprefix_autogen._canonical import SENDER, Shorten, speaker_of
 from cacheprefix_autogen._seen import Seen
 
 if TYPE_CHECKING:
@@ -163,9 +163,7 @@ def view_of(message: LLMMessage, count: Callable[[str], int]) -> MessageView:
 def _user_view(message: UserMessage, count: Callable[[str], int]) -> MessageView:
     if isinstance(message.content, str):
         # An agent's public message is sent as a user's; for what may be dropped, it is an agent's.
-        agent = (
-            message.source == SENDER and message.content.startswith("[") and not message.content.startswith("[user]")
-        )
+        agent = speaker_of(message) not in (None, SENDER)
         return make_message("assistant" if agent else "user", (message.content,), count)
     texts = [part for part in message.content if isinstance(part, str)]
     media = [part.to_base64() for part in message.content if not isinstance(part, str)]

@@ -1,7 +1,7 @@
 """One form of every public message, the same bytes whoever looks at it.
 
 AutoGen shows an agent its own messages as the assistant's and everyone else's as a named user's, so two
-agents never share a history. Here the speaker stands in the text and the sender is constant.
+agents never share a history. Here the speaker stands in the text too, and is the sender whoever looks at it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autogen_core.models import (
 )
 
 SENDER = "user"
-"""``source`` of every canonical message; OpenAI sends it as ``name``, so it must not vary."""
+"""``source`` of what nobody in the conversation said: a role's text, a result of a tool."""
 
 Shorten = Callable[[str, str], str]
 """``shorten(tool_name, text)`` gives what stands in the prompt for a tool's result."""
@@ -30,11 +30,15 @@ def kept(_tool: str, text: str) -> str:
     return text
 
 
-def spoken(source: str, content: object) -> UserMessage:
-    """A message with its speaker in the text; lists with images keep their parts."""
+def spoken(speaker: str, content: object, source: str | None = None) -> UserMessage:
+    """A message with its speaker in the text; lists with images keep their parts.
+
+    ``source``, by default the speaker, is what OpenAI is sent as the message's ``name``.
+    """
+    source = speaker if source is None else source
     if isinstance(content, list):
-        return UserMessage(content=[f"[{source}]", *content], source=SENDER)
-    return UserMessage(content=f"[{source}]\n{content}", source=SENDER)
+        return UserMessage(content=[f"[{speaker}]", *content], source=source)
+    return UserMessage(content=f"[{speaker}]\n{content}", source=source)
 
 
 def public(message: BaseChatMessage, shorten: Shorten = kept) -> tuple[UserMessage, ...]:
@@ -54,13 +58,24 @@ def _carried(item: LLMMessage, shorten: Shorten) -> list[UserMessage]:
     if isinstance(item, AssistantMessage):
         return [] if isinstance(item.content, list) else [spoken(item.source, item.content)]
     if isinstance(item, FunctionExecutionResultMessage):
-        return [spoken(f"tool {result.name}", shorten(result.name, result.content)) for result in item.content]
-    return [spoken("system", item.content)]
+        return [
+            spoken(f"tool {result.name}", shorten(result.name, result.content), SENDER) for result in item.content
+        ]
+    return [spoken("system", item.content, SENDER)]
 
 
 def _is_spoken(message: UserMessage) -> bool:
+    return speaker_of(message) is not None
+
+
+def speaker_of(message: UserMessage) -> str | None:
+    """Who speaks in a canonical message; None for any other."""
     first = message.content[0] if isinstance(message.content, list) and message.content else message.content
-    return message.source == SENDER and isinstance(first, str) and first.startswith("[") and "]" in first
+    if not isinstance(first, str) or not first.startswith("[") or "]" not in first:
+        return None
+    speaker = first[1 : first.index("]")]
+    # States that were saved by earlier versions name no sender.
+    return speaker if message.source in (speaker, SENDER) else None
 
 
 def split_history(messages: Sequence[LLMMessage]) -> int:
@@ -83,7 +98,7 @@ def from_history(messages: Sequence[LLMMessage], shorten: Shorten = kept) -> tup
 
     def settle() -> None:
         if results:
-            forms.append(spoken(speaker, "\n".join(results)))
+            forms.append(spoken(speaker, "\n".join(results), speaker or SENDER))
             results.clear()
 
     for message in messages:
@@ -101,7 +116,7 @@ def from_history(messages: Sequence[LLMMessage], shorten: Shorten = kept) -> tup
             results.extend(shorten(result.name, result.content) for result in message.content)
         elif isinstance(message, SystemMessage):
             settle()
-            forms.append(spoken("system", message.content))
+            forms.append(spoken("system", message.content, SENDER))
     settle()
     return tuple(forms)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
+import copy
+import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from autogen_core import CancellationToken, Component, ComponentModel
+from autogen_core import Component, ComponentModel
 from autogen_core.models import ChatCompletionClient, CreateResult, LLMMessage, ModelInfo, RequestUsage, UserMessage
 from autogen_core.tools import Tool, ToolSchema
 from pydantic import BaseModel
@@ -21,11 +22,11 @@ from cacheprefix.errors import BudgetError
 from cacheprefix.prefix import ForkPolicy
 from cacheprefix.prompt import Api, Prompt
 from cacheprefix_autogen._canonical import SENDER
-from cacheprefix_autogen._layout import Layout, Request, after_refusal, refusal
+from cacheprefix_autogen._layout import Held, Layout, Request, after_refusal, refusal, without_refused
 from cacheprefix_autogen._member import Member
 from cacheprefix_autogen._native import Forms, body_of, restore_tools, sender
 from cacheprefix_autogen._settings import PrefixSettings, session_of_settings
-from cacheprefix_autogen._tap import SENDING, Sending, Undone, tap
+from cacheprefix_autogen._tap import SENDING, Sending, Undone, ending, tap
 
 _ONE_SHOT = ForkPolicy(skip_cache_write=True, purpose="agent")
 _LOOP = ForkPolicy(purpose="agent")
@@ -33,9 +34,9 @@ _LOOP = ForkPolicy(purpose="agent")
 
 @dataclass
 class CachedUsage(RequestUsage):
-    """AutoGen's usage with what it drops. ``prompt_tokens`` is the whole input, whatever the provider counts.
+    """AutoGen's usage with what it drops: a ``PrefixClient``'s ``last_usage``.
 
-    ``None`` means not reported.
+    ``prompt_tokens`` is the whole input, whatever the provider counts; ``None`` means not reported.
     """
 
     cache_read_tokens: int | None = None
@@ -55,8 +56,9 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
 
     The agent's own system text becomes the end of the prompt, the conversation stands before it in one form
     for all agents, and the tools are the session's union. In ``observe`` mode, and whenever something of
-    ours fails, the request is the application's own. ``RequestUsage`` of every answer becomes
-    ``CachedUsage``. Use ``ChatCompletionCache(PrefixClient(...))`` in this order: a stored answer is no call.
+    ours fails, the request is the application's own. ``prompt_tokens`` of a fork's answer are its whole input, also
+    where AutoGen's client leaves out what was read from the cache and written to it; ``last_usage`` has those too.
+    Use ``ChatCompletionCache(PrefixClient(...))`` in this order: a stored answer is no call.
     """
 
     component_type = "model"
@@ -75,6 +77,8 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         self.session = given_or_configured(session)
         self.role = role
         self.member = member or Member(self.session, role)
+        self._bound = member is not None
+        """Made by ``wrap`` and not by the application, which has the wrapped client in its configurations."""
         self.last_usage: CachedUsage | None = None
         self._added = RequestUsage(0, 0)
         self._forms = Forms()
@@ -82,39 +86,30 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         """The newest request that was answered, unmarked; a fork of it reads what it wrote."""
 
     async def create(
-        self,
-        messages: Sequence[LLMMessage],
-        *,
-        tools: Sequence[Tool | ToolSchema] = (),
-        tool_choice: Any = "auto",
-        json_output: bool | type[BaseModel] | None = None,
-        extra_create_args: Mapping[str, Any] = {},
-        cancellation_token: CancellationToken | None = None,
+        self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = (), **options: Any
     ) -> CreateResult:
-        """One answer. See the wrapped client for arguments and errors."""
-        said = self.member.volatile_text()
-        given = Request(messages, list(tools), tool_choice, json_output, extra_create_args, said)
+        """One answer. See the wrapped client for arguments and errors; what it is not given, it is not given here."""
+        if self._laid_out_already():
+            return await self.client.create(messages, **_as_given(tools, options))
+        given = self._given(messages, tools, options)
         await self._summarise(given)
-        layout, tries = self._layout(given), 0
+        layout, tries = self._layout(given, self.client.create), 0
         while True:
             sending = self._sending(given, layout)
-            result = await self._create(given, layout, sending, cancellation_token)
+            result = await self._create(given, layout, sending)
             again = None if layout is None or sending.undone else refusal(layout, result, self.role)
             if layout is None or again is None or (tries and layout.permitted):
                 return result
             layout, tries = after_refusal(layout, again, tries), tries + 1
 
-    async def _create(
-        self, given: Request, layout: Layout | None, sending: Sending, cancellation_token: CancellationToken | None
-    ) -> CreateResult:
+    async def _create(self, given: Request, layout: Layout | None, sending: Sending) -> CreateResult:
         token = SENDING.set(sending)
         try:
-            ask = partial(self.client.create, cancellation_token=cancellation_token)
             result: CreateResult | None = None
             with suppress(Undone):
-                result = await ask(**self._wanted(given, layout, sending))
+                result = await self._asked(self.client.create, given, layout, sending)
             if result is None:
-                result = await ask(**self._wanted(given, layout, sending))
+                result = await self._asked(self.client.create, given, layout, sending)
         except BaseException:
             sending.failed()
             raise
@@ -123,37 +118,52 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         return self._accounted(result, sending)
 
     async def create_stream(
-        self,
-        messages: Sequence[LLMMessage],
-        *,
-        tools: Sequence[Tool | ToolSchema] = (),
-        tool_choice: Any = "auto",
-        json_output: bool | type[BaseModel] | None = None,
-        extra_create_args: Mapping[str, Any] = {},
-        cancellation_token: CancellationToken | None = None,
-        **more: Any,
+        self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = (), **options: Any
     ) -> AsyncGenerator[str | CreateResult, None]:
-        """One answer in pieces; the last is the whole result. ``more`` is passed on."""
-        said = self.member.volatile_text()
-        given = Request(messages, list(tools), tool_choice, json_output, extra_create_args, said)
+        """One answer in pieces; the last is the whole result. See the wrapped client for arguments and errors."""
+        if self._laid_out_already():
+            async with ending(self.client.create_stream(messages, **_as_given(tools, options))) as pieces:
+                async for piece in pieces:
+                    yield piece
+            return
+        given = self._given(messages, tools, options)
         await self._summarise(given)
-        layout, tries = self._layout(given), 0
+        layout, tries = self._layout(given, self.client.create_stream), 0
         while True:
             sending = self._sending(given, layout)
-            ask = partial(self.client.create_stream, cancellation_token=cancellation_token, **more)
+            ask = partial(self._asked, self.client.create_stream, given, layout, sending)
+            held = Held(layout)
             again = None
-            async for piece in _within(sending, ask, partial(self._wanted, given, layout, sending)):
-                if not isinstance(piece, CreateResult):
-                    yield piece
-                    continue
-                result = self._accounted(piece, sending)
-                again = None if layout is None or sending.undone else refusal(layout, result, self.role)
-                if again is None or (tries and layout is not None and layout.permitted):
-                    again = None
-                    yield result
+            async with aclosing(_within(sending, ask)) as pieces:
+                async for piece in pieces:
+                    if not isinstance(piece, CreateResult):
+                        for one in held.taken(piece):
+                            yield one
+                        continue
+                    result = self._accounted(piece, sending)
+                    again = None if layout is None or sending.undone else refusal(layout, result, self.role)
+                    if again is not None and held.passed and held.said and layout is not None:
+                        again, result = None, without_refused(layout, result, held.said)
+                    if again is None or (tries and layout is not None and layout.permitted):
+                        again = None
+                        for one in held.rest():
+                            yield one
+                        yield result
             if layout is None or again is None:
                 return
             layout, tries = after_refusal(layout, again, tries), tries + 1
+
+    def _given(
+        self, messages: Sequence[LLMMessage], tools: Sequence[Tool | ToolSchema], options: Mapping[str, Any]
+    ) -> Request:
+        said = self.member.volatile_text()
+        choice, output = options.get("tool_choice", "auto"), options.get("json_output")
+        return Request(messages, tools, choice, output, options.get("extra_create_args") or {}, said, options)
+
+    def _laid_out_already(self) -> bool:
+        """Whether a client of ours around this one has the request in hand."""
+        sending = SENDING.get()
+        return sending is not None and sending.client is self._innermost()
 
     async def _summarise(self, given: Request) -> None:
         """Before the layout, which does not wait: the summary that a compaction wants of a model."""
@@ -173,7 +183,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         except Exception as error:
             session.attempt("summary", partial(_raise, error), None)
 
-    def _layout(self, given: Request) -> Layout | None:
+    def _layout(self, given: Request, method: Callable[..., Any]) -> Layout | None:
         session = self.session
         if session.mode == "observe":
             return None
@@ -181,10 +191,13 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
 
         def layout() -> Layout | None:
             try:
-                return self.member.layout(self.client, given)
+                made = self.member.layout(self.client, given)
             except BudgetError as error:
                 over.append(error)
                 return None
+            changed = made is not None and made.tool_choice != given.tool_choice
+            # A client of the application's own may be of a time before the argument.
+            return None if changed and not _takes(method, "tool_choice") else made
 
         found = session.attempt("layout", layout, None)
         if over:
@@ -195,6 +208,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         session = self.session
         member, options = self.member, self.member.options
         sending = Sending(session, agent=self.role, conversation=member.conversation, scope=options.scope)
+        sending.client = self._innermost()
         if session.attempt("tap", lambda: tap(self._innermost()), otherwise=False):
             sending.volatile, sending.volatile_role = given.volatile, options.volatile_role
         else:
@@ -220,20 +234,20 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
 
     def _untapped(self, given: Request, layout: Layout | None, sending: Sending) -> None:
         """A client without an SDK that can be watched: note the request as far as it is known."""
-        arguments = _arguments(given, layout, sending)
-        api, body = body_of(
-            self._innermost(), arguments["messages"], arguments["tools"], "auto", arguments["json_output"], {}
-        )
+        messages, options = _arguments(given, layout, sending)
+        tools = options.get("tools", ())
+        api, body = body_of(self._innermost(), messages, tools, "auto", given.json_output, {})
         sending.api = api
         sending.turn = self.session.begin(
             body, api, agent=self.role, conversation=sending.conversation, scope=sending.scope, rewrite=False
         )
 
-    def _wanted(self, given: Request, layout: Layout | None, sending: Sending) -> dict[str, Any]:
-        """What to ask the wrapped client: the application's own request in the place of an undone one."""
+    def _asked(self, method: Callable[..., Any], given: Request, layout: Layout | None, sending: Sending) -> Any:
+        """Ask the wrapped client: as the application did, in the place of an undone request too."""
         if sending.undone and not given.tools and self.member.tools:
             self.session.attempt("tools", lambda: restore_tools(self._innermost(), self.member.tools), None)
-        return _arguments(given, layout, sending)
+        messages, options = _arguments(given, layout, sending)
+        return method(messages, **options)
 
     def _innermost(self) -> ChatCompletionClient:
         found: Any = self.client
@@ -247,20 +261,20 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         if sending.sent is not None:
             self._last = (sending.api, sending.sent)
         usage = sending.usage
-        untouched = self.session.mode == "observe" or sending.undone
-        if untouched or usage is None or usage.input_tokens is None or result.cached:
+        if usage is None or usage.input_tokens is None or result.cached:
             return result
-        counted = CachedUsage(
-            usage.input_tokens,
-            result.usage.completion_tokens or usage.output_tokens or 0,
-            usage.cache_read_tokens,
-            usage.cache_write_tokens,
+        written = result.usage.completion_tokens or usage.output_tokens or 0
+        self.last_usage = CachedUsage(
+            usage.input_tokens, written, usage.cache_read_tokens, usage.cache_write_tokens
         )
+        counted = RequestUsage(usage.input_tokens, written)
+        # Unmarked, nothing is read from Anthropic's cache or written to it, and AutoGen's count is the whole input.
+        if self.session.mode == "observe" or sending.undone or sending.api != "anthropic":
+            return result
         self._added = RequestUsage(
             self._added.prompt_tokens + counted.prompt_tokens - result.usage.prompt_tokens,
             self._added.completion_tokens + counted.completion_tokens - result.usage.completion_tokens,
         )
-        self.last_usage = counted
         return result.model_copy(update={"usage": counted})
 
     async def close(self) -> None:
@@ -286,9 +300,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
     @property
     def capabilities(self) -> Any:
         """The wrapped client's."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            return self.client.capabilities
+        return self.client.capabilities
 
     @property
     def model_info(self) -> ModelInfo:
@@ -296,9 +308,24 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         return self.client.model_info
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("client", "session", "member"):
+        if name in ("client", "session", "member") or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.client, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is pickled is the wrapped client with the session's settings; what is copied keeps the session."""
+        return _unpickled, (self.client, self.role, self.member.settings())
+
+    def __copy__(self) -> Self:
+        return type(self)(self.client, self.session, role=self.role)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made = memo[id(self)] = type(self)(copy.deepcopy(self.client, memo), self.session, role=self.role)
+        return made
+
+    def dump_component(self) -> ComponentModel:
+        """The configuration; of a client that ``wrap`` put in place, the wrapped one's, as the application made it."""
+        return self.client.dump_component() if self._bound else super().dump_component()
 
     def _to_config(self) -> PrefixClientConfig:
         return PrefixClientConfig(client=self.client.dump_component(), role=self.role, prefix=self.member.settings())
@@ -312,30 +339,34 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         )
 
 
-def _arguments(given: Request, layout: Layout | None, sending: Sending) -> dict[str, Any]:
-    messages, tools, choice, output, extra = (
-        given.messages,
-        given.tools,
-        given.tool_choice,
-        given.json_output,
-        given.extra,
-    )
+def _arguments(
+    given: Request, layout: Layout | None, sending: Sending
+) -> tuple[Sequence[LLMMessage], dict[str, Any]]:
+    """Messages and options for the wrapped client: those that came, as they came, but for what the layout changes."""
+    messages, tools, options = given.messages, given.tools, dict(given.options)
     if layout is not None and not sending.undone:
-        messages, tools, choice = layout.messages, layout.tools, layout.tool_choice
+        messages, tools = layout.messages, layout.tools
+        if layout.tool_choice != given.tool_choice:
+            options["tool_choice"] = layout.tool_choice
     if given.volatile and not sending.volatile:
         # Without an SDK to watch there is no later place than among the messages.
         messages = [*messages, UserMessage(content=given.volatile, source=SENDER)]
-    return {
-        "messages": messages,
-        "tools": tools,
-        "tool_choice": choice,
-        "json_output": output,
-        "extra_create_args": extra,
-    }
+    return messages, _as_given(tools, options)
 
 
-def _original(given: Request) -> tuple[Any, ...]:
-    return given.messages, given.tools, given.tool_choice, given.json_output, given.extra
+def _as_given(tools: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, with the tools where there are any, or where none were given on purpose."""
+    return dict(options) if tools == () else {"tools": tools, **options}
+
+
+def _takes(method: Callable[..., Any], name: str) -> bool:
+    """Whether a client's method knows an argument."""
+    parameters = inspect.signature(method).parameters.values()
+    return any(one.name == name or one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
+
+
+def _unpickled(client: ChatCompletionClient, role: str, settings: PrefixSettings) -> PrefixClient:
+    return PrefixClient(client, session_of_settings(settings), role=role)
 
 
 def _body(client: ChatCompletionClient, given: Request, forms: Forms) -> tuple[Api, dict[str, Any]]:
@@ -344,26 +375,24 @@ def _body(client: ChatCompletionClient, given: Request, forms: Forms) -> tuple[A
     )
 
 
-async def _within(
-    sending: Sending, ask: Callable[..., AsyncGenerator[Any, None]], wanted: Callable[[], dict[str, Any]]
-) -> AsyncGenerator[Any, None]:
+async def _within(sending: Sending, ask: Callable[[], AsyncGenerator[Any, None]]) -> AsyncGenerator[Any, None]:
     """Iterate with the request in force only while the wrapped client runs; an undone one is asked anew."""
-    stream = ask(**wanted())
     while True:
-        token = SENDING.set(sending)
-        try:
-            piece = await stream.__anext__()
-        except StopAsyncIteration:
-            return
-        except Undone:
-            stream = ask(**wanted())
-            continue
-        except BaseException:
-            sending.failed()
-            raise
-        finally:
-            SENDING.reset(token)
-        yield piece
+        async with ending(aiter(ask())) as stream:
+            while True:
+                token = SENDING.set(sending)
+                try:
+                    piece = await stream.__anext__()
+                except StopAsyncIteration:
+                    return
+                except Undone:
+                    break
+                except BaseException:
+                    sending.failed()
+                    raise
+                finally:
+                    SENDING.reset(token)
+                yield piece
 
 
 def _raise(error: Exception) -> None:

@@ -15,6 +15,7 @@ from typing_extensions import Self
 from cacheprefix import Session
 from cacheprefix.config import given_or_configured
 from cacheprefix_autogen._settings import PrefixSettings, session_of_settings, settings_of
+from cacheprefix_autogen._tap import ending
 
 
 class ForkAgentConfig(BaseModel):
@@ -56,8 +57,9 @@ class ForkAgent(BaseChatAgent, Component[ForkAgentConfig]):
         self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
     ) -> AsyncGenerator[Any, None]:
         """The wrapped agent's events and answer."""
-        async for item in self.inner.on_messages_stream(messages, cancellation_token):
-            yield item
+        async with ending(self.inner.on_messages_stream(messages, cancellation_token)) as items:
+            async for item in items:
+                yield item
 
     async def on_reset(self, cancellation_token: CancellationToken) -> None:
         """Reset the wrapped agent."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autogen_core.models import (
@@ -24,6 +24,11 @@ from cacheprefix.profiles import Profile
 from cacheprefix_autogen._canonical import SENDER, called
 from cacheprefix_autogen._native import name_of, schema_of
 
+HELD = 200
+"""Characters of a stream that are held back while it may still turn out to call a tool that is refused.
+
+About what a model says before such a call ("Let me look that up."); a longer text is an answer.
+"""
 ANSWER = "Answer now in text, without calling a tool."
 """Stands behind a turn's own messages where the request must not call tools and ``tool_choice`` must not vary."""
 
@@ -39,6 +44,8 @@ class Request:
     extra: Mapping[str, Any]
     volatile: str = ""
     """Text for this request alone; it is sent behind everything, and no layout holds it."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What came beside the messages and tools, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +220,42 @@ def refusal(layout: Layout, result: CreateResult, role: str) -> list[LLMMessage]
         AssistantMessage(content=result.content, source=role or "assistant"),
         FunctionExecutionResultMessage(content=errors),
     ]
+
+
+class Held:
+    """The beginning of an answer's pieces, held back where a call of the answer may be refused and asked again."""
+
+    def __init__(self, layout: Layout | None) -> None:
+        enforced = layout is None or layout.permitted is None or layout.allowed is not None
+        self.passed = enforced or (layout is not None and layout.tool_choice == "none")
+        """Whether pieces go out as they come: at once where the provider keeps the role to its tools."""
+        self._pieces: list[str] = []
+
+    @property
+    def said(self) -> str:
+        """All pieces so far."""
+        return "".join(self._pieces)
+
+    def taken(self, piece: str) -> list[str]:
+        """The pieces that go out with this one."""
+        self._pieces.append(piece)
+        if self.passed:
+            return [piece]
+        self.passed = len(self.said) > HELD
+        return list(self._pieces) if self.passed else []
+
+    def rest(self) -> list[str]:
+        """The pieces that are still held back when the answer has turned out to be one."""
+        return [] if self.passed else list(self._pieces)
+
+
+def without_refused(layout: Layout, result: CreateResult, said: str) -> CreateResult:
+    """An answer whose text is out already, without the calls that the role may not make."""
+    assert not isinstance(result.content, str)
+    kept = [call for call in result.content if call.name in (layout.permitted or ())]
+    if kept:
+        return result.model_copy(update={"content": kept})
+    return result.model_copy(update={"content": result.thought or said, "thought": None, "finish_reason": "stop"})
 
 
 def after_refusal(layout: Layout, again: Sequence[LLMMessage], tries: int) -> Layout | None:

@@ -106,6 +106,8 @@ class Member:
         """Set where the agent's tools clash with others' of the same name: they stay out of the union."""
         self.start: int | None = None
         """Where, in the agent's own context, the messages of the turn under way begin; None outside a turn."""
+        self.held: int | None = 0
+        """Messages in that context when the last turn had ended; None where it does not say."""
         self.joins: bool | None = None
         """Whether a selector's questions extend the agents' prefix; settled with the first and saved with the state."""
         self.group: Lanes | None = None
@@ -122,25 +124,44 @@ class Member:
     def bounded(self) -> bool:
         """Whether the application shortens this agent's context itself; then its messages are left alone."""
         native = self.context.inner if isinstance(self.context, ForkContext) else self.context
-        return native is not None and not isinstance(native, UnboundedChatCompletionContext)
+        if not isinstance(native, UnboundedChatCompletionContext):
+            return native is not None
+        # One that derives from it may leave out as well.
+        return type(native).get_messages is not UnboundedChatCompletionContext.get_messages
+
+    @property
+    def length(self) -> int | None:
+        """Messages in the agent's own context; None where it does not say."""
+        native = self.context.inner if isinstance(self.context, ForkContext) else self.context
+        found = getattr(native, "_messages", None)
+        return len(found) if isinstance(found, list) else None
 
     async def enter(self, messages: Sequence[BaseChatMessage]) -> None:
         """A turn begins with these messages."""
         if self.view is not None:
             self.view.receive(messages)
-        if self.context is not None:
+        if self.context is not None and not self.bounded:
             incoming = sum(1 + (len(m.context) if isinstance(m, HandoffMessage) else 0) for m in messages)
-            self.start = len(await self.context.get_messages()) + incoming
+            before = len(await self.context.get_messages())
+            if self.held not in (None, before) and not (self.broken or self.alone):
+                # No view holds what the application put into the context, or took out of it.
+                self.broken = True
+                self.session.note(
+                    f"agent {self.name!r}: the application changed its model context, "
+                    "so its requests stay the application's own until it is reset"
+                )
+            self.start = before + incoming
 
     def leave(self, message: BaseChatMessage | None) -> None:
         """The turn is over; ``message`` is what it gave the others, None if it failed or was cancelled."""
         self.start = None
+        self.held = self.length
         if message is not None and self.view is not None:
             self.view.produce(message)
 
     def reset(self) -> None:
         """Forget everything that was said."""
-        self.start, self.broken = None, False
+        self.start, self.broken, self.held = None, False, self.length
         self.placing.reset()
         if self.view is not None:
             self.view.clear()

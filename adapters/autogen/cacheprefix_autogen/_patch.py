@@ -5,23 +5,39 @@ AutoGen's teams hold their agents in closures and containers, so a wrapped agent
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 from cacheprefix.errors import SetupError
 
 BINDING = "__cacheprefix__"
 _ABSENT = object()
+_COPYING = "cacheprefix"
+"""In a deep copy's memo: something around this object is being copied, and will be bound as a whole."""
 
 
 class Patches:
-    """Attributes that were replaced on one object, with what stood there."""
+    """Attributes that were replaced on one object, with what stood there.
+
+    A replaced method belongs to the one object, so copies and pickles are made of the object as it was; ``rebind``,
+    where it is set, binds a deep copy anew.
+    """
 
     def __init__(self, target: Any) -> None:
         self.target = target
+        self.rebind: Callable[[Any], None] | None = None
         self._before: dict[str, Any] = {}
 
     def set(self, name: str, value: Any) -> None:
         """Replace an attribute of the instance."""
+        if not self._before:
+            # Looked up on the instance by ``copy`` and ``pickle`` alike.
+            self._replace("__deepcopy__", self._deep_copy)
+            self._replace("__reduce_ex__", self._reduce)
+        self._replace(name, value)
+
+    def _replace(self, name: str, value: Any) -> None:
         if name not in self._before:
             self._before[name] = vars(self.target).get(name, _ABSENT)
         setattr(self.target, name, value)
@@ -45,3 +61,42 @@ class Patches:
             else:
                 setattr(self.target, name, value)
         self._before.clear()
+
+    def _before_us(self, state: Any) -> Any:
+        """An object's state, as its class gives it, with what stood there before."""
+        if isinstance(state, tuple) and len(state) == 2:  # the second holds what is in slots
+            return self._before_us(state[0]), state[1]
+        if not isinstance(state, dict):
+            return state
+        own = {name: value for name, value in self._before.items() if value is not _ABSENT}
+        return {name: value for name, value in state.items() if name not in self._before} | own
+
+    def _reduce(self, protocol: Any) -> Any:
+        kind: Any = type(self.target)
+        build, arguments, *rest = kind.__reduce_ex__(self.target, protocol)
+        return (build, arguments, *(self._before_us(one) if at == 0 else one for at, one in enumerate(rest)))
+
+    def _deep_copy(self, memo: dict[Any, Any]) -> Any:
+        outermost = memo.setdefault(_COPYING, self) is self
+        own = getattr(type(self.target), "__deepcopy__", None)
+        made = self._copied(memo) if own is None else own(copy.copy(self.target), memo)
+        if outermost:
+            del memo[_COPYING]
+            if self.rebind is not None:
+                self.rebind(made)
+        return made
+
+    def _copied(self, memo: dict[Any, Any]) -> Any:
+        build, arguments, *rest = self._reduce(4)
+        made = build(*copy.deepcopy(arguments, memo))
+        # Before its state, which may lead back to the object.
+        memo[id(self.target)] = made
+        state = copy.deepcopy(rest[0], memo) if rest else None
+        if hasattr(made, "__setstate__"):
+            made.__setstate__(state)
+            return made
+        values, slots = state if isinstance(state, tuple) else (state, None)
+        made.__dict__.update(values or {})
+        for name, value in (slots or {}).items():
+            setattr(made, name, value)
+        return made

@@ -24,7 +24,7 @@ def take_over(target: Any, group: Group) -> None:
         group.session.attempt("take over", lambda: _take_over_team(target, group), None)
         return
     for _, member in group.members:
-        if member.context is not None and getattr(member.context, "_messages", None) and not member.alone:
+        if member.length and not member.alone:
             member.broken = True
             group.session.note(
                 f"agent {member.name!r} was wrapped in the middle of a conversation: "
@@ -43,5 +43,8 @@ def _take_over_team(team: BaseGroupChat, group: Group) -> None:
         container = instance_of(team, topic)
         waiting[rank] = {message.id for message in getattr(container, "_message_buffer", [])}
     for _, member in group.members:
+        # What a context was made with is in no thread, and is found at the next turn.
+        if not getattr(member.context, "_initial_messages", None):
+            member.held = member.length
         if member.view is not None:
             member.view.receive([m for m in thread if m.id not in waiting.get(member.view.rank, set())])

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from string import Formatter
 from typing import Any
 
-from autogen_agentchat.messages import BaseChatMessage
-from autogen_core.models import LLMMessage, SystemMessage, UserMessage
+from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
+from autogen_core.models import AssistantMessage, LLMMessage, SystemMessage, UserMessage
 
 from cacheprefix import Session
 from cacheprefix_autogen._canonical import SENDER
@@ -32,6 +32,8 @@ class SelectorMember(Member):
         self._template = template
         self._pattern = pattern_of(template)
         self._models = tuple(models)
+        self._said: list[str] = []
+        """The conversation as AutoGen's own prompt has it, message by message."""
 
     def _worth(self, model: str, opening: int) -> bool:
         session = self.session
@@ -42,13 +44,19 @@ class SelectorMember(Member):
 
     def observe(self, thread: Sequence[Any]) -> None:
         """Take in the team's messages as the manager has them."""
+        messages = [message for message in thread if isinstance(message, BaseChatMessage)]
+        self._said = [line for message in messages for line in _lines(message)]
         if self.view is not None:
-            self.view.receive([message for message in thread if isinstance(message, BaseChatMessage)])
+            self.view.receive(messages)
 
     def layout(self, client: Any, given: Request) -> Layout | None:
-        """The selector's question behind the shared transcript; None where the prompt is not AutoGen's."""
+        """The selector's question behind the shared transcript; None where the prompt is not AutoGen's.
+
+        None also where it holds another conversation than the team's: a context of the application's has bounded it,
+        or knows more.
+        """
         session = self.session
-        found = self._question(given.messages)
+        found = None if self.bounded else self._question(given.messages)
         if found is None or self.view is None or not self.view.entries:
             return None
         model = model_of(client)
@@ -70,14 +78,35 @@ class SelectorMember(Member):
             layout = Layout(messages, restriction.tools, restriction.tool_choice, len(shared), restriction.allowed, ())
         return layout if session.shares(self.conversation, model, tokens) else None
 
+    def _holds(self, history: str | None) -> bool:
+        """Whether AutoGen's own prompt holds the team's messages and nothing else."""
+        if history is None or history == "\n".join(self._said):
+            return history is not None
+        # AutoGen appends the thread once more where it loads into a team that has run.
+        rest = history
+        for line in sorted(set(self._said), key=len, reverse=True):
+            if line not in history:
+                return False
+            rest = rest.replace(line, "")
+        return not rest.strip()
+
     def _question(self, messages: Sequence[LLMMessage]) -> str | None:
         first = messages[0].content if messages else None
         match = self._pattern.fullmatch(first) if isinstance(first, str) else None
         if match is None:
             return None
         found = match.groupdict()
+        if not self._holds(found.get("history")):
+            return None
         fields: dict[str, str] = {name: found[name] for name in ("roles", "participants") if name in found}
         return self._template.format_map(_Fields(fields))
+
+
+def _lines(message: BaseChatMessage) -> list[str]:
+    """A message in the selector's prompt, behind what a hand-off carries with it."""
+    context = message.context if isinstance(message, HandoffMessage) else []
+    given = [one for one in (*context, message.to_model_message()) if isinstance(one, (UserMessage, AssistantMessage))]
+    return [f"{one.source}: {one.content}".rstrip() + "\n\n" for one in given]
 
 
 class _Fields(dict[str, str]):

@@ -7,10 +7,11 @@ Both pass here, whatever HTTP library or client subclass is in use.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import Self
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from cacheprefix import Session
     from cacheprefix.prefix import ForkPolicy
     from cacheprefix.session import Turn
+
+T = TypeVar("T")
 
 _PATHS: Mapping[str, Api] = {"/chat/completions": "openai-chat", "/v1/messages": "anthropic"}
 _SDKS_OWN = "x-stainless-"
@@ -39,6 +42,8 @@ class Sending:
     """One request on its way through a client, and what came of it."""
 
     session: Session
+    client: Any = None
+    """AutoGen's own client under all that are wrapped around it."""
     agent: str = ""
     conversation: str = ""
     shared_messages: int | None = None
@@ -60,6 +65,8 @@ class Sending:
     turn: Turn | None = None
     api: Api = "openai-chat"
     usage: Usage | None = None
+    asks_usage: bool = False
+    """Whether a stream says its usage only because we asked; the application does not see it."""
     sent: Mapping[str, Any] | None = None
     """The body before it was marked."""
     reports: list[Any] = field(default_factory=list)
@@ -115,6 +122,7 @@ class Sending:
             added["tool_choice"] = allowed_choice(self.allowed, "openai-chat")
         if full.get("stream") and "stream_options" not in full:
             added["stream_options"] = {"include_usage": True}
+            self.asks_usage = True
         return {**full, **added} if added else full
 
     def _boundary(self, prompt: Prompt) -> int | None:
@@ -188,6 +196,17 @@ def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
     return watched
 
 
+@asynccontextmanager
+async def ending(stream: T) -> AsyncIterator[T]:
+    """The stream, closed with the block: what its maker does at its end has been done when ours has come."""
+    try:
+        yield stream
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+
+
 class _Tee:
     """A provider's stream; notes its first event and its usage on the way."""
 
@@ -200,6 +219,14 @@ class _Tee:
         return self
 
     async def __anext__(self) -> Any:
+        while True:
+            event = await self._next()
+            if not self._sending.asks_usage or getattr(event, "usage", None) is None:
+                return event
+            if event.choices:
+                return event.model_copy(update={"usage": None})
+
+    async def _next(self) -> Any:
         sending = self._sending
         try:
             event = await self._stream.__anext__()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy as copying
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from autogen_agentchat.agents import BaseChatAgent, MessageFilterAgent, SocietyOfMindAgent
@@ -17,7 +18,7 @@ from cacheprefix import Session, SharedPrefix
 from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError
 from cacheprefix.prefix import VolatileRole
-from cacheprefix_autogen._agent import Binding, adopt_tools, bind_agent, runners_of, tools_of
+from cacheprefix_autogen._agent import Binding, adopt_tools, bind_agent, runners_of, tools_of, unwrapped
 from cacheprefix_autogen._client import PrefixClient
 from cacheprefix_autogen._common import common_text
 from cacheprefix_autogen._context import STATE
@@ -29,7 +30,7 @@ from cacheprefix_autogen._orchestrator import OrchestratorMember
 from cacheprefix_autogen._patch import BINDING
 from cacheprefix_autogen._running import take_over
 from cacheprefix_autogen._selector import SelectorMember
-from cacheprefix_autogen._state import load_transcript, save_transcript
+from cacheprefix_autogen._state import load_member, load_transcript, save_member, save_transcript
 
 T = TypeVar("T")
 
@@ -68,15 +69,71 @@ def wrap(
         raise SetupError(message)
     if copy:
         target = copied(target)
-    options = Options(tool_memory, volatile, volatile_role, scope)
-    agents = _agents(target)
-    session = _settled(given_or_configured(session), agents)
+    _free(target)
+    _bind(target, given_or_configured(session), Options(tool_memory, volatile, volatile_role, scope))
+    return target
+
+
+def _free(target: Any) -> None:
+    """Take back what was wrapped by itself inside ``target``; what is part of something else is not ours to take."""
+    bound = [b for one in _inside(target) if isinstance(b := vars(one).get(BINDING), Binding)]
+    inside = {id(one) for one in _inside(target)}
+    for binding in bound:
+        whole = binding.root.patches.target
+        if id(whole) not in inside:
+            name, other = binding.patches.target.name, whole.name
+            message = (
+                f"{name!r} is wrapped already as a part of {other!r}: unwrap that first, or wrap both in one team. "
+                "What two wraps share could not be taken back by one of them"
+            )
+            raise SetupError(message)
+    for binding in bound:
+        binding.root.undo()
+
+
+def _inside(target: Any) -> Iterator[Any]:
+    """The agents and teams within a team, a filter or a mind, those that hold others included."""
     if isinstance(target, BaseGroupChat):
-        _bind_team(target, session, options)
+        parts: Sequence[Any] = target._participants
+    else:
+        parts = [getattr(target, name) for name in ("_wrapped_agent", "_team") if hasattr(target, name)]
+    for part in parts:
+        yield part
+        yield from _inside(part)
+
+
+def _bind(target: Any, session: Session, options: Options) -> None:
+    agents = _agents(target)
+    session = _settled(session, agents)
+    if isinstance(target, BaseGroupChat):
+        binding = _bind_team(target, session, options)
     else:
         declared = bool(session.prefix.system or session.prefix.tools) and len(agents) == 1
-        _bind_alone(target, session, options, private=not declared)  # type: ignore[arg-type]
-    return target
+        binding = _bind_alone(target, session, options, private=not declared)
+    for each in binding.whole:
+        each.root = binding
+        each.patches.rebind = partial(_bind_copy, each, session, options)
+
+
+def _bind_copy(original: Binding, session: Session, options: Options, made: Any) -> None:
+    """Bind a deep copy as its original is, in a conversation of its own that begins with what was said so far."""
+    _bind(made, session, options)
+    copy = vars(made).get(BINDING)
+    if isinstance(copy, Binding) and session.mode != "observe":
+        session.attempt("copy", lambda: _carry_over(original, copy), None)
+
+
+def _carry_over(original: Binding, copy: Binding) -> None:
+    pairs = list(zip(original.whole, copy.whole, strict=True))
+    news = {id(new.group): (old.group, new.group) for old, new in pairs if old.group and new.group}
+    for old, new in news.values():
+        load_transcript(new, {**save_transcript(old), "id": new.transcript.id})
+    for before, after in pairs:
+        if before.member is None or after.member is None or before.group is None or after.group is None:
+            continue
+        saved = save_member(before.member, before.group)
+        load_member(after.member, after.group, {name: one for name, one in saved.items() if name != "entries"})
+        after.member.broken |= before.member.broken
 
 
 def unwrap(target: T) -> T:
@@ -137,47 +194,49 @@ def _bind_alone(agent: BaseChatAgent, session: Session, options: Options, *, pri
         inner: Any = agent._team
         binding.inner.append(_bind_team(inner, session.child(agent.name), options))
     for runner in sub:
-        binding.inner.append(_bind_runner(runner, session, options))
+        binding.inner += _bind_runner(runner, session, options)
     take_over(agent, group)
     return binding
 
 
-def _bind_runner(runner: Any, session: Session, options: Options) -> Binding:
-    """An agent or team that works as a tool: a conversation of its own, from an empty context."""
-    bound = vars(runner).get(BINDING)
-    if isinstance(bound, Binding):
-        return bound
+def _bind_runner(runner: Any, session: Session, options: Options) -> list[Binding]:
+    """An agent or team that works as a tool: a conversation of its own, from an empty context.
+
+    Nothing for one that is bound already: by another agent's tool, or by itself.
+    """
+    if isinstance(vars(runner).get(BINDING), Binding):
+        return []
     session.note(
         f"{runner.name!r} works as a tool and starts from its own task: it shares the common system text and no "
         "conversation, since inheriting its caller's would cost more than it saves"
     )
     child = session.child(runner.name, SharedPrefix(system=session.prefix.system))
     if isinstance(runner, BaseGroupChat):
-        return _bind_team(runner, child, options)
-    return _bind_alone(runner, child, options, private=True)
+        return [_bind_team(runner, child, options)]
+    return [_bind_alone(runner, child, options, private=True)]
 
 
 def _bind_team(team: BaseGroupChat, session: Session, options: Options, *, inner: bool = False) -> Binding:
     group = Group(session, options, adopt=adopt_tools)
     group.team = True
-    binding = Binding(team, session)
+    binding = Binding(team, session, group=group)
     binding.patches.expect("_participants", "save_state", "load_state")
     nested: list[tuple[Any, str]] = []
     for rank, participant in enumerate(team._participants):
         if isinstance(participant, BaseGroupChat):
             nested.append((participant, participant.name))
             continue
-        if vars(participant).get(BINDING) is not None:
-            unwrap(participant)
         binding.inner.append(bind_agent(participant, group, rank=rank))  # type: ignore[arg-type]
         if isinstance(participant, SocietyOfMindAgent):
             nested.append((participant._team, participant.name))
-        binding.inner += [_bind_runner(runner, session, options) for runner in runners_of(participant)]
+        for runner in runners_of(participant):
+            binding.inner += _bind_runner(runner, session, options)
     _adopt_all(group, [agent for each, _ in nested for agent in _agents(each)])
     group.nested = inner or bool(nested)
     binding.inner += [_bind_team(each, session.child(name), options, inner=True) for each, name in nested]
     _bind_callers(team, group, binding)
-    _keep_transcript(team, group, binding)
+    if session.mode != "observe":
+        _keep_transcript(team, group, binding)
     take_over(team, group)
     return binding.attach()
 
@@ -194,7 +253,7 @@ def _adopt_all(group: Group, nested: Sequence[Any] = ()) -> None:
 
 def _bind_callers(team: BaseGroupChat, group: Group, binding: Binding) -> None:
     """Teams whose manager asks a model itself: the selector, Magentic-One's orchestrator."""
-    client = getattr(team, "_model_client", None)
+    client = unwrapped(getattr(team, "_model_client", None))
     if not isinstance(client, ChatCompletionClient):
         return
     session = group.session
@@ -220,14 +279,15 @@ def _selector(team: SelectorGroupChat, group: Group, binding: Binding, models: S
     member = SelectorMember(group.session, group.transcript, team._selector_prompt, models, group.callers_options)
     member.context = team._model_context
     group.callers.append(member)
-    own = team._selector_func
+    if group.session.mode == "observe":
+        return member
+    own: Any = team._selector_func
 
-    async def selector_func(thread: Sequence[Any]) -> str | None:
+    async def selector_func(thread: Sequence[Any]) -> Any:
         group.session.attempt("selector", lambda: member.observe(thread), None)
-        chosen: Any = own(thread) if own is not None else None
-        if asyncio.iscoroutine(chosen):
-            chosen = await chosen
-        return None if chosen is None else str(chosen)
+        if own is None:
+            return None
+        return await own(thread) if asyncio.iscoroutinefunction(own) else own(thread)
 
     for owner in (binding, *_manager(team, binding)):
         owner.patches.set("_selector_func", selector_func)
