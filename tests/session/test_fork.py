@@ -170,7 +170,7 @@ def test_trees_that_were_being_changed_at_the_fork_start_anew_in_the_child() -> 
 
 
 UNFORKED = {"cached_property", "Lock", "RLock", "Condition", "Event", "Semaphore", "Barrier"}
-TOOLS = {"server", "testing", "cli", "audit", "report"}
+TOOLS = {"server", "testing", "cli", "audit", "report", "record", "verify"}
 """They serve, test and read; none of them runs in an application."""
 
 

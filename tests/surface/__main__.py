@@ -61,10 +61,10 @@ def _member(found: griffe.Object | griffe.Alias, path: str) -> Iterator[str]:
 
 
 def _called(parameters: griffe.Parameters, *, own: bool) -> str:
-    """A signature; ``own`` keeps ``self``."""
+    """A signature without what begins with an underscore; ``own`` keeps ``self``."""
     cells, star = [], False
     for one in parameters:
-        if not own and one.name == "self":
+        if (not own and one.name == "self") or one.name.startswith("_"):
             continue
         mark = {griffe.ParameterKind.var_positional: "*", griffe.ParameterKind.var_keyword: "**"}.get(one.kind, "")
         if one.kind is griffe.ParameterKind.keyword_only and not star:
