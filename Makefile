@@ -90,6 +90,11 @@ env: $(CORE)/$(READY)
 demo: $(CORE)/$(READY)
 	$(CORE)/bin/cacheprefix demo $(ARGS)
 
+# The picture of README, from the demonstration's own data.
+.PHONY: picture
+picture: $(CORE)/$(READY)
+	$(CORE)/bin/cacheprefix demo --rules openai --svg docs/demo.svg
+
 OF_CORE := cacheprefix adapters/langgraph/cacheprefix_langgraph adapters/sdk/cacheprefix_sdk
 
 lint: $(CORE)/$(READY)

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.errors import MissingExtraError, SetupError
@@ -38,6 +39,7 @@ def register(cli: Any) -> None:
         latency: float = typer.Option(1.0, "--latency", help="Scale of the simulated latency; 0 does not wait."),
         provider: str = typer.Option("", "--provider", help="openai or anthropic: a real run with your key."),
         model: str = typer.Option("", "--model", help="The model of a real run."),
+        svg: Path | None = typer.Option(None, "--svg", help="Write a picture of the requests to this file."),  # noqa: B008
         yes: bool = typer.Option(False, "--yes", help="Do not ask before a real run."),  # noqa: FBT001, FBT003
     ) -> None:
         """Run a code-review team unmodified and on a shared prefix, and show what was saved."""
@@ -50,6 +52,10 @@ def register(cli: Any) -> None:
             message = f"{address!r}: an address goes with --engine"
             raise SetupError(message)
         found = _real(source, provider, model, yes) if provider else _simulated(source, rules, latency)
+        if svg is not None:
+            from cacheprefix_langgraph.demo._picture import picture  # noqa: PLC0415 - only where asked for
+
+            svg.write_text(picture(found), "utf-8")
         if as_json:
             from cacheprefix_langgraph.demo._run import as_data  # noqa: PLC0415 - loads LangGraph
 

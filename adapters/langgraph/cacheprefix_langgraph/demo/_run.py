@@ -34,6 +34,15 @@ RULES = ("openai", "openai-5.6", "anthropic")
 
 
 @dataclass(frozen=True, slots=True)
+class RequestBar:
+    """One request of a run, as its picture shows it. Tokens as the provider reported them."""
+
+    agent: str
+    input_tokens: int
+    read_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One run. Tokens; costs in cost units (one uncached input token = 1); times in milliseconds."""
 
@@ -54,6 +63,10 @@ class Row:
     wall_ms: float
     reading: str
     """The profile the provider followed."""
+    read_price: float = 0.0
+    """What a token read from the cache costs, of an uncached one."""
+    requests: tuple[RequestBar, ...] = ()
+    """In the order in which they were sent."""
 
 
 def layouts_of(rules: str) -> tuple[Layout, ...]:
@@ -125,6 +138,11 @@ def row_of(session: Session, layout: str, rules: str, wall_ms: float, reading: s
         round(min((call.shared_tokens / call.input_tokens for call in firsts), default=0.0), 4),
         round(wall_ms, 1),
         reading,
+        calls[0].profile.read if calls else 0.0,
+        tuple(
+            RequestBar(call.agent, call.usage.input_tokens or call.input_tokens, call.usage.cache_read_tokens or 0)
+            for call in calls
+        ),
     )
 
 
