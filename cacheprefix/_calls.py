@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from cacheprefix.cache import Verdict
 from cacheprefix.profiles import Profile, Usage, cost_units
 from cacheprefix.toolcache import CacheStats
+
+_NOTICED = 0.001
+"""Seconds at the gate from which on a request has waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,47 @@ class Break:
 
 
 @dataclass(frozen=True, slots=True)
+class GateUse:
+    """What requests did at the gate on a cold prefix, what that cost in seconds and what it saved."""
+
+    led: int = 0
+    """Requests that went ahead of possible siblings."""
+    followed: int = 0
+    """Those that waited for one and went when it had written what they share."""
+    gave_up: int = 0
+    """Those that waited in vain: as long as that could pay, or as the gate allows."""
+    at_once: int = 0
+    """Those that did not wait, since the leader was expected to take longer than it would save."""
+    seconds: float = 0.0
+    """Time spent waiting, in all."""
+    saved_units: float = 0.0
+    """Cost units that followers read instead of writing, by the reported usage."""
+
+    def and_pass(self, leader: bool, followed: bool, seconds: float) -> GateUse:  # noqa: FBT001 - a pass, taken apart
+        """With one more request that came through."""
+        gave_up = not leader and not followed and seconds > _NOTICED
+        return replace(
+            self,
+            led=self.led + leader,
+            followed=self.followed + followed,
+            gave_up=self.gave_up + gave_up,
+            at_once=self.at_once + (not leader and not followed and not gave_up),
+            seconds=self.seconds + seconds,
+        )
+
+    def and_saved(self, units: float) -> GateUse:
+        """With what one more follower saved."""
+        return replace(self, saved_units=self.saved_units + units)
+
+    def __str__(self) -> str:
+        return (
+            f"gate: {self.followed} requests followed a sibling that wrote what they share and saved "
+            f"{self.saved_units:,.0f} cost units by it; all waited {self.seconds:.1f} s, {self.gave_up} in vain; "
+            f"{self.at_once} went at once, as waiting would not have paid"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What a session's calls cost, per agent and in all, and what broke the cache."""
 
@@ -96,6 +140,8 @@ class Report:
     """Steps at which cacheprefix failed and sent the original request, with counts."""
     tool_cache: CacheStats | None = None
     """What the tool-result cache did; None without one."""
+    gate: GateUse | None = None
+    """What waiting for siblings cost and saved; None where nobody came to the gate."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON. Holds no prompt text."""
@@ -108,6 +154,7 @@ class Report:
             "notes": list(self.notes),
             "failures": dict(self.failures),
             "tool_cache": None if self.tool_cache is None else self.tool_cache.as_dict(),
+            "gate": None if self.gate is None else asdict(self.gate),
         }
 
     def __str__(self) -> str:
@@ -244,5 +291,7 @@ def _text(report: Report) -> Iterable[str]:
     yield from report.notes
     if report.tool_cache is not None:
         yield str(report.tool_cache)
+    if report.gate is not None and (report.gate.seconds > _NOTICED or report.gate.at_once):
+        yield str(report.gate)
     for step, count in report.failures.items():
         yield f"{count} x sent the original request because {step} failed"

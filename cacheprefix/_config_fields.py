@@ -136,7 +136,8 @@ def listed(said: str) -> list[str]:
 FIELDS: Mapping[str, Field] = {
     "mode": Field(choice("observe", "fork"), plain, "observe changes nothing that is sent; fork shares prefixes"),
     "tail": Field(choice(*get_args(TailPlacement)), plain, "where role texts stand"),
-    "gate": Field(number(off=True), scalar, "seconds siblings wait for the one that writes their prefix; false: none"),
+    "gate": Field(number(off=True), scalar, "seconds siblings wait at most for who writes their prefix; false: none"),
+    "gate_price": Field(number(), scalar, "cost units that a second of waiting is to save; 0: always wait"),
     "provider": Field(text, plain, "profile or provider, where a model's name does not tell"),
     "scope": Field(text, plain, "tenant, user or key whose cache entries these are"),
     "profiles": Field(names, listed, "TOML files with cache rules of your own"),

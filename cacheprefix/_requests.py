@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cacheprefix._calls import Call, units_of
 from cacheprefix._condense import cold_after
 from cacheprefix._foresight import Foresight
+from cacheprefix._gating import PRICE, Gating
 from cacheprefix._lanes import Lanes
 from cacheprefix._notices import Notices
 from cacheprefix._placement import Placement
@@ -24,15 +26,11 @@ from cacheprefix.prompt import Api, Memo, Prompt, chain, dumps_sorted, lane_key,
 
 if TYPE_CHECKING:
     from cacheprefix._conversation import Conversation
-    from cacheprefix.prefix import ForkPolicy, Pass
+    from cacheprefix.prefix import ForkPolicy, Pass, Worth
     from cacheprefix.session import Session
 
 Boundary = Callable[[Prompt], int | None] | int | None
 Original = Callable[[Prompt], Prompt | None] | None
-
-_WORTH_WAITING = 1024
-"""Cold shared tokens below which siblings do not wait for one another: the wait costs more than it saves."""
-
 
 @dataclass(slots=True)
 class Shared:
@@ -52,12 +50,16 @@ class Shared:
     placement: Placement = field(default_factory=Placement)
     places: Places = field(default_factory=Places)
     lanes: Lanes = field(default_factory=Lanes)
+    gating: Gating = field(default_factory=Gating)
 
     @classmethod
-    def fresh(cls, clock: Callable[[], float], count: Callable[[str, str], int], opening: int = 0) -> Shared:
+    def fresh(
+        cls, clock: Callable[[], float], count: Callable[[str, str], int], opening: int = 0, gate_price: float = PRICE
+    ) -> Shared:
         """That of a session that has seen nothing yet."""
         model, unmodified = (CacheModel(clock=clock, count=count, opening=opening) for _ in range(2))
-        return cls(model, unmodified, Totals(), Notices(), Memo(), OrderedDict(), set(), RLock())
+        gating = Gating(gate_price)
+        return cls(model, unmodified, Totals(), Notices(), Memo(), OrderedDict(), set(), RLock(), gating=gating)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,9 @@ def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
             begun = observation
             session.attempt("fail", lambda: session.shared.model.fail(begun), None)
         return Turn(asked.body, None, *_reports(session, leave))
+    except BaseException:
+        leave.release(ok=False)
+        raise
     return Turn(sent, seen, *_reports(session, leave))
 
 
@@ -132,26 +137,27 @@ def _foresee(session: Session, prompt: Prompt, profile: Profile, agent: str, tal
 
 
 def gate_key(
-    session: Session, body: Mapping[str, Any], api: Api, boundary: Boundary, scope: str | None
-) -> bytes | None:
-    """What siblings of a request wait for together; None where waiting gains nothing."""
+    session: Session, body: Mapping[str, Any], api: Api, boundary: Boundary, scope: str | None, *, streams: bool | None
+) -> tuple[bytes, Worth] | None:
+    """What siblings of a request wait for together, and what that is worth; None where waiting gains nothing."""
     if session.mode != "fork":
         return None
     prompt = session.decode(body, api)
     profile = session.profile(prompt.model, api)
     limit = boundary(prompt) if callable(boundary) else boundary
-    if not limit or profile.cold_parallel_shares or profile.readable == "start" or profile.control in ("none", "named"):
+    gating, streams = session.shared.gating, bool(body.get("stream")) if streams is None else streams
+    shared = prompt.totals[min(limit, len(prompt.sections)) - 1] if limit and prompt.sections else 0
+    # Asked twice, since what is warm takes longer to find out.
+    if not limit or gating.worth(profile, prompt.model, cold=shared, streams=streams) is None:
         return None
     where = session.scope if scope is None else scope
-    shared = prompt.totals[min(limit, len(prompt.sections)) - 1] if prompt.sections else 0
-    if shared < profile.min_tokens:
-        return None
     _, marked = _marked(session, body, prompt, profile, limit)
-    cold = shared - session.shared.model.expect(marked, profile, scope=where, at=session.clock()).tokens
-    if cold < max(_WORTH_WAITING, profile.min_tokens):
+    warm = session.shared.model.expect(marked, profile, scope=where, at=session.clock()).tokens
+    worth = gating.worth(profile, prompt.model, cold=shared - warm, warm=warm, streams=streams)
+    if worth is None:
         return None
     lane = lane_key(prompt, profile.settings, provider=profile.provider, scope=where)
-    return lane + chain(prompt, profile.settings)[limit - 1]
+    return lane + chain(prompt, profile.settings)[limit - 1], worth
 
 
 def _marked(
@@ -223,17 +229,32 @@ def _estimate(
 
 def _reports(session: Session, leave: Pass) -> tuple[Any, Any, Any]:
     """What a turn calls when its answer ends, fails, and begins; each lets waiting siblings go."""
+    gating, went = session.shared.gating, time.monotonic()
+
+    def released(turn: Turn) -> None:
+        leave.release(ok=True)
+        seen, begun = turn.seen, turn.first_token_at is not None
+        if seen is not None:
+            # A request for no answer ends when others would see a first token.
+            gating.pace.took(seen.prompt.model, time.monotonic() - went, streamed=begun or seen.purpose == "prewarm")
 
     def finished(turn: Turn, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None) -> Call | None:
-        call = _finished(session, turn, raw, at, diagnostics)
-        leave.release(ok=True)
+        try:
+            call = _finished(session, turn, raw, at, diagnostics)
+        finally:
+            if turn.seen is None or turn.first_token_at is None or turn.seen.profile.readable != "first_token":
+                released(turn)
+        if call is not None:
+            gating.answered(leave, call.usage.cache_read_tokens)
         return call
 
     def failed(turn: Turn) -> None:
         seen = turn.seen
-        if seen is not None:
-            session.attempt("fail", lambda: session.shared.model.fail(seen.observation), None)
-        leave.release(ok=False)
+        try:
+            if seen is not None:
+                session.attempt("fail", lambda: session.shared.model.fail(seen.observation), None)
+        finally:
+            leave.release(ok=False)
 
     def begun(turn: Turn, at: float | None) -> None:
         seen = turn.seen
@@ -241,7 +262,7 @@ def _reports(session: Session, leave: Pass) -> tuple[Any, Any, Any]:
         if seen is not None:
             session.attempt("first token", lambda: session.shared.model.first_token(seen.observation, when), None)
             if seen.profile.readable == "first_token":
-                leave.release(ok=True)
+                released(turn)
 
     return finished, failed, begun
 

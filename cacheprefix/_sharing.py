@@ -6,17 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.prefix import Fork, Gate, SharedPrefix, StoreGate, Tool, union_tools
+from cacheprefix.prefix import Fork, SharedPrefix, Tool, union_tools
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry
 
 if TYPE_CHECKING:
-    from cacheprefix._notices import Notices
     from cacheprefix.plugins import Plugins
     from cacheprefix.prompt import Api
     from cacheprefix.session import Session
-    from cacheprefix.stores import Store
-
-AnyGate = Gate | StoreGate
 
 KEEP = 10_000
 """Conversations remembered at most."""
@@ -96,10 +92,3 @@ def profile_of(registry: Registry, model: str, provider: str | None, api: Api | 
     except CacheprefixProfileWarning:
         # A filter turned the one warning about an unknown model into an error; it is said, and not again.
         return registry.profile_for(model, provider=provider, api=api)
-
-
-def gate_of(store: Store | None, limit: float, notices: Notices) -> AnyGate:
-    """A gate of this process, or of all that share the store."""
-    if store is None:
-        return Gate(limit)
-    return StoreGate(store, limit, failed=lambda error: notices.failed("gate store", error))

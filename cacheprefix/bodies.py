@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any
@@ -25,7 +24,17 @@ from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import Api, Prompt, dumps_sorted, loads
 from cacheprefix.session import Session
 
-__all__ = ["LONG_ROLE", "ForkBody", "Lane", "Role", "allowed_choice", "fork_body", "instruction_of"]
+__all__ = [
+    "LONG_ROLE",
+    "AsyncWatched",
+    "ForkBody",
+    "Lane",
+    "Role",
+    "Watched",
+    "allowed_choice",
+    "fork_body",
+    "instruction_of",
+]
 
 LONG_ROLE = _places.LONG
 """Tokens from which on a role's text may keep its place; a shorter one always goes to the end."""
@@ -119,23 +128,15 @@ class ForkBody:
         name = history_field(self.api)
         return replace(self, body={**self.body, name: [*self.body[name], *read.messages, *told]}, tries=1)
 
-    def watch(self, turn: Turn, events: Iterator[Any]) -> Generator[Any, None, None]:
+    def watch(self, turn: Turn, events: Iterator[Any]) -> Watched:
         """The events of a stream as they come; the turn learns of the first one, of the usage and of the end."""
-        usage: dict[str, Any] = {}
-        with _ending(turn, usage):
-            for event in events:
-                if self._passes(turn, event, usage):
-                    yield event
+        return Watched(self, turn, events)
 
-    async def awatch(self, turn: Turn, events: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+    def awatch(self, turn: Turn, events: AsyncIterator[Any]) -> AsyncWatched:
         """``watch`` for an asynchronous stream."""
-        usage: dict[str, Any] = {}
-        with _ending(turn, usage):
-            async for event in events:
-                if self._passes(turn, event, usage):
-                    yield event
+        return AsyncWatched(self, turn, events)
 
-    def _passes(self, turn: Turn, event: Any, usage: dict[str, Any]) -> bool:
+    def passes(self, turn: Turn, event: Any, usage: dict[str, Any]) -> bool:
         """Note an event; False for one that came only because we asked for the usage."""
         turn.first_token()
         places = (event, getattr(event, "message", None), getattr(event, "response", None))
@@ -152,18 +153,76 @@ class ForkBody:
         return next(found, len(prompt.sections)) if self.tail else len(prompt.sections)
 
 
-@contextmanager
-def _ending(turn: Turn, usage: Mapping[str, Any]) -> Iterator[None]:
-    """A stream that is left early is a call all the same, with what usage came by then."""
-    try:
-        yield
-    except GeneratorExit:
-        turn.finish(usage or None)
-        raise
-    except BaseException:
-        turn.fail()
-        raise
-    turn.finish(usage or None)
+class _Watching:
+    """What is known of a stream: it ends its turn however it ends itself, also where nobody ever read it."""
+
+    def __init__(self, fork: ForkBody, turn: Turn, events: Any) -> None:
+        self._fork, self._turn, self._events = fork, turn, events
+        self._usage: dict[str, Any] = {}
+
+    def _passes(self, event: Any) -> bool:
+        return self._fork.passes(self._turn, event, self._usage)
+
+    def _ended(self) -> None:
+        self._turn.finish(self._usage or None)
+
+    def _left(self) -> None:
+        """Closed or dropped: a call all the same, with what usage came; none where not even its beginning did."""
+        if self._turn.first_token_at is None:
+            self._turn.fail()
+        else:
+            self._ended()
+
+    def __del__(self) -> None:
+        self._left()
+
+
+class Watched(_Watching):
+    """A stream's events on their way to the application."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            while True:
+                event = next(self._events)
+                if self._passes(event):
+                    return event
+        except StopIteration:
+            self._ended()
+            raise
+        except BaseException:
+            self._turn.fail()
+            raise
+
+    def close(self) -> None:
+        """The application reads no further; the stream underneath is its own to close."""
+        self._left()
+
+
+class AsyncWatched(_Watching):
+    """``Watched`` for an asynchronous stream."""
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            while True:
+                event = await anext(self._events)
+                if self._passes(event):
+                    return event
+        except StopAsyncIteration:
+            self._ended()
+            raise
+        except BaseException:
+            self._turn.fail()
+            raise
+
+    async def aclose(self) -> None:
+        """The application reads no further; the stream underneath is its own to close."""
+        self._left()
 
 
 def fork_body(session: Session, body: Mapping[str, Any], api: Api, role: Role | None) -> ForkBody:

@@ -73,7 +73,7 @@ class Config:
         """Keyword arguments of ``Session``. Raises ``ConfigError`` for values that do not go together."""
         made: dict[str, Any] = {}
         for one in self.settings:
-            if one.key in ("mode", "tail", "provider", "scope", "gate"):
+            if one.key in ("mode", "tail", "provider", "scope", "gate", "gate_price"):
                 made[one.key] = one.value or None if one.key == "gate" else one.value
         files = self.get("profiles")
         if files:

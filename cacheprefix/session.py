@@ -9,14 +9,15 @@ from os import PathLike
 from typing import Any, Literal, TypeVar
 
 from cacheprefix import _condense, _lanes, _places, _side
-from cacheprefix._calls import Call, Report, tally
+from cacheprefix._calls import Call, GateUse, Report, tally
 from cacheprefix._condense import conversation_of
 from cacheprefix._conversation import Conversation
 from cacheprefix._counting import Counting
+from cacheprefix._gating import LIMIT, PRICE, gate_of
 from cacheprefix._notices import CacheprefixWarning
 from cacheprefix._original import unmodified
 from cacheprefix._requests import Asked, Boundary, Original, Shared, begin, gate_key
-from cacheprefix._sharing import AnyGate, forked, freeze, gate_of, profile_of, profiles_of, shares, with_tools
+from cacheprefix._sharing import forked, freeze, profile_of, profiles_of, shares, with_tools
 from cacheprefix._side import ForkResult
 from cacheprefix._tool_calls import ToolCacheOption, ToolCalls, ToolUse
 from cacheprefix._turn import Turn
@@ -37,7 +38,7 @@ from cacheprefix.context import (
 from cacheprefix.context import Mode as CommitMode
 from cacheprefix.errors import SetupError
 from cacheprefix.plugins import Plugins
-from cacheprefix.prefix import FOLLOW, Fork, ForkPolicy, Pass, SharedPrefix, TailPlacement, Tool, tail_text
+from cacheprefix.prefix import FOLLOW, Fork, ForkPolicy, Pass, SharedPrefix, TailPlacement, Tool, Worth, tail_text
 from cacheprefix.profiles import Profile, Registry, default_registry
 from cacheprefix.prompt import Api, Counter, Prompt, decode
 from cacheprefix.stores import MemoryStore, ResultStore, Store
@@ -68,11 +69,12 @@ class Session:
     Safe to share between threads, tasks and conversations. ``mode="observe"`` changes nothing that is sent.
     ``budget`` shortens large tool results once; ``results`` keeps their full texts. ``compaction`` (or its trigger
     in tokens) shortens histories when that pays; ``request_budget`` holds whole requests to the model's window.
-    ``gate`` is how many seconds siblings wait at most for the one that writes their cold prefix; None sends them all
-    at once, and ``gate_store`` lets them wait for other processes' too. ``tool_cache`` answers repeated calls of the
-    tools that it names (``["read", ToolSpec(...)]``) or that a ``ToolResultCache`` allows; with True, of those that a
-    plugin calls cacheable. ``provider`` names a profile where the model's name does not tell. ``clock`` gives
-    seconds. ``on_break`` is called with every verdict that is an alarm, beside the log. Raises ``SetupError`` for
+    Siblings that start together on a cold prefix wait for the first one to write it, for as long as that pays: a second
+    of waiting is to save ``gate_price`` cost units (0: wait always), and nobody waits beyond ``gate`` seconds; None
+    sends all at once. ``gate_store`` lets them wait for other processes' siblings too. ``tool_cache`` answers repeated
+    calls of the tools that it names (``["read", ToolSpec(...)]``) or that a ``ToolResultCache`` allows; with True, of
+    those that a plugin calls cacheable. ``provider`` names a profile where the model's name does not tell. ``clock``
+    gives seconds. ``on_break`` is called with every verdict that is an alarm, beside the log. Raises ``SetupError`` for
     options that do not exist.
     """
 
@@ -85,7 +87,8 @@ class Session:
         compaction: Compaction | int | None = None,
         request_budget: RequestBudget | None = None,
         tail: TailPlacement = "tail",
-        gate: float | None = 30.0,
+        gate: float | None = LIMIT,
+        gate_price: float = PRICE,
         provider: str | None = None,
         scope: str = "",
         profiles: Registry | None = None,
@@ -115,9 +118,9 @@ class Session:
         self.results: Results = results if results is not None else ResultStore(MemoryStore())
         self.plugins = Plugins.with_builtins(plugins)
         self._counting = Counting(counter, self.plugins)
-        self.shared = Shared.fresh(clock, self.count, counter.opening if counter else 0)
+        self.shared = Shared.fresh(clock, self.count, counter.opening if counter else 0, gate_price)
         self.gate_store = gate_store
-        self._gate = self.new_gate(gate) if gate else None
+        self._gate = gate_of(gate_store, gate, self.shared.notices) if gate else None
         self.tool_calls = ToolCalls(self, tool_cache)
         self.tool_cache = self.tool_calls.cache
         self._registry = profiles_of(self.plugins, profiles or default_registry())
@@ -301,23 +304,52 @@ class Session:
         )  # fmt: skip
         return begin(self, asked, leave or FOLLOW)
 
-    def queue(self, body: Mapping[str, Any], api: Api, *, boundary: Boundary, scope: str | None = None) -> Pass:
+    def queue(
+        self,
+        body: Mapping[str, Any],
+        api: Api,
+        *,
+        boundary: Boundary,
+        scope: str | None = None,
+        streams: bool | None = None,
+    ) -> Pass:
         """Wait in this thread until a sibling that is writing the same cold prefix has begun to answer.
 
-        Returns at once where nothing is gained: the prefix is warm or short, nobody writes it, or the provider lets
-        parallel requests share. A leader should stream, so that its first token lets the others go.
+        Returns at once where nothing is gained: the prefix is warm or short, nobody writes it, the provider lets
+        parallel requests share, or the sibling is expected to take longer than the saving is worth. ``streams`` says
+        that this request's own answer, should it lead, will let the others go with its first token; by default it
+        does where the body asks for a stream.
         """
-        key = self.attempt("gate", lambda: gate_key(self, body, api, boundary, scope), None)
-        return FOLLOW if key is None or self._gate is None else self._gate.enter(key)
+        found = self.attempt("gate", lambda: gate_key(self, body, api, boundary, scope, streams=streams), None)
+        return FOLLOW if found is None else self.follow(*found)
 
-    async def aqueue(self, body: Mapping[str, Any], api: Api, *, boundary: Boundary, scope: str | None = None) -> Pass:
+    async def aqueue(
+        self,
+        body: Mapping[str, Any],
+        api: Api,
+        *,
+        boundary: Boundary,
+        scope: str | None = None,
+        streams: bool | None = None,
+    ) -> Pass:
         """``queue`` without blocking the event loop."""
-        key = self.attempt("gate", lambda: gate_key(self, body, api, boundary, scope), None)
-        return FOLLOW if key is None or self._gate is None else await self._gate.aenter(key)
+        found = self.attempt("gate", lambda: gate_key(self, body, api, boundary, scope, streams=streams), None)
+        return FOLLOW if found is None else await self.afollow(*found)
 
-    def new_gate(self, limit: float = 30.0) -> AnyGate:
-        """A gate where siblings wait ``limit`` seconds at most; across processes where there is a ``gate_store``."""
-        return gate_of(self.gate_store, limit, self.shared.notices)
+    def worth(self, model: str, api: Api, *, cold: int, streams: bool = False) -> Worth | None:
+        """What a request gains by waiting for a sibling that writes ``cold`` tokens; None where that is nothing.
+
+        For ``follow``, in adapters that must wait before the body is made.
+        """
+        return self.shared.gating.worth(self.profile(model, api), model, cold=cold, streams=streams)
+
+    def follow(self, key: bytes, worth: Worth) -> Pass:
+        """Lead all that share the cold part named ``key``, or wait for who leads, as far as that is worth it."""
+        return FOLLOW if self._gate is None else self.shared.gating.passed(self._gate.enter(key, worth))
+
+    async def afollow(self, key: bytes, worth: Worth) -> Pass:
+        """``follow`` without blocking the event loop."""
+        return FOLLOW if self._gate is None else self.shared.gating.passed(await self._gate.aenter(key, worth))
 
     def decode(self, body: Mapping[str, Any], api: Api, *, headers: Mapping[str, str] | None = None) -> Prompt:
         """A body as a prompt, counted by this session's counter; history seen before costs next to nothing."""
@@ -345,7 +377,9 @@ class Session:
         notices, tools, last = self.shared.notices, self.tool_calls.stats(), self.shared.totals.last
         advice = last and self.shared.placement.advice(last.profile, last.model, self.count)
         notes = (*notices.notes, advice) if advice else notices.notes
-        return replace(self.shared.totals.report(self.counter_name, notes, notices.failures), tool_cache=tools)
+        use = self.shared.gating.use
+        made = self.shared.totals.report(self.counter_name, notes, notices.failures)
+        return replace(made, tool_cache=tools, gate=None if use == GateUse() else use)
 
     @property
     def counter_name(self) -> str:

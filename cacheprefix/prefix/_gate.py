@@ -1,97 +1,256 @@
-"""Leader first: requests that start together on a cold prefix wait until one of them has written it.
+"""Leader first: requests that start together on a cold prefix follow one of them, where that pays.
 
 An entry can be read only once the first answer has begun (Anthropic's documentation says so, and a simulated
-fan-out without a gate reads nothing). One request goes ahead; the others follow its first token.
+fan-out without a gate reads nothing). One request goes ahead; the others follow its first token, or go at once where
+they would wait for longer than the saving is worth (``Worth``). A leader that is gone, by whatever way, leads nobody.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field, replace
+from math import inf
+from statistics import median
 
-from cacheprefix.locks import Lock, reset_in_child
+from cacheprefix.locks import RLock, reset_in_child
+
+UNKNOWN_WHOLE = 0.25
+"""Seconds that one waits at most for a whole answer of a model that was never timed.
+
+A server that answers at once (a cache, a small model) has answered by then; where whole answers take their seconds,
+so much is lost once, for from then on the model is timed."""
+
+_TIMED = 16
+_MODELS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What a request gains by waiting for a leader, and how long it would be.
+
+    A request waits at most ``W = tokens * per_token / price`` seconds (``of`` works it out), and not at all where the
+    leader is expected to take longer: ``R = t - e`` more seconds while it is under way for ``e < t``, and ``R = e``
+    once it is overdue. ``t`` is ``usual``: what leaders of its kind took lately.
+    """
+
+    seconds: float = inf
+    """W: how long waiting pays."""
+    usual: float | None = None
+    """t: seconds until a leader like this request lets the others go; None where none was timed."""
+    streams: bool = True
+    """Whether this request, when it leads, lets the others go at its first token and not at the end of its answer."""
+    tokens: int = 0
+    """Cold tokens of what is shared: those that a follower reads and does not write."""
+    per_token: float = 0.0
+    """Cost units that each of them saves: the price of writing less that of reading."""
+    warm: int = 0
+    """Tokens that are read in any case."""
+
+    @staticmethod
+    def of(*, tokens: int, per_token: float, price: float) -> float:
+        """W: the seconds for which waiting pays, where a second of it is to save ``price`` cost units."""
+        return tokens * per_token / price if price > 0 else inf
+
+    def like(self, leader: Worth) -> Worth:
+        """The same gain, behind a leader that takes what ``leader`` says."""
+        return replace(self, usual=leader.usual, streams=leader.streams)
+
+    def left(self, under_way: float = 0.0) -> float:
+        """Seconds to wait for a leader like this request that has been under way for so long; none: it goes at once."""
+        if self.seconds == inf:
+            return inf
+        if self.usual is None and not self.streams:
+            # A whole answer of which nothing is known: worth a look, and no more.
+            return min(self.seconds, UNKNOWN_WHOLE - under_way)
+        usual = 0.0 if self.usual is None else self.usual
+        expected = under_way if under_way >= usual else usual - under_way
+        return self.seconds if expected <= self.seconds else 0.0
+
+    def saved(self, read: int) -> float:
+        """Cost units that waiting saved a request that then read so many tokens."""
+        return min(max(0, read - self.warm), self.tokens) * self.per_token
+
+
+ALWAYS = Worth()
+"""Waits as long as the gate allows."""
 
 
 class Pass:
-    """Leave to go on. The leader releases the others, by success or by failure; followers have nothing to do."""
+    """Leave to go on. The leader releases the others, by success or by failure; followers have nothing to do.
 
-    def __init__(self, release: Callable[[bool], None] | None = None) -> None:
-        self._release = release
-        self._lock = Lock()
+    A leader's pass that nobody holds any more lets the others go by itself.
+    """
+
+    __slots__ = ("__weakref__", "_dropped", "_release", "flight", "followed", "waited", "worth")
+
+    def __init__(
+        self,
+        release: Callable[[bool], None] | None = None,
+        *,
+        dropped: Callable[[], None] | None = None,
+        flight: Flight | None = None,
+        worth: Worth = ALWAYS,
+        waited: float = 0.0,
+        followed: bool = False,
+    ) -> None:
+        # A list, since of several threads that pop its one item exactly one gets it.
+        self._release = [] if release is None else [release]
+        self._dropped = dropped
+        self.flight = flight
+        """What others wait for."""
+        self.worth = worth
+        """What waiting would have brought."""
+        self.waited = waited
+        """Seconds spent at the gate."""
+        self.followed = followed
+        """Whether a leader wrote what this request is to read."""
 
     @property
     def leader(self) -> bool:
         """Whether others may be waiting for this request."""
-        return self._release is not None
+        return bool(self._release)
+
+    @property
+    def awaited(self) -> int:
+        """How many requests of this process wait for this one at this moment."""
+        return 0 if self.flight is None or not self._release else self.flight.waiting
 
     def release(self, *, ok: bool) -> None:
         """Let the others go: with ``ok`` all of them, without it the next one leads. Only the first call counts."""
-        with self._lock:
-            release, self._release = self._release, None
-        if release is not None:
-            release(ok)
+        try:
+            release = self._release.pop()
+        except IndexError:
+            return
+        release(ok)
+
+    def __del__(self) -> None:
+        # Any thread may be here, in the middle of anything: nothing may wait.
+        if self._release:
+            self._release.clear()
+            if self._dropped is not None:
+                self._dropped()
 
 
 FOLLOW = Pass()
 """A pass of someone nobody waits for."""
 
 
+@dataclass(eq=False, slots=True)
+class Flight:
+    """A leader under way."""
+
+    started: float
+    worth: Worth
+    done: Future[bool] = field(default_factory=Future)
+    waiting: int = 0
+
+    def land(self, *, ok: bool) -> None:
+        if not self.done.done():
+            self.done.set_result(ok)
+
+
+class Pace:
+    """How long models took lately until others could read what a request of theirs wrote. Safe to share, bounded."""
+
+    def __init__(self) -> None:
+        self._took: dict[tuple[str, bool], deque[float]] = {}
+
+    def took(self, model: str, seconds: float, *, streamed: bool) -> None:
+        """A request let others go after so many seconds: with its first token, or with the end of its answer."""
+        if len(self._took) > _MODELS:
+            self._took.clear()
+        self._took.setdefault((model, streamed), deque(maxlen=_TIMED)).append(seconds)
+
+    def usual(self, model: str, *, streamed: bool) -> float | None:
+        """The median of the latest; None where none was timed."""
+        found = self._took.get((model, streamed))
+        return median(list(found)) if found else None
+
+
 class Gate:
-    """One leader a key at a time. For threads and tasks alike; waiting is bounded by ``limit`` seconds."""
+    """One leader a key at a time. For threads and tasks alike; nobody waits longer than ``limit`` seconds.
+
+    A leader of whom nothing was heard for ``limit`` seconds is given up: the next request leads.
+    """
 
     def __init__(self, limit: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit = limit
         self._clock = clock
-        self._flights: dict[bytes, Future[bool]] = {}
-        self._lock = Lock()
+        self._flights: dict[bytes, Flight] = {}
+        # Entered again by a pass that the garbage collector drops in the middle of ``_lead``.
+        self._lock = RLock()
         reset_in_child(self)
 
     def after_fork(self) -> None:
         """In a forked child: the parent's leaders lead nobody there."""
         self._flights = {}
 
-    def enter(self, key: bytes) -> Pass:
-        """Become the leader of ``key``, or wait in this thread for the one there is."""
-        end = self._clock() + self.limit
+    def enter(self, key: bytes, worth: Worth = ALWAYS) -> Pass:
+        """Become the leader of ``key``, or wait in this thread for the one there is, while that pays."""
+        began = self._clock()
         while True:
-            flight = self._lead(key)
+            flight = self._lead(key, worth, began)
             if isinstance(flight, Pass):
                 return flight
-            try:
-                if flight.result(timeout=max(0.0, end - self._clock())):
-                    return FOLLOW
-            except FutureTimeoutError:
-                return FOLLOW
+            left = self._left(flight, worth, began)
+            ok = False
+            if left > 0:
+                self._wait(flight, 1)
+                try:
+                    ok = flight.done.result(timeout=left)
+                except FutureTimeoutError:
+                    left = 0.0
+                finally:
+                    self._wait(flight, -1)
+            if ok or left <= 0:
+                return Pass(worth=worth, waited=self._clock() - began, followed=ok)
 
-    async def aenter(self, key: bytes) -> Pass:
+    async def aenter(self, key: bytes, worth: Worth = ALWAYS) -> Pass:
         """``enter`` without blocking the event loop."""
-        end = self._clock() + self.limit
+        began = self._clock()
         while True:
-            flight = self._lead(key)
+            flight = self._lead(key, worth, began)
             if isinstance(flight, Pass):
                 return flight
-            try:
-                waiting = asyncio.shield(asyncio.wrap_future(flight))
-                if await asyncio.wait_for(waiting, timeout=max(0.0, end - self._clock())):
-                    return FOLLOW
-            except (asyncio.TimeoutError, FutureTimeoutError):
-                return FOLLOW
+            left = self._left(flight, worth, began)
+            ok = False
+            if left > 0:
+                self._wait(flight, 1)
+                try:
+                    ok = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(flight.done)), timeout=left)
+                except (asyncio.TimeoutError, FutureTimeoutError):
+                    left = 0.0
+                finally:
+                    self._wait(flight, -1)
+            if ok or left <= 0:
+                return Pass(worth=worth, waited=self._clock() - began, followed=ok)
 
-    def _lead(self, key: bytes) -> Pass | Future[bool]:
+    def _left(self, flight: Flight, worth: Worth, began: float) -> float:
+        """Seconds that one who came at ``began`` still waits for a leader; behind several it is no more in all."""
+        now = self._clock()
+        return min(worth.like(flight.worth).left(now - flight.started), min(worth.seconds, self.limit) - (now - began))
+
+    def _wait(self, flight: Flight, number: int) -> None:
+        with self._lock:
+            flight.waiting += number
+
+    def _lead(self, key: bytes, worth: Worth, began: float) -> Pass | Flight:
+        now = self._clock()
         with self._lock:
             flight = self._flights.get(key)
-            if flight is not None:
+            if flight is not None and now - flight.started < self.limit:
                 return flight
-            mine: Future[bool] = Future()
-            self._flights[key] = mine
+            mine = self._flights[key] = Flight(now, worth)
 
         def release(ok: bool) -> None:  # noqa: FBT001 - called by Pass only
             with self._lock:
                 if self._flights.get(key) is mine:
                     del self._flights[key]
-            mine.set_result(ok)
+            mine.land(ok=ok)
 
-        return Pass(release)
+        return Pass(release, dropped=lambda: release(False), flight=mine, worth=worth, waited=now - began)  # noqa: FBT003

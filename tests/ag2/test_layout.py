@@ -29,7 +29,7 @@ def named(name, says="noted"):
 
 def session(**options):
     """A session that counts as the provider does."""
-    return Session(counter=ESTIMATE, **options)
+    return Session(counter=ESTIMATE, **{"gate_price": 0.0, **options})  # waits however slow this machine is
 
 
 async def discuss(agents, questions, kind="discussion"):

@@ -151,7 +151,7 @@ async def test_branches_that_start_together_on_a_cold_prefix_follow_one_leader(p
         builder.add_node(node)
     for branch in branches:
         builder.add_edge(branch, join)
-    await wrap(GraphFlow([*branches, join], builder.build())).run(task=TASK)
+    await wrap(GraphFlow([*branches, join], builder.build()), Session(gate_price=0.0)).run(task=TASK)
     reads = [record.outcome.read_tokens for record in provider.requests]
     assert reads[0] == 0
     assert all(read > 2000 for read in reads[1:])

@@ -48,7 +48,8 @@ async def test_what_others_looked_up_stays_where_the_framework_hands_it_on(serve
 async def test_parallel_agents_begin_alike_and_the_first_writes_for_all(servers):
     """All wait for the one that writes the cold prefix."""
     async with served(servers, "anthropic") as (client, provider):
-        await wrap(ConcurrentBuilder(participants=[role(client, name) for name in NAMES]).build()).run(TASK)
+        agents = [role(client, name) for name in NAMES]
+        await wrap(ConcurrentBuilder(participants=agents).build(), Session(gate_price=0.0)).run(TASK)
     found = prompts(provider)
     assert grows(found)
     assert len({tail_at(prompt) for prompt in found}) == 1

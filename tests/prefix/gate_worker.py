@@ -47,7 +47,7 @@ def serve(line: Connection, where: str, limit: float, lease: float, url: str) ->
     store: Store = RedisStore(where, cooldown=0.2) if where.startswith("redis") else SqliteStore(where)
     errors: list[str] = []
     gate = StoreGate(store, limit, lease=lease, failed=lambda error: errors.append(str(error)))
-    session = Session(SharedPrefix(system=SYSTEM), provider="anthropic", gate_store=store, gate=limit)
+    session = Session(SharedPrefix(system=SYSTEM), provider="anthropic", gate_store=store, gate=limit, gate_price=0.0)
     held = None
     while True:
         try:

@@ -19,7 +19,7 @@ import pytest
 
 from cacheprefix import Session
 from cacheprefix.errors import StoreError
-from cacheprefix.prefix import Gate, StoreGate
+from cacheprefix.prefix import StoreGate, Worth
 from cacheprefix.server import Latency, SimulatedProvider
 from cacheprefix.stores import MemoryStore, RedisStore, SqliteStore
 
@@ -58,6 +58,7 @@ class Worker:
         self.process.close()
 
 
+ALWAYS = Worth()
 Start = Callable[..., list[Worker]]
 
 
@@ -130,7 +131,7 @@ def test_a_leader_that_failed_is_replaced_at_once(where, start):
 @pytest.mark.parametrize("shared", [True, False], ids=["store", "no store"])
 def test_workers_on_one_cold_prefix_write_it_once(start, tmp_path, shared):
     """On the wire: with a common store three processes pay for one write and read it twice; without, three writes."""
-    latency = Latency(base=0.4, uncached=0.0, cached=0.0, output=0.0, scale=1.0)
+    latency = Latency(base=1.5, uncached=0.0, cached=0.0, output=0.0, scale=1.0)
     with SimulatedProvider("anthropic", latency=latency) as provider:
         workers = [
             start(1, str(tmp_path / ("one.db" if shared else f"{i}.db")), url=provider.url)[0] for i in range(3)
@@ -153,12 +154,11 @@ class Down(MemoryStore):
 def test_a_store_that_is_down_leaves_the_gate_of_this_process(caplog):
     """Everybody goes on as without a store, threads of one process still follow one leader, and it is said once."""
     with pytest.warns(UserWarning, match="gate store"):
-        session = Session(gate_store=Down())
-        gate = session.new_gate(5.0)
-        leader = gate.enter(b"k")
+        session = Session(gate_store=Down(), gate=5.0)
+        leader = session.follow(b"k", ALWAYS)
     assert leader.leader
     found = []
-    thread = threading.Thread(target=lambda: found.append(gate.enter(b"k").leader))
+    thread = threading.Thread(target=lambda: found.append(session.follow(b"k", ALWAYS).leader))
     thread.start()
     leader.release(ok=True)
     thread.join(5)
@@ -176,11 +176,6 @@ def test_a_store_that_goes_down_while_leading_is_survived():
     leader.release(ok=True)
     assert len(errors) == 1
     assert isinstance(errors[0], StoreError)
-
-
-def test_off_by_default():
-    """Without the option a session has the gate of one process."""
-    assert isinstance(Session().new_gate(), Gate)
 
 
 def test_nobody_waits_longer_than_the_limit(tmp_path):

@@ -6,13 +6,13 @@ ag2's clients hand over neither the body nor a way to set cache marks; every req
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cacheprefix import Session, Turn
-from cacheprefix.bodies import ForkBody, allowed_choice
+from cacheprefix.bodies import AsyncWatched, ForkBody, allowed_choice
 from cacheprefix.context import Decision, Insert, MessageView, apply, form_of, sendable, views_of
 from cacheprefix.prefix import FOLLOW, ForkPolicy
 from cacheprefix.prompt import Api, Prompt
@@ -183,7 +183,7 @@ def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
     return watched
 
 
-def _watching(stream: Any, events: AsyncGenerator[Any, None]) -> Any:
+def _watching(stream: Any, events: AsyncWatched) -> Any:
     """The stream with its events watched; closing it early ends the call."""
     close, itself = type(stream).close, weakref.ref(stream)
 

@@ -182,8 +182,8 @@ def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
             api = "openai-chat"  # Azure puts the deployment before the path
         if sending is None or sending.turn is not None or api is None or not isinstance(body, Mapping):
             return await post(path, body=body, options=options, **rest)
-        body, options = await sending.open(api, body, options)
         try:
+            body, options = await sending.open(api, body, options)
             result = await post(path, body=body, options=options, **rest)
         except BaseException:
             sending.failed()
@@ -246,8 +246,15 @@ class _Tee:
         return event
 
     def _end(self) -> None:
-        reports = self._sending.reports
+        turn, reports = self._sending.turn, self._sending.reports
+        if turn is not None and turn.first_token_at is None:
+            # Left before anything came of it.
+            self._sending.failed()
         self._sending.answered(merge_usage(*reports) if reports else None, self._diagnostics)
+
+    def __del__(self) -> None:
+        # Dropped without an end or a close: nobody waits for it any longer.
+        self._end()
 
     async def __aenter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.locks import RLock
-from cacheprefix.prefix import Pass, VolatileRole
+from cacheprefix.prefix import Pass, VolatileRole, Worth
 from cacheprefix_crewai._budget import shorten
 from cacheprefix_crewai._frame import BREAKPOINT, Frame, Opening, opening_of
 from cacheprefix_crewai._history import Execution, compact_now
@@ -78,7 +78,6 @@ class Binding:
         self._frames: OrderedDict[tuple[str, bytes], Frame] = OrderedDict()
         self._stale: OrderedDict[int, list[Any]] = OrderedDict()
         self._executions: OrderedDict[tuple[bytes, int], Execution] = OrderedDict()
-        self._gate = self.session.new_gate()
         self._warm: dict[bytes, float] = {}
         self._opened = self._looped = 0
 
@@ -198,18 +197,19 @@ class Binding:
         head = frame.head if frame.forked else frame.own_head
         return compact_now(self.session, execution, laid, head, model)
 
-    def enter(self, key: bytes) -> Pass | None:
-        """Lead on a cold shared part or wait until its leader has begun to answer; None where it is warm."""
-        return None if self._is_warm(key) else self._gate.enter(self._lane(key))
+    def enter(self, key: bytes, worth: Worth) -> Pass:
+        """Lead on a cold shared part, or wait until its leader has begun to answer where that is worth it."""
+        return self.session.follow(self._lane(key), worth)
 
-    async def aenter(self, key: bytes) -> Pass | None:
+    async def aenter(self, key: bytes, worth: Worth) -> Pass:
         """``enter`` without blocking the event loop."""
-        return None if self._is_warm(key) else await self._gate.aenter(self._lane(key))
+        return await self.session.afollow(self._lane(key), worth)
 
     def _lane(self, key: bytes) -> bytes:
         return self.scope.encode("utf-8", "surrogatepass") + b"\0" + key
 
-    def _is_warm(self, key: bytes) -> bool:
+    def is_warm(self, key: bytes) -> bool:
+        """Whether nobody waits for this shared part: it was sent not long ago, or the user wants no gate."""
         used = self._warm.get(key)
         return not self.options.gate or (used is not None and self.session.clock() - used < _WARM_SECONDS)
 

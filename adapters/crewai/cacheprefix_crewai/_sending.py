@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.prefix import VolatileRole, with_volatile
+from cacheprefix.prefix import VolatileRole, Worth, with_volatile
 from cacheprefix.prompt import Api, Prompt
 from cacheprefix_crewai._events import announce
 from cacheprefix_crewai._frame import Frame, unmarked
@@ -131,13 +131,34 @@ class Sending:
 
     def enter(self) -> None:
         """Wait for the one that writes the shared part, when several start on it together."""
-        if self.key:
-            self.passed = self.binding.session.attempt("gate", lambda: self.binding.enter(self.key), None)
+        worth = self._worth()
+        if worth is not None:
+            self.passed = self.binding.session.attempt("gate", lambda: self.binding.enter(self.key, worth), None)
 
     async def aenter(self) -> None:
         """``enter`` without blocking the event loop."""
-        if self.key:
-            self.passed = await self.binding.aenter(self.key)
+        worth = self._worth()
+        if worth is not None:
+            self.passed = await self.binding.aenter(self.key, worth)
+
+    def _worth(self) -> Worth | None:
+        """What waiting for the shared part gains; None where it is warm or small."""
+        session, frame, llm = self.binding.session, self.frame, self.llm
+        if frame is None or not self.key or self.binding.is_warm(self.key):
+            return None
+        model, kind = str(getattr(llm, "model", "")), self._api
+
+        def found() -> Worth | None:
+            shared = [frame.system, *(piece.block for piece in frame.log), *map(str, self.tools or ())]
+            cold = sum(session.count(text, model) for text in shared)
+            return session.worth(model, kind, cold=cold, streams=bool(getattr(llm, "stream", False)))
+
+        return session.attempt("gate", found, None)
+
+    @property
+    def _api(self) -> Api:
+        """The wire form that the model's class most likely speaks, before it has made a body."""
+        return "anthropic" if "anthropic" in type(self.llm).__module__ else "openai-chat"
 
     def _release(self, *, ok: bool) -> None:
         ok = ok and not self.undone
@@ -190,6 +211,7 @@ class Sending:
             original=self._unmodified(api, original) if forked else None,
             rewrite=self.executor and self.binding.rewrites,
             scope=self.binding.scope,
+            leave=self.passed,
             continues=forked and frame is not None and self.binding.continues(frame),
             trailing=bool(self.volatile),
         )
@@ -228,10 +250,9 @@ class Sending:
         return rebuilt
 
     def first_token(self) -> None:
-        """The answer has begun."""
+        """The answer has begun; the turn lets the others go as soon as they can read what it wrote."""
         if self.turn is not None:
             self.turn.first_token()
-        self._release(ok=True)
 
     def reported(self, usage: Any, *, exact: bool) -> None:
         """The provider's usage; CrewAI's own reading of it only where nothing better came."""

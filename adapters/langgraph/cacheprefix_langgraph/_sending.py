@@ -91,11 +91,16 @@ def prepared(
     session, leave = _session(model, sending), FOLLOW
     asked = _asked(model, base, body, sending)
     if asked is not None:
-        leave = session.queue(asked[0], body.api, boundary=asked[1], scope=sending.scope)
-    turn = warming(model, base, body, sending, stop, kwargs) if leave.leader and warms(model, body) else None
-    if turn is not None:
-        session.attempt("prewarm", lambda: warm(model, turn, leave), None)
-    return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave))
+        fast = _lets_go_early(model, base, body)
+        leave = session.queue(asked[0], body.api, boundary=asked[1], scope=sending.scope, streams=fast)
+    try:
+        turn = warming(model, base, body, sending, stop, kwargs) if leave.leader and warms(model, body) else None
+        if turn is not None:
+            session.attempt("prewarm", lambda: warm(model, turn, leave), None)
+        return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave))
+    except BaseException:
+        leave.release(ok=False)
+        raise
 
 
 async def aprepared(
@@ -108,11 +113,17 @@ async def aprepared(
     session, leave = _session(model, sending), FOLLOW
     asked = _asked(model, base, body, sending)
     if asked is not None:
-        leave = await session.aqueue(asked[0], body.api, boundary=asked[1], scope=sending.scope)
-    turn = warming(model, base, body, sending, stop, kwargs) if leave.leader and warms(model, body) else None
-    if turn is not None:
-        await awarm(model, turn, leave, session)
-    return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave))
+        fast = _lets_go_early(model, base, body)
+        leave = await session.aqueue(asked[0], body.api, boundary=asked[1], scope=sending.scope, streams=fast)
+    try:
+        turn = warming(model, base, body, sending, stop, kwargs) if leave.leader and warms(model, body) else None
+        if turn is not None:
+            await awarm(model, turn, leave, session)
+        return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave))
+    except BaseException:
+        # Cancelled, above all: the leader's task is gone, and the next one leads.
+        leave.release(ok=False)
+        raise
 
 
 def _prepared(sending: Sending, messages: Any, kwargs: dict[str, Any], *, streams: bool = False) -> Prepared:
@@ -146,6 +157,12 @@ def undone(sending: Sending, messages: Any = None, kwargs: Mapping[str, Any] | N
 
 def _undo(sending: Sending) -> None:
     sending.undone, sending.rewritten, sending.payload, sending.single = sending.asked, None, None, False
+
+
+def _lets_go_early(model: Any, base: type[BaseChatModel], body: Body) -> bool:
+    """Whether this request, should it lead, lets the others go before the end of its answer."""
+    streams = body.streamable and _may_stream(model, body) and base._stream is not BaseChatModel._stream
+    return bool(body.payload.get("stream")) or warms(model, body) or streams
 
 
 def _may_stream(model: Any, body: Body) -> bool:

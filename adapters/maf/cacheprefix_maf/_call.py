@@ -69,9 +69,13 @@ async def _answered(asked: Asked, base: Callable[..., Any], request: dict[str, A
 
 async def _streamed(asked: Asked, base: Callable[..., Any], request: dict[str, Any]) -> Any:
     sending, request = await _opened(asked, request)
-    stream = base(**request)
     if sending is None:
-        return stream
+        return base(**request)
+    try:
+        stream = base(**request)
+    except BaseException:
+        sending.turn.fail()
+        raise
 
     def passed(update: Any) -> Any:
         sending.update(update)
@@ -136,8 +140,10 @@ async def _prepared(
         if held is not None and len(conversation.ledger):
             held.state[_STATE] = conversation.to_json()
     boundary = layout.boundary if layout is not None and layout.forked else None
-    leave = FOLLOW if boundary is None else await session.aqueue(body, api, boundary=boundary, scope=member.scope)
     volatile = member.volatile_text() if writes else ""
+    leave = FOLLOW
+    if boundary is not None:
+        leave = await session.aqueue(body, api, boundary=boundary, scope=member.scope, streams=stream)
     turn = session.begin(
         body,
         api,

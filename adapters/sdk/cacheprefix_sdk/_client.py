@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from cacheprefix import Session
-from cacheprefix.bodies import ForkBody, Role, fork_body
+from cacheprefix.bodies import AsyncWatched, ForkBody, Role, Watched, fork_body
 from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError
 from cacheprefix.prompt import Api
@@ -106,7 +106,7 @@ def _subclass(base: Any, apis: Mapping[str, Api], session: Session, bound: Role 
     return type(base.__name__, (base,), {**own, "__module__": base.__module__, "__qualname__": base.__qualname__})
 
 
-def _watching(stream: Any, events: Generator[Any, None, None]) -> Any:
+def _watching(stream: Any, events: Watched) -> Any:
     """The stream with its events watched; closing it early ends the call."""
     # Weakly, as Anthropic's streams close their connection when they are dropped.
     close, itself = type(stream).close, weakref.ref(stream)
@@ -119,7 +119,7 @@ def _watching(stream: Any, events: Generator[Any, None, None]) -> Any:
     return stream
 
 
-def _awatching(stream: Any, events: AsyncGenerator[Any, None]) -> Any:
+def _awatching(stream: Any, events: AsyncWatched) -> Any:
     close, itself = type(stream).close, weakref.ref(stream)
 
     async def closed() -> None:
