@@ -255,10 +255,12 @@ def test_a_session_knows_how_long_its_models_take():
     """Whole answers and first tokens apart; what was measured decides who waits."""
     now = [0.0]
     session = Session(SharedPrefix(system=BODY["system"]), clock=lambda: now[0])
-    asked(session, streams=True, seconds=0.0)
-    asked(session, streams=False, seconds=0.02)
     pace = session.shared.gating.pace
-    assert pace.usual(BODY["model"], streamed=True) < 0.02 <= pace.usual(BODY["model"], streamed=False)
+    asked(session, streams=True, seconds=0.02)
+    assert pace.usual(BODY["model"], streamed=True) >= 0.02
+    assert pace.usual(BODY["model"], streamed=False) is None
+    asked(session, streams=False, seconds=0.02)
+    assert pace.usual(BODY["model"], streamed=False) >= 0.02
     for _ in range(16):
         pace.took(BODY["model"], 60.0, streamed=False)
     now[0] = 3_600.0
