@@ -107,7 +107,28 @@ def _result(
             for layout, side in sides.items()
         },
         "quality_difference": asdict(difference),
+        "solved": _solved(plain, shared),
         "cost_ratio": {"value": whole, "low": ratio.low if ratio else None, "high": ratio.high if ratio else None},
+    }
+
+
+def _solved(plain: "Side", shared: "Side") -> dict[str, Any] | None:
+    """Rates and the paired test where every score is 0 or 1, that is, where tasks are solved or not; None elsewhere."""
+    from cacheprefix.cli._paired import mcnemar, rate
+
+    if any(task.score not in (0.0, 1.0) for side in (plain, shared) for task in side.tasks):
+        return None
+    pair = mcnemar((bool(a.score), bool(b.score)) for a, b in zip(plain.tasks, shared.tasks, strict=True))
+    rates = {
+        name: rate(sum(task.score == 1.0 for task in side.tasks), len(side.tasks))
+        for name, side in (("unmodified", plain), ("shared", shared))
+    }
+    return {
+        "rates": {name: {"value": one.value, "low": one.low, "high": one.high} for name, one in rates.items()},
+        "only_unmodified": pair.only_first,
+        "only_shared": pair.only_second,
+        "p": pair.p,
+        "visible": pair.visible,
     }
 
 
@@ -128,6 +149,15 @@ def _table(found: dict[str, Any]) -> Iterator[str]:
             yield f"{'':<11} {side['failures']} requests went out as the application made them, because a step failed"
     yield ""
     yield f"quality of shared less unmodified: {_interval(found['quality_difference'], '+')}"
+    solved = found["solved"]
+    if solved is not None:
+        each = ", ".join(f"{name} {_interval(one, '')}" for name, one in solved["rates"].items())
+        yield f"solved (Wilson, 95%): {each}"
+        yield (
+            f"solved by one only: unmodified {solved['only_unmodified']}, shared {solved['only_shared']}; "
+            f"by chance with p = {solved['p']:.3f} (McNemar)"
+        )
+        yield f"so many tasks show a difference from {solved['visible']:.2f} on"
     idle = [layout for layout, side in found["layouts"].items() if not side["calls"]]
     if idle:
         yield f"cost: not compared, no request went through the session of {' and '.join(idle)} (is the model wrapped?)"

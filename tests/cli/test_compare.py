@@ -126,6 +126,16 @@ def test_a_loss_of_quality_fails_where_a_limit_is_set(evaluation, capsys):
     assert cli.main(["compare", evaluation("yielding"), "--max-loss", "0"]) == 0
 
 
+def test_tasks_that_are_solved_or_not_are_compared_in_pairs(evaluation, capsys):
+    """With McNemar's exact test: ten tasks that only one layout solves are beyond chance, a scale is no rate."""
+    solved = run(capsys, evaluation("worse"))[1]["solved"]
+    assert (solved["only_unmodified"], solved["only_shared"]) == (10, 0)
+    assert solved["p"] == pytest.approx(2 / 2**10)
+    assert run(capsys, evaluation("mapping"))[1]["solved"] is None
+    assert cli.main(["compare", evaluation("worse")]) == 0
+    assert "solved by one only: unmodified 10, shared 0" in capsys.readouterr().out
+
+
 def test_without_a_request_there_is_no_cost_to_compare(evaluation, capsys):
     """Equal costs would be said of a model that was not wrapped."""
     assert cli.main(["compare", evaluation("unwrapped")]) == 0
