@@ -28,11 +28,12 @@ MAF_TESTS := $(wildcard tests/maf/test_*.py tests/transparent/test_maf.py)
 AG2_TESTS := $(wildcard tests/ag2/test_*.py tests/transparent/test_ag2.py)
 
 .PHONY: help demo test lint types build bench clean docs env fuzz pins verify-pins surface net
-.PHONY: test-core test-autogen test-crewai test-maf test-ag2
+.PHONY: test-more test-core test-autogen test-crewai test-maf test-ag2
 
 help:
 	@echo 'make demo     run the demo; ARGS="--json" and the like are passed on'
 	@echo 'make test     lint and all tests'
+	@echo 'make test-more  what takes longer: every scripted program against what is recorded, and mutants of the core'
 	@echo 'make lint     ruff and mypy'
 	@echo 'make build    wheels and source distributions of the core and the adapters, in dist/'
 	@echo 'make docs     the documentation, built strictly and link-checked, in build/site/'
@@ -112,6 +113,12 @@ types: $(CORE)/$(READY) $(TYPED:%=.venv-%/$(READY))
 
 # The core's tests come last, so that the run ends with their closing line.
 test: types $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai) $(if $(MAF_TESTS),test-maf) $(if $(AG2_TESTS),test-ag2) test-core
+
+# What takes longer: small wrong changes of the core against its tests, as many as fit into a few minutes (what survives
+# is shown for people to read); then all that programs send against what is recorded, in every environment.
+test-more: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$(READY)
+	$(CORE)/bin/python -m tests.mutants --trusted --number 200 --minutes 6 --jobs $(JOBS)
+	$(CORE)/bin/python -m pytest -ra --durations=0 -n $(JOBS) --dist load tests/more $(ARGS)
 
 test-core: $(CORE)/$(READY)
 	$(CORE)/bin/python $(PYTEST) $(SPREAD) $(foreach each,autogen crewai maf ag2,--ignore=tests/$(each) --ignore=tests/transparent/test_$(each).py) $(ARGS)

@@ -59,6 +59,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=120.0, help="begin no further change after so long")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--trusted", action="store_true", help="the tests are known to pass without a change")
     parser.add_argument("--at", action="append", default=[], help="only changes at this PATH:LINE, all of them")
     given = parser.parse_args()
     unknown = set(given.rooms) - set(TESTS)
@@ -72,11 +73,13 @@ def main() -> int:
     rooms = list(dict.fromkeys(room for room, _ in drawn))
     with tempfile.TemporaryDirectory(prefix="mutants-") as made, _workers(given.jobs, Path(made)) as pool:
         plain: dict[str, float] = {}
-        for room, (status, seconds) in zip(rooms, pool.imap(_unchanged, rooms), strict=True):
+        unchanged = ((0, _PATIENCE / 4) for _ in rooms) if given.trusted else pool.imap(_unchanged, rooms)
+        for room, (status, seconds) in zip(rooms, unchanged, strict=True):
             if status != 0:
                 print(f"{room}: its tests fail as they are, so nothing can be told of changes there")
                 return 1
-            print(f"{room}: {seconds:.0f} s without a change", flush=True)
+            if not given.trusted:
+                print(f"{room}: {seconds:.0f} s without a change", flush=True)
             plain[room] = seconds
         work = [(room, change, 60.0 + 4 * plain[room], end) for room, change in drawn]
         outcomes = []
@@ -100,6 +103,8 @@ def draw(rooms: Sequence[str], number: int, seed: int, places: Sequence[str]) ->
     return random.Random(seed).sample(every, min(number, len(every)))
 
 
+_PATIENCE = 600.0
+"""Seconds for a room's tests where nobody knows how long they take."""
 _where = ROOT
 """In a worker, its own copy of the tree; the tree itself is never touched."""
 

@@ -32,6 +32,8 @@ _RANDOM = re.compile(
     r"|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:\+00:00|Z)?"  # a time
 )
 _NAMED = re.compile(r'<role name=\\*"([^"\\]+)|You now speak as \\*"([^"\\]+)|You are(?: the| an?)? ([A-Za-z][\w-]*)')
+_PACE = re.compile(r"calls a minute")
+"""Advice that depends on the speed of the machine."""
 _TIMED = re.compile(r"_ms|wall|seconds|ttft")
 _CLOCK = re.compile(r"\b\d+(?:\.\d+)? ?(?:ms|s|seconds?)\b")
 
@@ -93,7 +95,7 @@ def request(path: str, headers: Mapping[str, str], body: bytes) -> Request:
             found += _sections(name, fields[name], marks)
     found += [(f"mark on {where}", digest(value)) for where, value in marks]
     talk = next((fields[name] for name in ("messages", "input", "contents") if name in fields), ())
-    return Request(_agent(fields), found, (len(talk), json.dumps(talk, ensure_ascii=False)))
+    return Request(_agent(fields), found, (len(talk), json.dumps(talk, ensure_ascii=False) + text))
 
 
 def _agent(fields: Mapping[str, Any]) -> str:
@@ -218,7 +220,9 @@ def _reported(report: Mapping[str, Any], number: int, *, chance: bool) -> Iterat
         yield f"report {number} {names.plain(line['agent'])}: {', '.join(sums)}"
     left_out = ("agents", "total", *(("breaks",) if chance else ()))
     rest = {key: value for key, value in report.items() if key not in left_out}
-    yield f"report {number} beside: {', '.join(_fields(rest, names))}"
+    rest["notes"] = [note for note in report["notes"] if not _PACE.search(note)]
+    failed = sum(rest.pop("failures").values())
+    yield f"report {number} beside: failures {failed}, {', '.join(_fields(rest, names))}"
 
 
 def _fields(of: Mapping[str, Any], names: Names) -> Iterator[str]:

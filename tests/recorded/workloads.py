@@ -39,6 +39,13 @@ SIDE_BY_SIDE = re.compile(
 )
 """Workloads that send several requests at a time: which of them comes first, and so leads, writes and is not read, is
 chance."""
+QUICK = re.compile(
+    r"tutorial|example-(?:agent_team|compaction|side_question|tool_cache|maf-team|ag2-team)"
+    r"|example-langgraph-(?:agent_middleware|compaction|supervisor|team)"
+    r"|example-autogen-(?:round_robin|selector|tools_and_budget)|example-crewai-(?:sequential|tools_and_budget)"
+)
+"""Something of every front door."""
+
 JOINED = re.compile(r"graphflow|example-autogen-waves")
 """Those whose framework joins the answers in the order in which they come."""
 
@@ -49,8 +56,11 @@ class Workload:
 
     name: str
     sides: Mapping[str, Callable[[], Any]]
-    quick: Sequence[str] = ()
-    """Which sides ``make test`` runs too; the others are for ``make test-more``."""
+
+    @property
+    def quick(self) -> list[str]:
+        """Which sides ``make test`` runs too; the others are for ``make test-more``."""
+        return [side for side in self.sides if "anthropic" not in side] if QUICK.search(self.name) else []
 
 
 @contextlib.contextmanager
@@ -132,12 +142,11 @@ def program(path: Path, *arguments: str, beside: Path | None = None, **variables
                 sys.modules.pop(name)
 
 
-def example(path: str, variants: Mapping[str, Sequence[str]], quick: str | None = "openai") -> Workload:
-    """An example with several sets of arguments; ``make test`` runs those whose name ends with ``quick``."""
+def example(path: str, variants: Mapping[str, Sequence[str]]) -> Workload:
+    """An example with several sets of arguments."""
     file = ROOT / "examples" / path
     sides = {label: partial(program, file, *arguments, "--json") for label, arguments in variants.items()}
-    name = "example-" + path.removesuffix(".py").replace("/", "-")
-    return Workload(name, sides, [label for label in sides if quick and label.endswith(quick)])
+    return Workload("example-" + path.removesuffix(".py").replace("/", "-"), sides)
 
 
 def both(*more: str) -> dict[str, Sequence[str]]:
@@ -159,7 +168,7 @@ def tutorial(name: str) -> Workload:
             program(path, OPENAI_API_KEY="any", OPENAI_BASE_URL=provider.openai_base_url)
 
     sides = {title: partial(run, title) for title in programs}
-    return Workload(f"tutorial-{name}", sides, list(sides))
+    return Workload(f"tutorial-{name}", sides)
 
 
 def _core() -> Iterator[Workload]:
@@ -173,7 +182,7 @@ def _core() -> Iterator[Workload]:
     for path in sorted((ROOT / "examples" / "langgraph").glob("[a-z]*.py")):
         if path.stem == "code_review":
             variants = {f"{one} {rules}": ("--layout", one, "--rules", rules) for rules in APIS for one in LAYOUTS}
-            yield example("langgraph/code_review.py", variants, None)
+            yield example("langgraph/code_review.py", variants)
         else:
             yield example(f"langgraph/{path.name}", both())
     yield tutorial("langgraph")
@@ -233,7 +242,7 @@ def _langgraph_benchmark() -> Iterator[Workload]:
         for rules in bench.RULES:
             for layout in (*LAYOUTS, *(("stock",) if rules.name == "anthropic" else ())):
                 sides[f"{layout} {rules.name}"] = partial(_ran, bench.run, each, rules, layout=layout)
-        yield Workload(_slug(each.name), sides, ["shared openai"] if each.name == "role nodes" else [])
+        yield Workload(_slug(each.name), sides)
 
 
 def _autogen() -> Iterator[Workload]:
