@@ -256,7 +256,7 @@ def fails(query: str) -> str:
 
 def call(name="look", **arguments):
     """A call of a tool whose id is always the same."""
-    return Reply(tool_calls=(ToolCall(name, arguments or {"query": "x"}, id="call_abc123"),))
+    return Reply(tool_calls=(ToolCall(name, arguments or {"query": "x"}, id=f"call_{name}_123456"),))
 
 
 # ---------------------------------------------------------------------------------------------------- agents
