@@ -23,7 +23,7 @@ STANDING: Mapping[str, tuple[str, ...]] = {
             "config events hookspecs plugins session"
         ),
         "cache._entries cache._model",
-        "cache._line cache._strand cache._tree",
+        "cache._line cache._tree",
         "toolcache._attempt toolcache._cache",
     ),
     "cacheprefix_ag2": ("_client _policy _tap",),

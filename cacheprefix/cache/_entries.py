@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from cacheprefix.cache._strand import strands
 from cacheprefix.cache._tree import Common, Life
 
 if TYPE_CHECKING:
@@ -17,26 +16,20 @@ _KEEP_COMMONS = 64
 def enter(observation: Observation, now: float) -> None:
     """Read and write as expected: entries that are read live on, those that are written begin."""
     seen, profile, path = observation.outlook, observation.profile, observation.path
-    dense = profile.match == "block"
-    for strand, end in strands(path):
-        if strand.start >= seen.alive:
-            break
-        if dense:
-            strand.add_read(min(end, seen.alive), now)
-        else:
-            strand.revive(path, min(end, seen.alive), now)
+    for node in path[: seen.alive]:
+        entry = node.entry
+        if entry is not None and entry.refreshes and entry.readable_at <= now <= entry.expires:
+            entry.refresh(now)
     at_once = profile.readable == "start" or profile.cold_parallel_shares
     for index, ttl in seen.ends.items():
         node = path[index]
         known = node.entry
         if known is None or now > known.expires:
-            entry = node.life = Life(ttl, now)
-            node.stirred(hold=not dense)
+            entry = node.entry = Life(ttl, now)
         else:
             entry = known
             if index >= seen.sections:
                 entry.write(ttl, now)
-                node.stirred()
         if at_once:
             entry.readable_at = min(entry.readable_at, now)
         elif entry.readable_at > now:
@@ -79,9 +72,9 @@ def leave(observation: Observation) -> None:
     for life in observation.fresh:
         life.writers -= 1
     for node in observation.path:
-        entry = node.life
+        entry = node.entry
         if entry is not None and entry.writers <= 0 and entry.readable_at == inf:
-            node.life = None
-            node.stirred()
-    for strand, _ in strands(observation.path):
-        strand.undo(record.index, observation.before)
+            node.entry = None
+    for node, before in zip(observation.path, observation.before, strict=True):
+        if node.last == record.index:
+            node.last = before

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from cacheprefix.cache._causes import Cause
@@ -14,7 +15,6 @@ from cacheprefix.prompt import MESSAGE_TOKENS, CountTokens, Prompt, Section, sha
 
 if TYPE_CHECKING:
     from cacheprefix.cache._slots import Taken
-    from cacheprefix.cache._strand import Strand
     from cacheprefix.cache._tree import Life, Node
 
 
@@ -68,8 +68,6 @@ class Request:
     totals: Sequence[int]
     root: Node | None
     path: Sequence[Node]
-    strands: Sequence[tuple[Strand, int]]
-    """Along which strands the path goes, and how deep along each."""
     now: float
     count: CountTokens
     earlier: tuple[int, ...] = ()
@@ -107,12 +105,7 @@ def _blocks(request: Request, found: Marks, part: int, sibling: Node | None) -> 
     total = totals[-1]
     if total < profile.min_tokens:
         return Outlook(0, 0, "below_minimum" if path or part else "cold_start", None, {}, {}, found, part, sibling)
-    whole = len(path)
-    for strand, end in request.strands:
-        reached = strand.whole(path, end, now)
-        if reached < end:
-            whole = reached
-            break
+    whole = next((at for at, node in enumerate(path) if not node.readable(now)), len(path))
     reason: Cause = "hit"
     place: int | None = None
     shared = totals[whole - 1] if whole else 0
@@ -238,15 +231,9 @@ def _deepest(request: Request, reading: Sequence[int]) -> int:
 
 def _standing(request: Request, end: int, most: int | None) -> list[int]:
     """The last sections before ``end`` at which an entry was written."""
-    found: list[int] = []
-    for strand, depth in reversed(request.strands):
-        held = strand.held
-        for at in range(bisect_left(held, min(depth, end)) - 1, -1, -1):
-            if request.path[held[at]].life is not None:
-                found.append(held[at])
-                if len(found) == most:
-                    return found
-    return found
+    path = request.path
+    written = (at for at in range(min(end, len(path)) - 1, -1, -1) if path[at].entry is not None)
+    return list(islice(written, most))
 
 
 def _shortfall(request: Request, found: Marks, read: int) -> tuple[Cause, int | None]:

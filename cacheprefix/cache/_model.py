@@ -16,7 +16,6 @@ from cacheprefix.cache._expect import Expectation, Outlook, Request, outlook
 from cacheprefix.cache._judge import Sight, judge
 from cacheprefix.cache._line import Line, Record, equal_digests
 from cacheprefix.cache._slots import Servers, Taken
-from cacheprefix.cache._strand import strands
 from cacheprefix.cache._tree import Forest, Life, Node, address, keys_of
 from cacheprefix.cache._verdict import Verdict, read_diagnostics
 from cacheprefix.locks import RLock, reset_in_child
@@ -43,8 +42,8 @@ class Observation:
     outlook: Outlook
     fresh: list[Life] = field(default_factory=list)
     used: list[Life] = field(default_factory=list)
-    before: Sequence[tuple[int, int]] = ()
-    """Which request was the latest on its way before it: ends of ranges of sections, and indexes."""
+    before: Sequence[int] = ()
+    """For each of its nodes the latest request that went through before it; -1 for none."""
     taken: Taken | None = None
     done: bool = False
     verdict: Verdict | None = None
@@ -123,7 +122,7 @@ class CacheModel:
             root, path = self._forest.look(lane, keys_of(prompt, salts), known)
             taken = self._servers.look(prompt, profile, scope)
             request = Request(
-                prompt, profile, prompt.totals, root, path, strands(path), now, self._count, self._earlier(path),
+                prompt, profile, prompt.totals, root, path, now, self._count, self._earlier(path),
                 taken, self._opening,
             )  # fmt: skip
             return self._expectation(request, outlook(request))
@@ -157,11 +156,9 @@ class CacheModel:
             known = self._known(rows, prompt, lane, salts)
             keys, totals = keys_of(prompt, salts), prompt.totals
             root, path = self._forest.look(lane, keys, known)
-            ways, earlier = strands(path), self._earlier(path)
+            earlier = self._earlier(path)
             taken = self._servers.take(prompt, profile, scope)
-            request = Request(
-                prompt, profile, totals, root, path, ways, now, self._count, earlier, taken, self._opening
-            )
+            request = Request(prompt, profile, totals, root, path, now, self._count, earlier, taken, self._opening)
             seen = outlook(request)
             expectation = self._expectation(request, seen)
             record = Record(
@@ -179,13 +176,13 @@ class CacheModel:
                 expectation.shared_tokens, expectation.ancestor, spared or starts, totals[mine - 1] if mine else 0,
                 self._forest.record(expectation.ancestor) if expectation.ancestor is not None else None,
             )  # fmt: skip
-            before = [span for strand, end in ways for span in strand.spans(end)]
             self._forest.grow(lane, keys, prompt.sections, path)
             record.leaf = path[-1] if path else self._forest.root(lane)
             record.path = path
             record.alike = rows[0][1] if line.records else None
-            for strand, end in strands(path):
-                strand.add_pass(end, record.index)
+            before = [node.last for node in path]
+            for node in path:
+                node.last = record.index
             observation = Observation(expectation, record, profile, sight, path, seen, before=before, taken=taken)
             enter(observation, now)
             old = line.add(record)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from cacheprefix.cache._strand import Strand
 from cacheprefix.prompt import TIERS, Placement, Prompt, Section, lane_key, salt
 
 if TYPE_CHECKING:
@@ -84,8 +83,8 @@ class Node:
     """One section behind those of its ancestors."""
 
     __slots__ = (
-        "branches", "children", "commons", "depth", "dropped", "key", "known", "life", "parent", "refs", "section",
-        "strand",
+        "branches", "children", "commons", "depth", "dropped", "entry", "key", "known", "last", "parent", "refs",
+        "section",
     )  # fmt: skip
 
     def __init__(self, parent: Node | None, key: bytes, section: Section | None) -> None:
@@ -97,44 +96,21 @@ class Node:
         """Children by kind and envelope, as sorted (data, key), once there are two."""
         self.commons: list[Common] | None = None
         """Common beginnings of its children, for providers that keep such units; the latest few."""
-        self.life: Life | None = None
-        """To be read through ``entry``."""
+        self.entry: Life | None = None
+        """The entry that ends here."""
+        self.last = -1
+        """Index of the latest request that went through here; -1 for none."""
         self.depth: int = -1 if parent is None else parent.depth + 1
-        self.strand: Strand | None = None
         self.dropped = False
         """Whether a mark stood here that was over the provider's limit and so was not written."""
         self.known = 0
         """Tokens up to here as the provider counted them; 0 when it never said."""
         self.refs = 0
-        if parent is not None:
-            self.strand = Strand(None, self) if parent.strand is None else parent.strand.join(parent, self)
-
-    @property
-    def last(self) -> int:
-        """Index of the latest request that went through here; -1 for none."""
-        return -1 if self.strand is None else self.strand.last(self.depth)
-
-    @property
-    def entry(self) -> Life | None:
-        """The entry that ends here, kept alive by the reads so far."""
-        life, strand = self.life, self.strand
-        if life is not None and life.refreshes and strand is not None and strand.reads:
-            at = strand.read(self.depth)
-            if at > -inf:
-                life.refresh(at)
-        return life
-
-    def stirred(self, *, hold: bool = False) -> None:
-        """The entry is another one now; with ``hold`` one that not every node has."""
-        if self.strand is not None:
-            self.strand.stir(self.depth)
-            if hold:
-                self.strand.hold(self.depth)
 
     def readable(self, now: float) -> bool:
         """Whether the entry that ends here can be read at ``now``."""
-        life = self.entry
-        return life is not None and life.readable_at <= now <= life.expires
+        entry = self.entry
+        return entry is not None and entry.readable_at <= now <= entry.expires
 
     def heads(self) -> set[str]:
         """The envelopes of its children."""
@@ -264,8 +240,6 @@ class Forest:
             return None
         self._bytes -= _NODE_BYTES + len(section.data)
         del parent.children[node.key]
-        if node.strand is not None:
-            node.strand.remove(node)
         if parent.branches is not None:
             row = parent.branches[section.kind, section.head]
             del row[bisect_left(row, (section.data, node.key))]
