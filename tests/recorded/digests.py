@@ -34,7 +34,7 @@ _RANDOM = re.compile(
 _NAMED = re.compile(r'<role name=\\*"([^"\\]+)|You now speak as \\*"([^"\\]+)|You are(?: the| an?)? ([A-Za-z][\w-]*)')
 _PACE = re.compile(r"calls a minute")
 """Advice that depends on the speed of the machine."""
-_TIMED = re.compile(r"_ms|wall|seconds|ttft")
+_TIMED = re.compile(r"_ms|wall|seconds|ttft|gave_up|at_once")
 _CLOCK = re.compile(r"\b\d+(?:\.\d+)? ?(?:ms|s|seconds?)\b")
 
 
@@ -218,7 +218,8 @@ def _reported(report: Mapping[str, Any], number: int, *, chance: bool) -> Iterat
             rest = {key: value for key, value in line.items() if key not in ("agent", *_SUMS)}
             sums.append(f"rest {digest(_rounded(rest))}")
         yield f"report {number} {names.plain(line['agent'])}: {', '.join(sums)}"
-    left_out = ("agents", "total", *(("breaks",) if chance else ()))
+    # How long siblings waited at the gate is measured by a clock, and how many is chance where they are chance.
+    left_out = ("agents", "total", *(("breaks", "gate") if chance else ()))
     rest = {key: value for key, value in report.items() if key not in left_out}
     rest["notes"] = [note for note in report["notes"] if not _PACE.search(note)]
     failed = sum(rest.pop("failures").values())
@@ -261,11 +262,11 @@ def _cell(value: Any) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """Floats to nine digits: the last ones depend on the order of a sum."""
+    """Without what a clock measured, and floats to nine digits: the last ones depend on the order of a sum."""
     if isinstance(value, float):
         return float(f"{value:.9g}")
     if isinstance(value, Mapping):
-        return {key: _rounded(inner) for key, inner in value.items()}
+        return {key: _rounded(inner) for key, inner in value.items() if not _TIMED.search(key)}
     return [_rounded(each) for each in value] if isinstance(value, list) else value
 
 
