@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from cacheprefix.audit._records import printable
 from cacheprefix.errors import BodyError
 from cacheprefix.prompt import dumps, loads
 
@@ -108,7 +109,7 @@ def as_tools(value: Any, path: str) -> list[Any]:
 
 def first_text(values: Iterable[Any]) -> str:
     """The first non-empty string."""
-    return next((value for value in values if isinstance(value, str) and value), "")
+    return printable(next((value for value in values if isinstance(value, str) and value), ""))
 
 
 def _as_tool(value: Any, path: str) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import count
 
 from cacheprefix.audit._records import Broken, Record
@@ -34,6 +34,10 @@ class Ready:
     prompt: Prompt | None
     profile: Profile
     size: int
+    reader: str = ""
+    """Whose form its entry had."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Fields of its body that no rule knows."""
 
 
 def in_time(items: Iterable[Ready | Broken]) -> Iterator[Ready | Broken]:

@@ -18,6 +18,7 @@ def totals_of(audit: Audit) -> dict[str, Any]:
     """Everything under ``totals``."""
     return {
         **audit.totals.as_dict(),
+        "understood": audit.totals.understood,
         "previous_request_rule": audit.previous.as_dict(),
         "lint": list(audit.lint),
         "what_if_calls": audit.what_if_calls,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 from cacheprefix.audit import _reader_langsmith, _reader_litellm, _reader_otel, _reader_text
@@ -38,6 +38,8 @@ class Placed:
     item: int | None
     size: int
     record: Record
+    reader: str = ""
+    """Whose form the entry had."""
 
 
 def _is_native(value: Mapping[str, Any]) -> bool:
@@ -64,6 +66,7 @@ def _native(value: Mapping[str, Any]) -> Iterator[Record]:
         headers=None if headers is None else {name: text_or_empty(held) for name, held in headers.items()},
         usage=mapping_or_none(value.get("usage"), "usage"),
         diagnostics=mapping_or_none(value.get("diagnostics"), "diagnostics"),
+        response_id=text_or_empty(value.get("response_id")),
         events=tuple(events),
         response_started_ts=seconds(value.get("response_started_ts"), "response_started_ts"),
         response_ended_ts=seconds(value.get("response_ended_ts"), "response_ended_ts"),
@@ -91,6 +94,30 @@ BUILTIN: tuple[Reader, ...] = (
 """The formats cacheprefix reads by itself, in the order they are tried."""
 
 
+_LOOKS: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset({"traceId", "calculatedTotalCost"}), "a Langfuse export without inputs; export with input and output"),
+    (frozenset({"observations", "traceId"}), "a Langfuse trace; export its observations of type GENERATION"),
+    (frozenset({"request_body", "request_created_at"}), "a Helicone export without bodies; export with request bodies"),
+    (frozenset({"spanId", "name"}), "a span without GenAI attributes; let the instrumentation capture content"),
+    (frozenset({"context", "span_kind"}), "a Phoenix span without LLM attributes; export spans of kind LLM"),
+    (frozenset({"level", "message"}), "an application's log; switch on the SDK's own log of requests"),
+    (frozenset({"choices", "usage"}), "answers without their requests; log the request bodies as well"),
+    (frozenset({"content", "stop_reason"}), "answers without their requests; log the request bodies as well"),
+    (frozenset({"prompt_tokens", "completion_tokens"}), "counts without requests; log the request bodies as well"),
+    (frozenset({"event", "data"}), "a stream of events; log the request body that was answered"),
+)
+"""Fields by which a form that holds no request is told, and what to do."""
+
+
+def guess(value: Mapping[str, Any]) -> str:
+    """What an entry that no reader knows seems to be."""
+    for fields, what in _LOOKS:
+        if fields <= value.keys():
+            return f"this looks like {what}"
+    names = ", ".join(sorted(map(str, value))[:6]) or "none"
+    return f"no request in a form that is known here (fields: {names:.120}); see docs/audit.md for the forms"
+
+
 def records(
     file: str,
     readers: Sequence[Reader] = BUILTIN,
@@ -103,6 +130,7 @@ def records(
     Raises SetupError for a file that cannot be opened.
     """
     reader: Reader | None = None
+    unknown: dict[str, Broken] = {}
     for found in values(file, on_bytes):
         if isinstance(found, Broken):
             yield found
@@ -114,16 +142,20 @@ def records(
             if reader is None or not reader.recognises(found.value):
                 reader = next((one for one in readers if one.recognises(found.value)), reader)
             if reader is None or not reader.recognises(found.value):
-                known = ", ".join(one.name for one in readers)
-                yield _broken(found, f"no request in a form that is known here ({known})")
+                problem = guess(found.value)
+                first = unknown.get(problem)
+                unknown[problem] = _broken(found, problem) if first is None else replace(first, count=first.count + 1)
                 continue
             for record in reader.read(found.value):
-                yield Placed(found.file, found.line, found.item, found.size, record)
+                yield Placed(found.file, found.line, found.item, found.size, record, reader.name)
         except BodyError as error:
             yield _broken(found, str(error))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             # A reader (a plugin's perhaps) met a shape it did not expect; only this entry is lost.
             yield _broken(found, f"{reader.name if reader else 'reader'}: {type(error).__name__}: {error}")
+    for named in unknown.values():
+        more = f" (and {named.count - 1:,} more like it)" if named.count > 1 else ""
+        yield replace(named, problem=named.problem + more)
 
 
 def _broken(found: Found, problem: str) -> Broken:

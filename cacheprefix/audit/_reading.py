@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -12,7 +13,7 @@ from typing import Any
 
 from cacheprefix.audit._order import UNTIMED_STEP, Ready, in_time
 from cacheprefix.audit._readers import Placed, Reader, records
-from cacheprefix.audit._records import Broken, Record, place
+from cacheprefix.audit._records import Broken, Record, place, printable
 from cacheprefix.errors import BodyError
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry
 from cacheprefix.prompt import Api, CountTokens, Memo, Prompt, decode, default_counter, guess_api
@@ -23,6 +24,12 @@ MERGED_FILES = 64
 _KEPT_FORMS = 10_000
 
 _CHAT_ROLES = frozenset({"system", "developer", "tool", "function"})
+_CLIENTS_OWN = frozenset({
+    "api_base", "api_key", "api_version", "base_url", "created", "created_at", "custom_llm_provider", "extra_body",
+    "extra_headers", "extra_query", "id", "idempotency_key", "litellm_call_id", "litellm_params", "max_retries",
+    "num_retries", "object", "request_id", "request_timeout", "session_id", "timeout", "trace_id",
+})  # fmt: skip
+"""Fields that clients and gateways log beside a body and never send, or that no provider caches by."""
 _PLAIN_HEADERS = frozenset({"anthropic-beta", "openai-beta"})
 
 
@@ -51,6 +58,8 @@ class Reading:
         self._index = 0
         self._last = 0.0
         self.timed = 0
+        self.aside: Counter[str] = Counter()
+        """Requests that ask no language model, by what they ask for."""
         self.unknown_models: set[str] = set()
         self.counters: set[str] = set()
 
@@ -70,6 +79,9 @@ class Reading:
             if isinstance(item, Broken):
                 yield item
                 continue
+            if item.record.aside:
+                self.aside[item.record.aside] += 1
+                continue
             try:
                 ready = self._ready(item)
             except BodyError as error:
@@ -84,9 +96,10 @@ class Reading:
         model = self._overrides.model or _model(record)
         api = None if body is None else record.api or self._form(record.session, body, model, provider)
         prompt: Prompt | None = None
+        unknown: Mapping[str, str] = {}
         profile = self._profile(model, provider, api if record.wire else None)
         if body is not None and api is not None:
-            prompt = self._prompt(body, api, model, record, profile)
+            prompt, unknown = self._without_unknown(self._prompt(body, api, model, record, profile), profile)
         at = record.ts
         if at is None:
             at = self._last + UNTIMED_STEP
@@ -97,7 +110,7 @@ class Reading:
         index, self._index = self._index, self._index + 1
         where = place(item.file, item.line, item.item)
         bare = replace(record, body=None, model=model, provider=provider)
-        return Ready(index, where, at, bare, prompt, profile, item.size)
+        return Ready(index, where, at, bare, prompt, profile, item.size, item.reader, unknown)
 
     def _prompt(self, body: Mapping[str, Any], api: Api, model: str, record: Record, profile: Profile) -> Prompt:
         named = body.get("modelId" if api == "bedrock" else "model")
@@ -106,6 +119,19 @@ class Reading:
         return decode(
             body, api, headers=_relevant(record.headers, profile), count=self._counter(model), memo=self._memo
         )
+
+    def _without_unknown(self, prompt: Prompt, profile: Profile) -> tuple[Prompt, Mapping[str, str]]:
+        """The prompt without fields that no rule knows, and those fields.
+
+        A client's own (an id, a time-out) would part each call from all others. What they explain is looked at
+        where nothing else explains a miss.
+        """
+        unknown = {name: value for name, value in prompt.settings.items() if name not in profile.settings}
+        if not unknown:
+            return prompt, unknown
+        kept = {name: value for name, value in prompt.settings.items() if name not in unknown}
+        told = {name: value for name, value in unknown.items() if name not in _CLIENTS_OWN}
+        return prompt.with_settings(kept), told
 
     def count(self, text: str, model: str) -> int:
         """Tokens of a text, by the counter that the model's prompts are read with."""
@@ -164,7 +190,7 @@ def _when(item: Ready | Broken) -> float:
 def _model(record: Record) -> str:
     body: Mapping[str, Any] = record.body or {}
     named = body.get("model") or body.get("modelId") or record.model
-    return named if isinstance(named, str) else ""
+    return printable(named) if isinstance(named, str) else ""
 
 
 def _has_untyped_blocks(messages: Iterable[Any]) -> bool:

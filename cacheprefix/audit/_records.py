@@ -46,6 +46,12 @@ class Record:
 
     response_started_ts: float | None = None
     response_ended_ts: float | None = None
+    aside: str = ""
+    """What was asked for where that is no answer of a language model (``embeddings``, ``images``): counted, no more."""
+
+    response_id: str = ""
+    """What the provider calls its answer; two logs of one call have the same."""
+
     failed: bool = False
     """The request was refused or broke off: it is paid for by nobody and leaves nothing in the cache."""
 
@@ -59,9 +65,11 @@ class Broken:
     """1-based; None when ``file`` is one JSON document and ``item`` says which part of it."""
     problem: str
     item: int | None = None
+    count: int = 1
+    """Entries that the problem stands for: those of one unknown form are named once."""
 
     def __str__(self) -> str:
-        return f"{place(self.file, self.line, self.item)}: {self.problem}"
+        return printable(f"{place(self.file, self.line, self.item)}: {self.problem}")
 
 
 def place(file: str, line: int | None, item: int | None = None) -> str:
@@ -108,7 +116,12 @@ def _iso(text: str, path: str) -> float:
 
 def text_or_empty(value: Any) -> str:
     """Names and ids as text; empty for None."""
-    return "" if value is None else value if isinstance(value, str) else str(value)
+    return "" if value is None else printable(value if isinstance(value, str) else str(value))
+
+
+def printable(text: str) -> str:
+    """Text that can be written as UTF-8: a lone surrogate, which JSON allows, as its escape."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def mapping_or_none(value: Any, path: str) -> Mapping[str, Any] | None:

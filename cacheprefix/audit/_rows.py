@@ -6,6 +6,7 @@ from typing import Any
 
 from cacheprefix.audit._counts import Judged
 from cacheprefix.audit._order import Ready
+from cacheprefix.audit._records import printable
 from cacheprefix.cache import Verdict
 from cacheprefix.profiles import Usage
 from cacheprefix.prompt import TIERS, Prompt, common_prefix, loads, shared_characters
@@ -20,7 +21,7 @@ def public(
     """The call's entry under ``calls``; the excerpt only where prompt text is wanted."""
     excerpt = None
     if text and (verdict.before or verdict.after):
-        excerpt = {"before": verdict.before or "", "after": verdict.after or ""}
+        excerpt = {"before": printable(verdict.before or ""), "after": printable(verdict.after or "")}
     return {
         "index": ready.index,
         "session": ready.record.session,
@@ -29,7 +30,7 @@ def public(
         "model": ready.record.model,
         "verdict": verdict.kind,
         "cause": verdict.cause,
-        "path": verdict.path,
+        "path": None if verdict.path is None else printable(verdict.path),
         "ancestor_index": ancestor,
         "expected_cached_tokens": verdict.expected_tokens,
         "cached_tokens": cached,
@@ -147,10 +148,12 @@ def wide_diff(before: Prompt, after: Prompt) -> dict[str, str] | None:
 
 
 def _first(text: str) -> str:
+    text = printable(text)
     return text if len(text) <= _CONTEXT else text[:_CONTEXT] + " …"
 
 
 def _last(text: str) -> str:
+    text = printable(text)
     return text if len(text) <= _CONTEXT else "… " + text[-_CONTEXT:]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,25 +15,31 @@ from typing_extensions import Self
 from cacheprefix.audit._calls import CallRow, Rows
 from cacheprefix.audit._conversations import Conversations, Placed
 from cacheprefix.audit._counts import CountsOnly
+from cacheprefix.audit._duplicates import Duplicates
 from cacheprefix.audit._layouts import Marking
 from cacheprefix.audit._order import Answers, Ready
 from cacheprefix.audit._previous import PreviousRequestRule
 from cacheprefix.audit._prices import Prices
 from cacheprefix.audit._readers import BUILTIN, Reader
 from cacheprefix.audit._reading import Overrides, Reading
-from cacheprefix.audit._records import Broken
+from cacheprefix.audit._records import Broken, printable
 from cacheprefix.audit._rows import public, public_counts, view, view_counts, wide_diff
 from cacheprefix.audit._simulated import StandIn, Timed
 from cacheprefix.audit._totals import BreakGroup, Sum, Totals
 from cacheprefix.audit._warnings import Warnings
 from cacheprefix.audit._whatif import SECTIONS, Saving, WhatIf
-from cacheprefix.cache import CacheModel, Observation, Verdict, plan_breakpoints
+from cacheprefix.cache import FIXES, CacheModel, Observation, Verdict, plan_breakpoints
 from cacheprefix.errors import SetupError
 from cacheprefix.profiles import Registry, Usage, cost_units, default_registry, normalise_usage
 from cacheprefix.prompt import CountTokens, Prompt
 
 _RECENT = 4_096
 _LOST_SHARE = 0.01
+_MOST_TOKENS = 20_000_000
+"""No model takes more in one call; a report of more is an error."""
+_FEWEST = 8
+"""No tokenizer needs an eighth of the tokens of ours."""
+_DIGITS = re.compile(r"\d[\d.,e+]*")
 
 
 @dataclass(slots=True)
@@ -103,9 +110,10 @@ def audit(
     reading = Reading(table, (*readers, *BUILTIN), Overrides(provider, model, rules, count))
     run = _Run(reading.count, include_text=include_text, what_if=what_if)
     try:
-        for item in run.conversations.place(reading.requests(files, on_bytes)):
+        requests = run.duplicates.once(reading.requests(files, on_bytes))
+        for item in run.conversations.place(requests):
             if isinstance(item, Broken):
-                run.totals.damaged(str(item))
+                run.totals.damaged(str(item), item.count)
             else:
                 run.request(item)
         return run.result(reading, tuple(files))
@@ -127,6 +135,8 @@ class _Open:
     simulated: Usage | None
     """What stands in where no cached tokens are reported."""
     alarm_of_rule: bool
+    played: bool
+    """Whether it is played again under other layouts."""
 
 
 class _Run:
@@ -135,6 +145,7 @@ class _Run:
     def __init__(self, count: CountTokens, *, include_text: bool, what_if: bool) -> None:
         self.totals = Totals()
         self.conversations = Conversations()
+        self.duplicates = Duplicates()
         self._model = CacheModel(count=count)
         self._stand_in = StandIn(count)
         self._answers = Answers()
@@ -146,6 +157,8 @@ class _Run:
         self._what_if = WhatIf(count) if what_if else None
         self._text = include_text
         self._begun = array("q")
+        self._played_units = 0.0
+        self._unknown: OrderedDict[int, Mapping[str, str]] = OrderedDict()
         self._alarmed: dict[tuple[str, str], str] = {}
         self._recent: OrderedDict[int, Prompt] = OrderedDict()
         self._now = float("-inf")
@@ -167,7 +180,7 @@ class _Run:
         if ready.prompt is None:
             self._without_text(ready)
             return
-        usage = None if record.usage is None else normalise_usage(record.usage, ready.prompt.api, profile=ready.profile)
+        usage = self._usage(ready, ready.prompt)
         prompt = _as_sent(ready, ready.prompt, usage)
         observation = self._model.begin(
             prompt,
@@ -181,6 +194,10 @@ class _Run:
         )
         self.conversations.began(placed, observation.index)
         self._begun.append(ready.index)
+        if ready.unknown:
+            self._unknown[ready.index] = ready.unknown
+            if len(self._unknown) > _RECENT:
+                self._unknown.popitem(last=False)
         if self._text:
             self._recent[ready.index] = prompt
             if len(self._recent) > _RECENT:
@@ -189,13 +206,12 @@ class _Run:
         ended = max(started, _first_given(record.response_ended_ts, started))
         known = record.response_started_ts is not None or record.response_ended_ts is not None
         timed = Timed(prompt, ready.profile, record.scope, now, started, ended, known)
-        if self._what_if is not None:
-            self._what_if.add(timed, placed.conversation, record.agent)
+        played = self._what_if is not None and self._what_if.add(timed, placed.conversation, record.agent)
         needed = usage is None or usage.cache_read_tokens is None
         simulated = self._stand_in.call(timed, needed=needed)
         self._warnings.look(prompt, ready.place, record.agent, placed.conversation)
         rule = self._rule.looks(prompt, placed.conversation)
-        call = _Open(ready, line, prompt, observation, usage, simulated if needed else None, rule)
+        call = _Open(ready, line, prompt, observation, usage, simulated if needed else None, rule, played)
 
         self._answers.at(started, lambda at: self._model.first_token(observation, at), known=known)
         self._answers.at(ended, lambda at: self._finished(call, at), known=known)
@@ -204,20 +220,59 @@ class _Run:
         """Everything, once the log has ended."""
         self._answers.until(float("inf"))
         self.totals.refused = self._stand_in.refused
-        savings = self._what_if.savings() if self._what_if is not None else ()
-        played = self._what_if.calls if self._what_if is not None else 0
+        savings = self._what_if.savings(self._played_units) if self._what_if is not None else ()
+        played = self._what_if.calls if self._what_if is not None else None
+        notes = _notes(self.totals, reading, self.conversations, played)
+        self.totals.aside.update(reading.aside)
         return Audit(
             rows=self._rows,
             totals=self.totals,
             previous=self._rule,
             lint=self._warnings.found,
             what_if=savings,
-            what_if_calls=played,
-            notes=tuple(_notes(self.totals, reading, self.conversations, played if self._what_if else None)),
+            what_if_calls=played or 0,
+            notes=(*self._dropped(), *notes),
             counters=tuple(sorted(reading.counters)),
             files=files,
             include_text=self._text,
         )
+
+    def _explained(self, verdict: Verdict, ready: Ready) -> Verdict:
+        """A miss that nothing explains may be a field's that no rule knows, if it changed since the ancestor."""
+        if verdict.cause != "provider_miss" or verdict.reported_tokens:
+            return verdict
+        before = self._unknown.get(self._index_of(verdict.ancestor_index) or 0, {})
+        changed = sorted(
+            name for name in {*before, *ready.unknown} if before.get(name, "") != ready.unknown.get(name, "")
+        )
+        if not changed:
+            return verdict
+        return replace(verdict, cause="settings_changed", path=changed[0], fix=FIXES["settings_changed"])
+
+    def _dropped(self) -> Iterator[str]:
+        if self.duplicates.dropped:
+            yield f"{self.duplicates.dropped} calls stand in the log twice and are counted once"
+
+    def _usage(self, ready: Ready, prompt: Prompt) -> Usage | None:
+        if ready.record.usage is None:
+            return None
+        return self._possible(normalise_usage(ready.record.usage, prompt.api, profile=ready.profile), prompt)
+
+    def _possible(self, usage: Usage, prompt: Prompt | None) -> Usage:
+        """The counts without those that cannot be; what was wrong with them is named in the notes."""
+        problems = list(usage.problems)
+        most = max(usage.input_tokens or 0, usage.output_tokens or 0, usage.cache_read_tokens or 0)
+        if most > _MOST_TOKENS:
+            problems.append(f"{most:.1e} tokens in one call")
+            usage = Usage()
+        elif prompt is not None and _too_few(usage, prompt):
+            problems.append("fewer tokens than the text of the request can have")
+            usage = Usage()
+        elif problems and usage.input_tokens is None:
+            usage = Usage()
+        for problem in problems:
+            self.totals.usage_problems[_DIGITS.sub("…", problem)] += 1
+        return usage
 
     def _finished(self, call: _Open, at: float) -> None:
         ready = call.ready
@@ -225,6 +280,7 @@ class _Run:
         silent = (call.usage is None or not call.usage.reported) and not self.totals.reported
         usage = call.simulated if silent else call.usage
         verdict = self._model.finish(call.observation, usage, at, diagnostics=ready.record.diagnostics)
+        verdict = self._explained(verdict, ready)
         source, counted = "reported", usage
         if call.simulated is not None:
             source, counted = "simulated", call.simulated
@@ -241,7 +297,8 @@ class _Run:
         if broke and before is not None:
             seen["diff"] = wide_diff(before, call.prompt)
         self._rule.judged(alarm=call.alarm_of_rule, real=broke)
-        self._summed(ready, verdict, counted, row, seen)
+        units = self._summed(ready, verdict, counted, row, seen)
+        self._played_units += units if call.played else 0.0
 
     def _broke(self, verdict: Verdict, total: int, call: _Open) -> bool:
         """Whether the call counts as a break: it raised an alarm, or goes on with what raised the last one.
@@ -258,7 +315,7 @@ class _Run:
         more = verdict.lost_tokens > max(ready.profile.block_tokens, _LOST_SHARE * total)
         return verdict.alarm or (verdict.broken and more and verdict.cause == before)
 
-    def _summed(self, ready: Ready, verdict: Verdict, usage: Usage, row: dict[str, Any], seen: dict[str, Any]) -> None:
+    def _summed(self, ready: Ready, verdict: Verdict, usage: Usage, row: dict[str, Any], seen: dict[str, Any]) -> float:
         totals, record = self.totals, ready.record
         units = cost_units(usage, ready.profile)
         usd = self._prices.usd(usage, record.model, ready.profile, record.ts)
@@ -271,12 +328,13 @@ class _Run:
             totals.lost(verdict.lost_usd)
             self._grouped(ready, verdict, row)
         self._rows.add(CallRow(row, seen))
+        return units
 
     def _grouped(self, ready: Ready, verdict: Verdict, row: Mapping[str, Any]) -> None:
         group = self.totals.group(
             BreakGroup(
                 verdict.cause,
-                verdict.path,
+                _place(verdict, ready),
                 verdict.fix,
                 ready.place,
                 ready.record.agent,
@@ -296,9 +354,11 @@ class _Run:
         """A call of which only the counts are known."""
         record = ready.record
         usage = normalise_usage(record.usage, None, ready.record.provider, profile=ready.profile)
+        usage = self._possible(usage, None)
         judged = self._counts.judge(ready.index, record.session, usage, ready.profile)
         totals = self.totals
         totals.without_text += 1
+        totals.counted += usage.reported
         totals.reported += 1
         totals.verdicts[judged.kind] += 1
         totals.causes[judged.cause] += 1
@@ -330,6 +390,23 @@ def _as_sent(ready: Ready, prompt: Prompt, usage: Usage | None) -> Prompt:
     return Marking().marked(prompt, plan_breakpoints(prompt, profile))
 
 
+_MARKS = {"anthropic": "cache_control", "bedrock": "cachePoint", "openai": "prompt_cache_breakpoint"}
+
+
+def _place(verdict: Verdict, ready: Ready) -> str | None:
+    """Where the break is; for a missing mark, the field it should stand in."""
+    if verdict.path is None or verdict.cause != "breakpoint_missing":
+        return None if verdict.path is None else printable(verdict.path)
+    return f"{verdict.path}.{_MARKS.get(ready.profile.markers or '', 'cache_control')}"
+
+
+def _too_few(usage: Usage, prompt: Prompt) -> bool:
+    """Whether a count cannot be that of a text: mocked answers say 10 whatever was asked."""
+    if usage.input_tokens is None or usage.summed or any(one.kind in ("image", "block") for one in prompt.sections):
+        return False
+    return usage.input_tokens * _FEWEST < prompt.tokens and prompt.tokens > 500
+
+
 def _first_given(*times: float | None) -> float:
     return next((time for time in times if time is not None), 0.0)
 
@@ -354,5 +431,9 @@ def _notes(totals: Totals, reading: Reading, conversations: Conversations, playe
         yield f"no cache rules are known for {names}; name the provider or the rules"
     if totals.failed:
         yield f"{totals.failed} failed requests are left out"
+    for kind, count in sorted(totals.aside.items()):
+        yield f"{count} requests for {kind} are left out: they have no prompt cache"
+    for problem, count in totals.usage_problems.most_common(5):
+        yield f"counts of {count} calls were left out or mended: {problem}"
     if played is not None and played < totals.all.calls - totals.without_text:
         yield f"the what-if figures are for the first {played} calls ({SECTIONS:,} prompt sections)"

@@ -17,7 +17,8 @@ _AGENTS = 12
 _LINT = 8
 _BROKEN = 10
 _PLACE = 32
-_WIDTH = 120
+_WIDTH = 140
+_UNITS = "1 cost unit is the price of one input token that is not cached; read and written tokens count by their price"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +64,18 @@ def _parts(audit: Audit, *, previous: bool) -> Iterator[_Table | _Lines]:
         paid,
         f"lost to breaks: {_number(all_.lost_tokens)} tokens{_usd(totals.lost_usd)} in {_counted(breaks, 'break')}",
     )
-    yield _Lines("What you pay", head)
+    if not totals.understood:
+        yield _Lines("Nothing was understood", tuple(_why_nothing(audit)))
+    else:
+        yield _Lines("What you pay", (*head, _UNITS))
     if audit.what_if:
-        yield _Table("What you could pay (simulated)", ("change", ">cost units", ">saving", ">USD"), _savings(audit))
+        title = "What you could pay (the changes simulated, in proportion to what you pay)"
+        yield _Table(title, ("change", ">cost units", ">saving", ">USD"), _savings(audit))
     if totals.groups:
-        yield _Table(
-            "What broke the cache",
-            ("cause", "where", ">times", ">tokens lost", ">USD", "first seen"),
-            tuple(_breaks(audit)),
-        )
-        yield _Lines("Evidence and fixes", tuple(_evidence(audit)))
+        columns = ("cause", "where", ">times", ">tokens lost", ">USD", "what to do")
+        yield _Table("What broke the cache, dearest first", columns, tuple(_breaks(audit)))
+        yield _Lines("Where it was seen", tuple(_evidence(audit)))
+        yield _Lines("What to do next", tuple(_next(audit)))
     if len(totals.agents) > 1:
         yield _Table("Agents", ("agent", ">calls", ">input", ">read", ">cost units", ">tokens lost"), _agents(audit))
     if previous:
@@ -93,7 +96,7 @@ def _parts(audit: Audit, *, previous: bool) -> Iterator[_Table | _Lines]:
 
 
 def _savings(audit: Audit) -> tuple[tuple[str, ...], ...]:
-    """Cost units are those of the calls that were played again; USD is the whole log's, in the same proportion."""
+    """Cost units are those of the calls that were played again; USD is the log's, in the same proportion."""
     paid = audit.totals.all
     now = audit.what_if[0].cost_units_now
     price = paid.usd / now if now and paid.priced == paid.calls else None
@@ -115,7 +118,7 @@ def _breaks(audit: Audit) -> Iterator[tuple[str, ...]]:
             _number(group.count),
             _number(group.lost_tokens),
             _money(group.lost_usd),
-            _near(group.place),
+            group.fix,
         )
     rest = groups[_BREAKS:]
     if rest:
@@ -125,7 +128,6 @@ def _breaks(audit: Audit) -> Iterator[tuple[str, ...]]:
 
 
 def _evidence(audit: Audit) -> Iterator[str]:
-    told: set[str] = set()
     for group in audit.totals.breaks[:_BREAKS]:
         where = f"{group.cause} at {group.path}" if group.path else group.cause
         details = [group.agent and f"agent {group.agent}"]
@@ -134,12 +136,33 @@ def _evidence(audit: Audit) -> Iterator[str]:
         if group.size:
             details.append(f"{group.size:+,} characters")
         said = ", ".join(part for part in details if part)
-        fix = "" if group.cause in told else f" {group.fix}"
-        told.add(group.cause)
-        yield f"{where}{f' ({said})' if said else ''}{':' if fix else ''}{fix}"
+        yield f"{where}{f' ({said})' if said else ''}: first in {_near(group.place)}"
         if group.excerpt:
             yield f"    before {group.excerpt['before']!r}"
             yield f"    after  {group.excerpt['after']!r}"
+
+
+def _why_nothing(audit: Audit) -> Iterator[str]:
+    """Why there is nothing to say about the cache, instead of the silence that would look like praise."""
+    totals = audit.totals
+    if not totals.all.calls:
+        yield "no request of a language model was found"
+        for kind, count in sorted(totals.aside.items()):
+            yield f"{_counted(count, 'request')} for {kind}"
+        if totals.failed:
+            yield f"{_counted(totals.failed, 'request')} failed"
+    else:
+        yield f"{_counted(totals.all.calls, 'call')}, but neither their requests nor how much was read from the cache"
+    yield "log request bodies, or record them: cacheprefix record -- YOUR COMMAND"
+
+
+def _next(audit: Audit) -> Iterator[str]:
+    """The one thing to begin with, and how to keep it so."""
+    first = audit.totals.breaks[0]
+    where = f" at {first.path}" if first.path else ""
+    yield f"1. {first.cause}{where}: {first.fix}"
+    yield "2. see both sides of a difference: add --include-text, or --html report.html"
+    yield "3. keep it so in CI: cacheprefix check LOG --max-breaks 0"
 
 
 def _agents(audit: Audit) -> tuple[tuple[str, ...], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from cacheprefix.profiles import Usage
 
 _KEPT_BROKEN = 100
+_INDEX = re.compile(r"\[\d+\]")
 _KEPT_GROUPS = 20_000
 
 
@@ -63,6 +65,7 @@ class BreakGroup:
 
     cause: str
     path: str | None
+    """Where it is, as long as that is one place; the shape of the places once there are several."""
     fix: str
     place: str
     """File and line of the first of them."""
@@ -88,6 +91,11 @@ class BreakGroup:
         }
 
 
+def shape_of(path: str | None) -> str | None:
+    """A place without its numbers: ``messages[*].content`` for ``messages[7].content``."""
+    return None if path is None else _INDEX.sub("[*]", path)
+
+
 @dataclass(slots=True)
 class Totals:
     """Everything that is summed up while the log goes by."""
@@ -103,9 +111,15 @@ class Totals:
     reported: int = 0
     simulated: int = 0
     without_text: int = 0
+    counted: int = 0
+    """Those of them that say how many tokens were read from the cache."""
     failed: int = 0
     refused: int = 0
     """Requests that the rules would have answered with an error."""
+    aside: Counter[str] = field(default_factory=Counter)
+    """Requests that ask no language model: embeddings, images, speech."""
+    usage_problems: Counter[str] = field(default_factory=Counter)
+    """What was wrong with counts that were left out."""
     broken: list[str] = field(default_factory=list)
     broken_count: int = 0
 
@@ -114,22 +128,29 @@ class Totals:
         if usd is not None:
             self.lost_usd = (self.lost_usd or 0.0) + usd
 
-    def damaged(self, problem: str) -> None:
-        """One line that could not be read; the first hundred are kept."""
-        self.broken_count += 1
+    def damaged(self, problem: str, count: int = 1) -> None:
+        """Lines that could not be read; the first hundred problems are kept."""
+        self.broken_count += count
         if len(self.broken) < _KEPT_BROKEN:
             self.broken.append(problem)
 
     def group(self, made: BreakGroup) -> BreakGroup | None:
-        """The group of a cause and path, ``made`` where it is the first; None when there are too many."""
-        key = (made.cause, made.path)
+        """The group of a cause and the shape of its place; ``made`` where it is the first; None for too many."""
+        key = (made.cause, shape_of(made.path))
         found = self.groups.get(key)
+        if found is not None and found.path != made.path:
+            found.path, found.offset, found.size = key[1], None, None
         if found is None:
             if len(self.groups) >= _KEPT_GROUPS:
                 self.ungrouped += 1
                 return None
             found = self.groups[key] = made
         return found
+
+    @property
+    def understood(self) -> bool:
+        """Whether the log says anything about the cache: requests that can be judged, or cached counts."""
+        return self.all.calls > self.without_text or self.counted > 0
 
     @property
     def breaks(self) -> list[BreakGroup]:
@@ -152,6 +173,7 @@ class Totals:
             "calls_without_text": self.without_text,
             "failed_requests": self.failed,
             "refused_by_rules": self.refused,
+            "other_requests": dict(sorted(self.aside.items())),
             "agents": {name: held.as_dict() for name, held in sorted(self.agents.items())},
             "broken_lines": self.broken_count,
             "broken": self.broken,

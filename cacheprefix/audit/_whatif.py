@@ -25,10 +25,10 @@ SECTIONS = 25_000
 """Sections of the calls that are played again; beyond that the answer is for the first part of the log."""
 
 CHANGES = {
-    "ideal_breakpoints": "the same requests, breakpoints placed ideally",
-    "roles_to_tail": "roles moved to the tail",
-    "tools_unified": "tools unified over each team",
-    "volatile_to_tail": "times, ids, counters moved to the tail",
+    "ideal_breakpoints": "cache marks set where they pay most",
+    "roles_to_tail": "what is each agent's own said last, behind the shared conversation",
+    "tools_unified": "one list of tools, the same for all agents of a team",
+    "volatile_to_tail": "times, ids and counters moved to the end of the last message",
     "all": "all of these together",
 }
 """The changes and what they mean; each but the first is played with ideal breakpoints as well."""
@@ -84,16 +84,19 @@ class WhatIf:
         """Calls that are played again."""
         return len(self._calls)
 
-    def add(self, call: Timed, session: str, agent: str) -> None:
-        """One call as it was."""
-        if self._sections < SECTIONS:
-            self._sections += len(call.prompt.sections)
-            self._calls.append(_Played(call, session, agent))
+    def add(self, call: Timed, session: str, agent: str) -> bool:
+        """One call as it was; whether it is among those that are played again."""
+        if self._sections >= SECTIONS:
+            return False
+        self._sections += len(call.prompt.sections)
+        self._calls.append(_Played(call, session, agent))
+        return True
 
-    def savings(self) -> tuple[Saving, ...]:
+    def savings(self, paid: float | None = None) -> tuple[Saving, ...]:
         """The cost under every change, made for those teams of agents that it helps.
 
-        A change that alters no request costs what ideal breakpoints cost.
+        A change that alters no request costs what ideal breakpoints cost. ``paid`` is what the calls did cost, in
+        cost units: the changes are told in proportion to it, so that there is one figure for what is.
         """
         if not self._calls:
             return ()
@@ -125,7 +128,8 @@ class WhatIf:
             together = _at_most(together, single, self._keys(teams))
         costs["all"] = together
         now = sum(as_is)
-        return tuple(Saving(change, now, sum(costs[change])) for change in CHANGES)
+        scale = paid / now if paid is not None and now else 1.0
+        return tuple(Saving(change, now * scale, sum(costs[change]) * scale) for change in CHANGES)
 
     def _keys(self, teams: Teams) -> list[object]:
         return [teams.key(call.lane, call.session) for call in self._calls]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cacheprefix.profiles import Registry
 
 EXIT_BROKEN = 1
-"""Some lines could not be read; everything else was."""
+"""Some lines could not be read, or nothing was understood; everything else was."""
 
 _BAR_FROM_BYTES = 20_000_000
 
@@ -61,9 +61,8 @@ def register(app: "typer.Typer") -> None:
     ) -> None:
         """Read request logs: what the prompt cache did on every call, what broke it, what you could pay.
 
-        The format is recognised: cacheprefix JSONL, request bodies, OpenTelemetry GenAI spans, LangSmith runs,
-        LiteLLM logs, LMCache agent traces. Exit code 0: read; 1: some lines could not be read (they are named
-        and skipped); 2: wrong use.
+        The format is recognised (docs/audit.md lists what is read). Exit code 0: read; 1: some lines could not be
+        read (they are named and skipped), or nothing was understood; 2: wrong use.
         """
         with run(
             logs,
@@ -85,10 +84,12 @@ def register(app: "typer.Typer") -> None:
                 write_summary(result, sys.stderr if on_stdout else sys.stdout, plain=plain, previous=previous_rule)
             if html is not None and not quiet:
                 print(f"Report: {html}", file=sys.stderr)
-            damaged = result.totals.broken_count
+            damaged = result.totals.broken_count or not result.totals.understood
             if damaged and quiet:
                 for problem in result.totals.broken:
                     print(f"cacheprefix: {problem}", file=sys.stderr)
+                if not result.totals.understood:
+                    print("cacheprefix: no request of a language model was understood", file=sys.stderr)
         if damaged:
             raise typer.Exit(EXIT_BROKEN)
 

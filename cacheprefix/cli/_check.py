@@ -50,8 +50,8 @@ def register(app: "typer.Typer") -> None:
     ) -> None:
         """Fail a build when the cache breaks. Without a limit, any break fails.
 
-        Exit code 0: within the limits; 1: some lines could not be read; 2: wrong use; 3: a limit was exceeded
-        (also where lines could not be read).
+        Exit code 0: within the limits; 1: some lines could not be read, or nothing was understood; 2: wrong use;
+        3: a limit was exceeded (also where lines could not be read).
         """
         causes = causes_of(forbid or ())
         with _audit.run(
@@ -69,7 +69,9 @@ def register(app: "typer.Typer") -> None:
             if all(limit is None for limit in (max_lost_usd, max_lost_tokens, max_breaks, min_hit)) and not causes:
                 max_breaks = 0
             problems = list(problems_of(result, max_lost_usd, max_lost_tokens, max_breaks, min_hit, causes))
-            damaged = result.totals.broken
+            damaged = list(result.totals.broken)
+            if not result.totals.understood:
+                damaged.append("no request of a language model was understood, so nothing was checked")
             told = sys.stderr if as_json is not None and str(as_json) == "-" else sys.stdout
             totals = result.totals.all
             print(

@@ -1,0 +1,219 @@
+"""What an audit says of a log it cannot use, of calls logged twice, and of one leak seen many times."""
+
+import json
+import uuid
+
+import pytest
+from audit_logs import Conversation, prose, quiet, write
+
+from cacheprefix.audit import audit
+from cacheprefix.cli import main
+
+
+def judged(path, lines, **options):
+    """The audit of these lines."""
+    with audit([write(path, lines)], what_if=False, **options) as found:
+        return found, list(found.rows)
+
+
+def usage(total, read):
+    """OpenAI's counts."""
+    return {"prompt_tokens": total, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": read}}
+
+
+def reported(lines):
+    """Each call counted, and with a name of its own for the answer."""
+    return [
+        {
+            **line,
+            "usage": usage(2_000 + 10 * at, 1_920),
+            "response_id": f"chatcmpl-{at}",
+            "response_ended_ts": line["ts"] + 2,
+        }
+        for at, line in enumerate(lines)
+    ]
+
+
+def test_a_file_read_twice_counts_once(tmp_path):
+    """The same calls again, whether behind the first or in a file of their own."""
+    lines = reported(quiet(5))
+    found, rows = judged(tmp_path / "twice.jsonl", lines + lines)
+    assert len(rows) == 5
+    assert "5 calls stand in the log twice and are counted once" in found.notes
+    first, second = write(tmp_path / "a.jsonl", lines), write(tmp_path / "b.jsonl", lines)
+    with audit([first, second], what_if=False) as both:
+        assert both.calls == 5
+
+
+def test_calls_without_names_are_the_same_when_body_and_time_are(tmp_path):
+    """Where nothing names the answer, body and time do."""
+    lines = [{key: value for key, value in line.items() if key != "response_id"} for line in reported(quiet(4))]
+    assert len(judged(tmp_path / "log.jsonl", [line for line in lines for _ in range(2)])[1]) == 4
+
+
+def test_a_true_retry_stays(tmp_path):
+    """The same body sent again a second later was asked, and paid for, again."""
+    lines = reported(quiet(3))
+    again = {
+        **lines[2],
+        "ts": lines[2]["ts"] + 1,
+        "response_id": "chatcmpl-again",
+        "response_ended_ts": lines[2]["ts"] + 3,
+    }
+    assert len(judged(tmp_path / "log.jsonl", [*lines, again])[1]) == 4
+
+
+def test_two_instrumentations_of_one_call_are_one_call(tmp_path):
+    """A span with counts alone inside one with the messages adds nothing, and lends nothing but counts."""
+    lines = []
+    for line in reported(quiet(4)):
+        counts = {
+            "ts": line["ts"] + 0.01,
+            "usage": line["usage"],
+            "model": "gpt-4.1",
+            "session": "s0",
+            "provider": "openai",
+        }
+        lines += [counts, {key: value for key, value in line.items() if key != "response_id"}]
+    found, rows = judged(tmp_path / "log.jsonl", lines)
+    assert len(rows) == 4
+    assert found.totals.without_text == 0
+
+
+@pytest.mark.parametrize("command", ["audit", "check"])
+@pytest.mark.parametrize(
+    "lines", [[{"level": "info", "message": "hello"}] * 40, [{"traceId": "t", "calculatedTotalCost": 1}]]
+)
+def test_a_log_without_requests_is_named_and_not_praised(tmp_path, capsys, command, lines):
+    """What the entries look like is said once, and the exit code is 1."""
+    assert main([command, write(tmp_path / "log.jsonl", lines)]) == 1
+    told = "".join(capsys.readouterr())
+    assert "understood" in told
+    assert told.count("this looks like") == 1
+
+
+def test_an_empty_log_is_nothing_understood(tmp_path, capsys):
+    """No call at all is no clean bill."""
+    assert main(["audit", write(tmp_path / "log.jsonl", [])]) == 1
+    assert "no request of a language model was found" in capsys.readouterr().out
+
+
+def test_entries_of_an_unknown_form_count_one_by_one(tmp_path):
+    """Named once, counted all."""
+    found, _ = judged(tmp_path / "log.jsonl", [*[{"level": "info", "message": "x"}] * 7, *quiet(2)])
+    assert found.totals.broken_count == 7
+    assert len(found.totals.broken) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"prompt_tokens": 1e30, "prompt_tokens_details": {"cached_tokens": 0}},
+        {"prompt_tokens": -5, "prompt_tokens_details": {"cached_tokens": 0}},
+        {"prompt_tokens": 2_000, "prompt_tokens_details": {"cached_tokens": 9_000}},
+        {"prompt_tokens": "many", "prompt_tokens_details": {"cached_tokens": "none"}},
+        {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 0}},
+    ],
+    ids=["huge", "negative", "more read than sent", "text", "fewer than the text can have"],
+)
+def test_counts_that_cannot_be_are_named_and_left_out(tmp_path, wrong):
+    """The totals hold what the other calls say, and the simulated cache stands in."""
+    lines = reported(quiet(4))
+    lines[2]["usage"] = {**wrong, "completion_tokens": 1}
+    found, rows = judged(tmp_path / "log.jsonl", lines)
+    assert any("left out or mended" in note for note in found.notes)
+    assert rows[2].public["cached_source"] == "simulated"
+    assert 0 < found.totals.all.input_tokens < 20_000
+
+
+def test_one_leak_is_one_row_with_its_fix(tmp_path, capsys):
+    """The same edit at five places of the history, and what to do about it beside it."""
+    lines = []
+    talk = Conversation(seed=2, words=400)
+    for turn in range(8):
+        if turn:
+            talk.turn()
+        if turn >= 3:
+            talk.messages[2 * turn - 4]["content"] += " (edited)"
+        lines.append(talk.line(1_000 + 20 * turn, agent="a"))
+    found, _ = judged(tmp_path / "log.jsonl", lines)
+    (group,) = found.totals.breaks
+    assert (group.cause, group.path, group.count) == ("history_edited", "messages[*].content", 5)
+    assert main(["audit", str(tmp_path / "log.jsonl"), "--plain", "--html", str(tmp_path / "page.html")]) == 0
+    out = capsys.readouterr().out
+    (row,) = [
+        line
+        for line in out.splitlines()
+        if "messages[*].content" in line and "history_edited" in line and "  5  " in line
+    ]
+    assert "Append to the history" in row
+    assert "Append to the history" in (tmp_path / "page.html").read_text()
+
+
+def test_a_missing_mark_is_placed_in_its_field(tmp_path):
+    """Whatever message lacks it, one row names the field."""
+    lines = []
+    talk = Conversation(api="anthropic", seed=2, words=700)
+    for turn in range(8):
+        if turn:
+            talk.turn()
+        line = talk.line(1_000 + 20 * turn, agent="a")
+        if turn >= 3:
+            del line["request"]["messages"][-1]["content"][0]["cache_control"]
+        lines.append(line)
+    found, _ = judged(tmp_path / "log.jsonl", lines)
+    (group,) = found.totals.breaks
+    assert (group.cause, group.path) == ("breakpoint_missing", "messages[*].content.cache_control")
+
+
+def test_what_is_paid_is_one_figure(tmp_path):
+    """The changes are told in proportion to what the calls did cost."""
+    lines = quiet(6, system=prose("x", 3_000))
+    for at, line in enumerate(lines):
+        line["usage"] = usage(5_000 + at, 0)
+    with audit([write(tmp_path / "log.jsonl", lines)]) as found:
+        assert {round(one.cost_units_now, 3) for one in found.what_if} == {round(found.totals.all.cost_units, 3)}
+
+
+def test_a_lone_surrogate_is_written_as_its_escape(tmp_path, capsys):
+    """Names and texts that no encoding can write stop nothing."""
+    lines = quiet(4)
+    lines[2]["request"]["messages"][1]["content"] += "\ud800 (edited)"
+    for line in lines:
+        line["agent"] = "coder \udc80"
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page, out = tmp_path / "page.html", tmp_path / "a.json"
+    assert main(["audit", str(log), "--include-text", "--html", str(page), "--json", str(out)]) == 0
+    assert "coder \\udc80" in json.loads(out.read_bytes())["totals"]["agents"]
+    assert "udc80" in page.read_text(encoding="utf-8")
+    assert main(["audit", str(log), "--plain"]) == 0
+    assert "Traceback" not in "".join(capsys.readouterr())
+
+
+def test_an_id_of_the_request_explains_nothing_where_the_cache_was_read(tmp_path):
+    """Fields that clients add beside the settings change with every call and cost nothing."""
+    lines = reported(quiet(5))
+    for line in lines:
+        line["request"] |= {"extra_headers": {"x-id": str(uuid.uuid4())}, "idempotency_key": str(uuid.uuid4())}
+        line["request"] |= {
+            "timeout": uuid.uuid4().int % 50,
+            "created": line["ts"],
+            "id": str(uuid.uuid4()),
+            "my_tag": line["ts"],
+        }
+    found, rows = judged(tmp_path / "log.jsonl", lines)
+    assert [row.public["cause"] for row in rows if row.view["broke"]] == []
+    assert found.totals.all.calls == 5
+
+
+def test_an_unknown_field_explains_what_nothing_else_does(tmp_path):
+    """Where nothing was read although all was there, the field that changed is named."""
+    lines = reported(quiet(6))
+    for at, line in enumerate(lines):
+        line["usage"] = usage(2_000 + 10 * at, 0 if at in (0, 3) else 1_920)
+        line["request"]["safety_mode"] = "strict" if at >= 3 else "lax"
+    _, rows = judged(tmp_path / "log.jsonl", lines)
+    assert [(row.public["cause"], row.public["path"]) for row in rows if row.view["broke"]] == [
+        ("settings_changed", "safety_mode")
+    ]
