@@ -24,7 +24,9 @@ _KNOWN = 200_000
 
 
 class Duplicates:
-    """Lets every call pass once. Two logs are of one call when they name the same answer and count the same tokens,
+    """Lets every call pass once.
+
+    Two logs are of one call when they name the same answer and count the same tokens,
     or have the same body at the same time, or when one has counts only and lies within the other's time. A request
     that was sent again has a time and an answer of its own, so it stays.
     """
