@@ -13,7 +13,7 @@ from cacheprefix.profiles import normalise_usage
 if TYPE_CHECKING:
     from cacheprefix.audit._order import Ready
 
-HELD_CALLS = 200
+HELD_CALLS = 500
 """Calls that wait for a second log of the same call, which may hold what the first one lacks."""
 
 _SECONDS = 60.0
@@ -67,6 +67,13 @@ class Duplicates:
         if record.response_id and (counts != (None, None) or item.prompt is not None):
             what = counts if counts != (None, None) else _body(item)
             keys.append(("answer", record.response_id, what))
+        if record.response_id and (item.prompt is None) != (record.usage is None):
+            # Batch files tell a request and its answer apart, under one name.
+            met = self._where.get(("half", record.response_id, item.prompt is not None))
+            self._where["half", record.response_id, item.prompt is None] = (self._next, item.at)
+            if met is not None and met[0] in self._calls:
+                self.dropped -= 1
+                return met[0]
         if at is not None and item.prompt is not None:
             keys.append(("body", _body(item), round(at, 3), record.response_ended_ts, record.response_id, counts))
         found = None

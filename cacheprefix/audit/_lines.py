@@ -11,7 +11,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -149,9 +149,9 @@ def _parsed(file: str, blocks: _Blocks) -> Iterator[Found | Broken]:
     start = head.lstrip()
     again = _Again(head, blocks)
     if start[:1] == b"[" and not _is_line_of_lines(start):
-        yield from _array(file, again, blank)
-    elif start[:1] == b"{" and not _is_object(start):
-        yield from _document(file, again, blank)
+        yield from _array(file, again)
+    elif start[:1] == b"{" and not _is_object(start) and not _is_line_of_lines(start):
+        yield from _documents(file, again, blank)
     else:
         yield from _by_line(file, again, blank)
 
@@ -198,11 +198,20 @@ def _by_line(file: str, blocks: _Blocks, blank: int) -> Iterator[Found | Broken]
         if titles:
             yield from _table(file, titles, lines, blank)
             return
+    text: Broken | None = None
     for line in chain((first,), lines):
         if isinstance(line, Broken):
             yield line
             continue
-        yield from _one(file, line.number + blank, line.data)
+        for found in _one(file, line.number + blank, line.data):
+            if isinstance(found, Found) or line.data.lstrip()[:1] in (b"{", b"["):
+                yield found
+            else:
+                # The text of a log, not a broken line of JSON: named once.
+                text = found if text is None else replace(text, count=text.count + 1)
+    if text is not None:
+        more = f"; and {text.count - 1:,} more lines of text" if text.count > 1 else ""
+        yield replace(text, problem=f"{text.problem}{more}")
 
 
 def _one(file: str, number: int, line: bytes) -> Iterator[Found | Broken]:
@@ -282,7 +291,7 @@ def _cell(text: str) -> Any:
         return text
 
 
-def _array(file: str, blocks: _Blocks, blank: int) -> Iterator[Found | Broken]:
+def _array(file: str, blocks: _Blocks) -> Iterator[Found | Broken]:
     """The items of a file that is one array, of whatever size: each is parsed as soon as it is whole."""
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     text, at, item, ended = "", 0, -1, False
@@ -291,14 +300,14 @@ def _array(file: str, blocks: _Blocks, blank: int) -> Iterator[Found | Broken]:
         ended = not block
         text, at = text[at:] + decoder.decode(block, final=ended), 0
         while True:
-            at = _SPACE.match(text, at).end()  # type: ignore[union-attr] - it matches nothing as well
+            at = _behind_space(text, at)
             sign = text[at : at + 1]
             if sign == "]" and item >= 0:
                 if text[at + 1 :].strip() or blocks.read().strip():
                     yield Broken(file, None, "something stands behind the array", item)
                 return
             if sign in ("[", ",") and (sign == ",") == (item >= 0):
-                at = _SPACE.match(text, at + 1).end()  # type: ignore[union-attr] - the same
+                at = _behind_space(text, at + 1)
                 if text[at : at + 1] == "]":
                     return
                 item += 1
@@ -326,36 +335,44 @@ def _array(file: str, blocks: _Blocks, blank: int) -> Iterator[Found | Broken]:
             return
 
 
-def _document(file: str, blocks: _Blocks, blank: int) -> Iterator[Found | Broken]:
-    """A file whose first line is no JSON by itself: one document over many lines, or a broken first line."""
-    held: list[_Line | Broken] = []
-    size, whole = 0, True
-    lines = _lines(file, blocks)
-    for line in lines:
-        held.append(line)
-        if isinstance(line, Broken):
-            whole = False
-            break
-        size += len(line.data) + 1
-        if len(held) in (2, 3) and _is_object(line.data):
-            whole = False
-            break
-        if size > DOCUMENT_BYTES:
-            yield Broken(file, None, _too_large("a document that is no array"))
+def _behind_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()
+
+
+def _documents(file: str, blocks: _Blocks, blank: int) -> Iterator[Found | Broken]:
+    """A file whose first line is no JSON by itself: documents over many lines each, or lines of which one is broken."""
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    text, at, item, wanted, ended = "", 0, 0, 0, False
+    while True:
+        at = _behind_space(text, at)
+        if ended and at == len(text):
             return
-    if whole:
         try:
-            value = loads(b"\n".join(line.data for line in held if isinstance(line, _Line)))
-        except BodyError:
-            pass  # Not one document: its lines are judged one by one below.
-        else:
-            yield Found(file, None, 0, value, size)
+            value, end = _ITEM.raw_decode(text, at) if len(text) - at >= wanted or ended else (None, -1)
+        except ValueError:
+            end = -1
+        if end >= 0:
+            yield Found(file, None, item, value, end - at)
+            at, item, wanted = end, item + 1, 0
+        elif ended:
+            break
+        elif len(text) - at > DOCUMENT_BYTES:
+            yield Broken(file, None, _too_large("a document that is no array"), item)
             return
-    for line in chain(held, lines):
-        if isinstance(line, Broken):
-            yield line
         else:
-            yield from _one(file, line.number + blank, line.data)
+            # Parsed again only when twice as much is there: a long document is not read over and over.
+            wanted = 2 * (len(text) - at)
+            text, at = text[at:], 0
+            while len(text) < max(wanted, 1) and not ended:
+                block = blocks.read()
+                ended = not block
+                text += decoder.decode(block, final=ended)
+    if item:
+        yield Broken(file, None, blocks.broken or "the last document does not end", item)
+    else:
+        rest = _Again(text[at:].encode("utf-8", "surrogateescape"), blocks)
+        yield from _by_line(file, rest, blank)
 
 
 def _is_object(text: bytes) -> bool:

@@ -63,6 +63,7 @@ def _record(run: Mapping[str, Any]) -> Record:
         ),
         agent=first_text(metadata.get(name) for name in ("agent_name", "lc_agent_name", "langgraph_node")),
         usage=_usage(_mapping(run.get("outputs")), metadata, run),
+        response_id=text_or_empty(_mapping(run.get("outputs")).get("id")),
         response_started_ts=_first_token(run),
         response_ended_ts=seconds(run.get("end_time"), "end_time"),
         failed=bool(run.get("error")),

@@ -12,6 +12,7 @@ from cacheprefix.prompt import Api
 
 _OWN = frozenset({"call_type", "model_parameters", "custom_llm_provider", "proxy_server_request", "litellm_params"})
 _CALLS = frozenset({"completion", "acompletion", "responses", "aresponses", "anthropic_messages", "text_completion"})
+_ASIDE = {"embedding": "embeddings", "image_generation": "images", "transcription": "audio", "speech": "audio"}
 _APIS: dict[str, Api] = {
     "responses": "openai-responses",
     "aresponses": "openai-responses",
@@ -30,6 +31,7 @@ def read(value: Mapping[str, Any]) -> Iterator[Record]:
     """One record; none for calls that are no completions (embeddings, images)."""
     call_type = value.get("call_type")
     if isinstance(call_type, str) and call_type and call_type not in _CALLS:
+        yield Record(body=None, aside=_ASIDE.get(call_type.lstrip("a"), "other endpoints"))
         return
     metadata = _object(value.get("metadata"), "metadata")
     model = text_or_empty(value.get("model"))
@@ -50,6 +52,7 @@ def read(value: Mapping[str, Any]) -> Iterator[Record]:
         scope=first_text((metadata.get("user_api_key_hash"), value.get("api_key"))),
         headers=None if headers is None else {name: text_or_empty(held) for name, held in headers.items()},
         usage=_usage(value, metadata),
+        response_id=text_or_empty(value.get("id")) if "call_type" in value else "",
         response_started_ts=seconds(value.get("completionStartTime"), "completionStartTime"),
         response_ended_ts=seconds(value.get("endTime", value.get("end_time")), "endTime"),
         failed=value.get("status") == "failure",

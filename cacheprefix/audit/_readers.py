@@ -6,13 +6,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
-from cacheprefix.audit import _reader_langsmith, _reader_litellm, _reader_otel, _reader_text
+from cacheprefix.audit import (
+    _reader_exchanges,
+    _reader_langfuse,
+    _reader_langsmith,
+    _reader_litellm,
+    _reader_otel,
+    _reader_sessions,
+    _reader_text,
+)
 from cacheprefix.audit._lines import Found, values
 from cacheprefix.audit._records import Broken, Record, mapping_or_none, seconds, text_or_empty
 from cacheprefix.errors import BodyError
 from cacheprefix.prompt import Api
 
 _APIS = get_args(Api)
+_HTTP = frozenset({"url", "method", "body", "postData", "headers", "path"})
+_WRAPPED = frozenset({"response", "output", "request", "url", "timestamp", "ts", "custom_id"})
 _TEXT = ("messages", "contents", "input", "instructions")
 
 
@@ -27,6 +37,10 @@ class Reader:
     name: str
     recognises: Callable[[Mapping[str, Any]], bool]
     read: Callable[[Mapping[str, Any]], Iterable[Record]]
+    missing: str = ""
+    """What to do where its entries hold counts and no text."""
+    per_file: bool = False
+    """Whether a file is one session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +57,11 @@ class Placed:
 
 
 def _is_native(value: Mapping[str, Any]) -> bool:
-    return isinstance(value.get("request"), Mapping) or ("ts" in value and "usage" in value)
+    request = value.get("request")
+    if isinstance(request, Mapping):
+        # Somebody's own record of an exchange wraps the body; ours holds it as it is.
+        return not _HTTP & request.keys() and "response" not in value
+    return "ts" in value and "usage" in value
 
 
 def _native(value: Mapping[str, Any]) -> Iterator[Record]:
@@ -79,16 +97,45 @@ def _is_body(value: Mapping[str, Any]) -> bool:
 
 
 def _body(value: Mapping[str, Any]) -> Iterator[Record]:
-    yield Record(body=value)
+    aside = _reader_exchanges.aside_of(value)
+    yield Record(body=None, aside=aside) if aside else Record(body=value)
+
+
+def _exchanges(value: Mapping[str, Any]) -> Iterator[Record]:
+    return _body(value) if _is_body(value) and not _WRAPPED & value.keys() else _reader_exchanges.read(value)
 
 
 BUILTIN: tuple[Reader, ...] = (
     Reader("cacheprefix JSONL", _is_native, _native),
+    Reader("Codex rollout", _reader_sessions.recognises_codex, _reader_sessions.read_codex, per_file=True),
+    Reader(
+        "Claude Code session",
+        _reader_sessions.recognises_claude_code,
+        _reader_sessions.read_claude_code,
+        missing="session files keep no requests: record them with cacheprefix record",
+    ),
     Reader("LMCache agent trace", _reader_text.recognises_text, _reader_text.read_text),
-    Reader("OpenTelemetry GenAI spans", _reader_otel.recognises, _reader_otel.read),
+    Reader(
+        "spans (OpenTelemetry, OpenInference, Vercel AI SDK, MLflow)",
+        _reader_otel.recognises,
+        _reader_otel.read,
+        missing="switch on the capture of message content in the instrumentation",
+    ),
+    Reader(
+        "Langfuse export",
+        _reader_langfuse.recognises,
+        _reader_langfuse.read,
+        missing="export with input and output",
+    ),
     Reader("LangSmith runs", _reader_langsmith.recognises, _reader_langsmith.read),
-    Reader("LiteLLM log", _reader_litellm.recognises, _reader_litellm.read),
+    Reader(
+        "LiteLLM log",
+        _reader_litellm.recognises,
+        _reader_litellm.read,
+        missing="LiteLLM's spend rows hold messages with general_settings.store_prompts_in_spend_logs: true",
+    ),
     Reader("token counts", _reader_text.recognises_counts, _reader_text.read_counts),
+    Reader("exchanges (HAR, Helicone, Bedrock, batch files, hand-written)", _reader_exchanges.recognises, _exchanges),
     Reader("request bodies", _is_body, _body),
 )
 """The formats cacheprefix reads by itself, in the order they are tried."""
@@ -147,6 +194,8 @@ def records(
                 unknown[problem] = _broken(found, problem) if first is None else replace(first, count=first.count + 1)
                 continue
             for record in reader.read(found.value):
+                if reader.per_file:
+                    record = replace(record, session=f"{found.file} {record.session}".strip())  # noqa: PLW2901
                 yield Placed(found.file, found.line, found.item, found.size, record, reader.name)
         except BodyError as error:
             yield _broken(found, str(error))

@@ -49,7 +49,7 @@ class Reading:
 
     def __init__(self, registry: Registry, readers: Sequence[Reader], overrides: Overrides) -> None:
         self._registry = registry
-        self._readers = readers
+        self.readers = readers
         self._overrides = overrides
         self._memo = Memo()
         self._profiles: dict[tuple[str, str | None, Api | None], Profile] = {}
@@ -75,7 +75,7 @@ class Reading:
             yield from heapq.merge(*map(in_time, streams), key=_when)
 
     def _file(self, file: str, on_bytes: Callable[[int], None] | None) -> Iterator[Ready | Broken]:
-        for item in records(file, self._readers, on_bytes=on_bytes):
+        for item in records(file, self.readers, on_bytes=on_bytes):
             if isinstance(item, Broken):
                 yield item
                 continue

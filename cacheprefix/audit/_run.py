@@ -358,6 +358,7 @@ class _Run:
         judged = self._counts.judge(ready.index, record.session, usage, ready.profile)
         totals = self.totals
         totals.without_text += 1
+        totals.textless[ready.reader] += 1
         totals.counted += usage.reported
         totals.reported += 1
         totals.verdicts[judged.kind] += 1
@@ -419,6 +420,8 @@ def _notes(totals: Totals, reading: Reading, conversations: Conversations, playe
         yield "the log has no usage; all cached tokens are those of a simulated cache"
     if totals.without_text:
         yield f"{totals.without_text} calls have counts and no text, so nothing can be said about causes"
+        missing = {reader.name: reader.missing for reader in reading.readers if reader.missing}
+        yield from (missing[name] for name in sorted(totals.textless) if name in missing)
     told = conversations
     if told.named > 1 and told.repeated_ids < told.named / 20:
         yield "nearly every call has an id of its own; conversations are told by their content"

@@ -90,7 +90,7 @@ def _parts(audit: Audit, *, previous: bool) -> Iterator[_Table | _Lines]:
     if audit.notes:
         yield _Lines("Notes", audit.notes)
     if totals.broken_count:
-        more = totals.broken_count - _BROKEN
+        more = len(totals.broken) - _BROKEN
         shown = tuple(totals.broken[:_BROKEN]) + ((f"and {more} more",) if more > 0 else ())
         yield _Lines(f"{_number(totals.broken_count)} lines could not be read and were skipped", shown)
 

@@ -111,6 +111,8 @@ class Totals:
     reported: int = 0
     simulated: int = 0
     without_text: int = 0
+    textless: Counter[str] = field(default_factory=Counter)
+    """The same by the form of the log."""
     counted: int = 0
     """Those of them that say how many tokens were read from the cache."""
     failed: int = 0

@@ -365,7 +365,8 @@ def test_a_litellm_spend_row_holds_the_proxys_request_as_text(tmp_path):
         "proxy_server_request": json.dumps({"messages": [{"role": "user", "content": "Hi"}], "temperature": 1}),
         "response": json.dumps({"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 0}}}),
     }  # fmt: skip
-    (record,), _ = read(write(tmp_path / "log", [row, {**row, "call_type": "aembedding"}]))
+    (record, aside), _ = read(write(tmp_path / "log", [row, {**row, "call_type": "aembedding"}]))
+    assert aside.aside == "embeddings"
     assert record.body["messages"][0]["content"] == "Hi"
     assert record.usage["prompt_tokens"] == 9
 
