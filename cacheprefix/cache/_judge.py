@@ -26,7 +26,7 @@ _NEAR = 0.15
 """A last breakpoint that leaves less than this share of what is common uncovered stands well enough."""
 _SLIGHT = 0.05
 """So little of what is common that it does not matter when it was too old or too young to be read."""
-_FAN_OUT_SECONDS = 0.1
+_FAN_OUT_SECONDS = 0.05
 """Requests of one fan-out go out so close to each other; what other conversations do meanwhile is chance."""
 _FIRST_CALLS: frozenset[Cause] = frozenset({"breakpoint_after_change", "breakpoint_missing"})
 """Causes that an agent's first call may have without an alarm: it never had more to read."""

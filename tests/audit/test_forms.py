@@ -116,6 +116,16 @@ def openinference(call):
     return {**found, "llm.token_count.completion": 5}
 
 
+def whole(call):
+    """The request and the answer as JSON text, as OpenInference keeps them beside its attributes."""
+    return {"input.value": json.dumps(call.body), "output.value": json.dumps(call.answer)}
+
+
+def spans(found):
+    """All calls as spans."""
+    return [span(one, openinference(one)) for one in found]
+
+
 def vercel(call):
     """The inner span of a call, parts and tools as the SDK spells them."""
     messages = [
@@ -322,7 +332,7 @@ URL = "https://api.openai.com/v1/chat/completions"
 FORMS = {
     "openinference spans": lambda found: lines(export(span(one, openinference(one))) for one in found),
     "openinference with the request": lambda found: lines(
-        export(span(one, {**openinference(one), "input.value": json.dumps(one.body), "output.value": json.dumps(one.answer)}))
+        export(span(one, {**openinference(one), **whole(one)}))
         for one in found
     ),
     "phoenix": lambda found: lines(map(nested, found)),
@@ -335,9 +345,9 @@ FORMS = {
         {"id": f"t{one.number}", "sessionId": "x", "input": "Hi", "observations": [langfuse(one)]} for one in found
     ),
     "otlp logs": lambda found: lines(map(genai_logs, found)),
-    "tempo": lambda found: json.dumps({"batches": [{"scopeSpans": [{"spans": [span(one, openinference(one)) for one in found]}]}]}),
+    "tempo": lambda found: json.dumps({"batches": [{"scopeSpans": [{"spans": spans(found)}]}]}),
     "tempo 2": lambda found: json.dumps(
-        {"trace": {"resourceSpans": [{"scopeSpans": [{"spans": [span(one, openinference(one)) for one in found]}]}]}}, indent=1
+        {"trace": {"resourceSpans": [{"scopeSpans": [{"spans": spans(found)}]}]}}, indent=1
     ),
     "jaeger": lambda found: json.dumps(jaeger(found)),
     "mlflow": lambda found: lines(map(mlflow, found)),
@@ -366,18 +376,23 @@ FORMS = {
         {"timestamp": one.iso, "request": one.body, "response": one.answer} for one in found
     ),
     "http in json": lambda found: lines(
-        {"time": one.at, "request": {"method": "POST", "url": URL, "body": json.dumps(one.body)}, "response": {"status": 200, "body": json.dumps(one.answer)}}
+        {
+            "time": one.at,
+            "request": {"method": "POST", "url": URL, "body": json.dumps(one.body)},
+            "response": {"status": 200, "body": json.dumps(one.answer)},
+        }
         for one in found
     ),
     "http with a stream": lambda found: lines(
         {"time": one.at, "request": {"url": URL, "body": one.body}, "response": streamed(one)} for one in found
     ),
     "deep in an envelope": lambda found: lines(
-        {"@timestamp": one.iso, "log": {"event": {"data": {"request": {"json": one.body}, "response": {"json": one.answer}}}}}
+        {"@timestamp": one.iso, "log": {"event": {"data": {"request": {"json": one.body}, "result": one.answer}}}}
         for one in found
     ),
     "as text in a message": lambda found: lines(
-        {"timestamp": one.iso, "level": "INFO", "message": json.dumps({"payload": one.body, "result": one.answer})} for one in found
+        {"timestamp": one.iso, "level": "INFO", "message": json.dumps({"payload": one.body, "result": one.answer})}
+        for one in found
     ),
 }  # fmt: skip
 
