@@ -50,7 +50,7 @@ class Foresight:
             rate = profile.rate_per_key
             if rate is not None and busy > rate and span <= _MINUTE and self._crowds(session.prefix.key):
                 pace = round(busy * _MINUTE / max(span, 1.0))
-                session.note(routing_advice(profile, session.prefix.key, pace).reason)
+                session.note(routing_advice(profile, pace).reason)
 
     def _crowds(self, key: str) -> bool:
         """Whether nothing was said of this key yet; the pace differs each time, the advice does not."""

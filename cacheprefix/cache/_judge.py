@@ -26,6 +26,8 @@ _NEAR = 0.15
 """A last breakpoint that leaves less than this share of what is common uncovered stands well enough."""
 _SLIGHT = 0.05
 """So little of what is common that it does not matter when it was too old or too young to be read."""
+_LOUD = 0.01
+"""Share of a prompt that has to be lost before people are told."""
 _FAN_OUT_SECONDS = 0.05
 """Requests of one fan-out go out so close to each other; what other conversations do meanwhile is chance."""
 _FIRST_CALLS: frozenset[Cause] = frozenset({"breakpoint_after_change", "breakpoint_missing"})
@@ -69,7 +71,6 @@ def judge(
     path: Sequence[Node],
     usage: Usage | None,
     told: Diagnosis,
-    alarm: tuple[float, int],
     calibration: Calibration,
 ) -> Verdict:
     """The verdict on one finished call."""
@@ -92,9 +93,8 @@ def judge(
     if sight.compacted and cause.startswith("history"):
         cause = "compacted"
     finding = sight.finding if sight.finding is not None and cause in STRUCTURAL else None
-    share, least = alarm
     loud = (
-        lost > max(noise if cause == "provider_miss" else profile.block_tokens, least, share * total * scale)
+        lost > max(noise if cause == "provider_miss" else profile.block_tokens, _LOUD * total * scale)
         and cause not in QUIET
         and sight.line.alarmed != cause
         and not (sight.finding is None and sight.line.alarmed_at >= 0 and sight.ancestor == sight.line.alarmed_at)

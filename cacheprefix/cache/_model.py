@@ -82,8 +82,7 @@ class CacheModel:
 
     ``count(text, model)`` must be the counter the prompts were decoded with: it is asked where two sections
     share only a beginning; ``opening`` is how many tokens a message has before its text. ``clock`` gives seconds
-    where a call is not told the time. An alarm needs a loss of more than ``alarm_share`` of the prompt, more than
-    ``alarm_tokens`` and more than one block.
+    where a call is not told the time.
     """
 
     def __init__(
@@ -93,13 +92,10 @@ class CacheModel:
         opening: int = 0,
         max_bytes: int = 128_000_000,
         clock: Callable[[], float] = time.time,
-        alarm_share: float = 0.01,
-        alarm_tokens: int = 0,
     ) -> None:
         self._count = count
         self._opening = opening
         self._clock = clock
-        self._alarm = (alarm_share, alarm_tokens)
         self._lock = RLock()
         self._max_bytes = max_bytes
         self._next = 0
@@ -221,7 +217,7 @@ class CacheModel:
             self._servers.release(observation.taken, usage)
             verdict = judge(
                 observation.record, observation.profile, observation.sight, observation.path,
-                usage, read_diagnostics(diagnostics), self._alarm, self._calibration,
+                usage, read_diagnostics(diagnostics), self._calibration,
             )  # fmt: skip
             observation.verdict = verdict
             self._note(observation, verdict, usage)

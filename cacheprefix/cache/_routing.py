@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import blake2b
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -17,33 +16,26 @@ class RoutingAdvice:
 
     field: str | None
     """Body field, or ``header:NAME``; None where the provider has no such key."""
-    keys: tuple[str, ...]
-    """One key, or several where one machine would overflow; each is warmed once for itself."""
+    keys: int
+    """One, or several where one machine would overflow; each is warmed once for itself."""
     reason: str
 
-    def key_for(self, member: str) -> str | None:
-        """The key for a conversation, worker or user: always the same one for the same ``member``."""
-        if not self.keys:
-            return None
-        digest = blake2b(member.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        return self.keys[int.from_bytes(digest, "big") % len(self.keys)]
 
-
-def routing_advice(profile: Profile, key: str, calls_per_minute: float | None = None) -> RoutingAdvice:
+def routing_advice(profile: Profile, calls_per_minute: float | None = None) -> RoutingAdvice:
     """How many keys requests with one prefix need: one, or as many as keep each below the provider's rate.
 
     OpenAI sends more than about 15 requests a minute for one prefix and key to other machines, whose caches are
     cold (prompt caching guide, read 2026-11-21).
     """
     if profile.routing_key is None:
-        return RoutingAdvice(None, (), f"{profile.name} has no routing key")
+        return RoutingAdvice(None, 0, f"{profile.name} has no routing key")
     rate = profile.rate_per_key
     if rate is None or calls_per_minute is None or calls_per_minute <= rate:
-        return RoutingAdvice(profile.routing_key, (key,), "one key for all requests that share the prefix")
+        return RoutingAdvice(profile.routing_key, 1, "one key for all requests that share the prefix")
     count = ceil(calls_per_minute / rate)
     return RoutingAdvice(
         profile.routing_key,
-        tuple(f"{key}-{number}" for number in range(count)),
+        count,
         f"{calls_per_minute:g} calls a minute are more than the {rate} that one key serves: {count} keys, each "
         "conversation always on the same one",
     )

@@ -1,8 +1,8 @@
 """What stands in the prompt and for how long: views, decisions, the ledger, budgets and compaction."""
 
-from cacheprefix.context._apply import apply, sendable, text_message
-from cacheprefix.context._boundaries import Boundaries, Boundary, boundaries_of
-from cacheprefix.context._budget import READ_TOOL, Budgeted, Replace, Results, ToolResultBudget, budget_results
+from cacheprefix.context._apply import apply, sendable
+from cacheprefix.context._boundaries import Boundaries, boundaries_of
+from cacheprefix.context._budget import Budgeted, Replace, Results, ToolResultBudget, budget_results
 from cacheprefix.context._build import Built, build, build_messages
 from cacheprefix.context._compaction import Circumstances, Compaction, plan_compaction
 from cacheprefix.context._decisions import (
@@ -14,23 +14,21 @@ from cacheprefix.context._decisions import (
     Insert,
     ReplaceResult,
 )
-from cacheprefix.context._groups import Group, digests_of, groups_of, is_open, orphans_of, turn_starts
+from cacheprefix.context._groups import digests_of, orphans_of
 from cacheprefix.context._ledger import Ledger, merge_json
-from cacheprefix.context._plan import Action, Plan
+from cacheprefix.context._plan import Plan
 from cacheprefix.context._policies import (
-    DONE_USES,
-    STALE_RESULTS,
     clear_thinking,
     clear_tool_results,
     drop_tool_uses,
     sliding_window,
 )
-from cacheprefix.context._prices import Estimate, Prices, estimate
+from cacheprefix.context._prices import Prices
 from cacheprefix.context._read import Form, form_of, views_of
 from cacheprefix.context._readback import READ_TOOL_SCHEMA, full_result_reader
 from cacheprefix.context._record import join_context, to_join
-from cacheprefix.context._replay import Item, Replayed, replay
-from cacheprefix.context._rewrite import carry_out, compact, compact_for_request, dumps, from_json, loads, plan, to_json
+from cacheprefix.context._replay import Replayed, replay
+from cacheprefix.context._rewrite import compact, compact_for_request, dumps, from_json, loads, plan, to_json
 from cacheprefix.context._situation import Policy, Situation
 from cacheprefix.context._state import (
     ContextState,
@@ -43,14 +41,8 @@ from cacheprefix.context._state import (
     transition,
 )
 from cacheprefix.context._strategies import (
-    Cut,
     Strategy,
     grep,
-    head,
-    head_tail,
-    json_aware,
-    none,
-    tail,
 )
 from cacheprefix.context._summary import Removed, Summarise, SummaryRequest, extract
 from cacheprefix.context._transitions import Mode, TransitionHook, drop_tool_messages, trim_tool_outputs
@@ -67,16 +59,11 @@ from cacheprefix.context._views import (
     make_result,
 )
 from cacheprefix.context._window import ContextStats, RequestBudget, hand_over
-from cacheprefix.context._zones import Consolidate, Zone, concatenate
+from cacheprefix.context._zones import Consolidate, concatenate
 
 __all__ = [
-    "DONE_USES",
-    "READ_TOOL",
     "READ_TOOL_SCHEMA",
-    "STALE_RESULTS",
-    "Action",
     "Boundaries",
-    "Boundary",
     "Budgeted",
     "Built",
     "CallView",
@@ -86,17 +73,13 @@ __all__ = [
     "ContextState",
     "ContextStats",
     "Count",
-    "Cut",
     "Decision",
     "Drop",
     "DropCall",
     "DropResult",
     "DropThinking",
-    "Estimate",
     "Form",
-    "Group",
     "Insert",
-    "Item",
     "Ledger",
     "MessageView",
     "Mode",
@@ -118,7 +101,6 @@ __all__ = [
     "ThinkingView",
     "ToolResultBudget",
     "TransitionHook",
-    "Zone",
     "append_context",
     "append_message",
     "apply",
@@ -126,7 +108,6 @@ __all__ = [
     "budget_results",
     "build",
     "build_messages",
-    "carry_out",
     "clear_thinking",
     "clear_tool_results",
     "compact",
@@ -137,26 +118,19 @@ __all__ = [
     "drop_tool_messages",
     "drop_tool_uses",
     "dumps",
-    "estimate",
     "extract",
     "form_of",
     "from_json",
     "full_result_reader",
     "grep",
-    "groups_of",
     "hand_over",
-    "head",
-    "head_tail",
-    "is_open",
     "join_context",
-    "json_aware",
     "loads",
     "make_call",
     "make_message",
     "make_result",
     "merge_json",
     "new_state",
-    "none",
     "orphans_of",
     "plan",
     "plan_compaction",
@@ -166,12 +140,9 @@ __all__ = [
     "set_zone",
     "sliding_window",
     "stats",
-    "tail",
-    "text_message",
     "to_join",
     "to_json",
     "transition",
     "trim_tool_outputs",
-    "turn_starts",
     "views_of",
 ]

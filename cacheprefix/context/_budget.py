@@ -94,8 +94,6 @@ class Budgeted:
 
     decisions: tuple[ReplaceResult, ...]
     ledger: Ledger
-    tokens_cut: int
-    """Tokens that the decisions keep out of the prompt, by the counter of this process."""
 
 
 def budget_results(
@@ -116,7 +114,7 @@ def budget_results(
     function that this budget does not have.
     """
     if budget is None and not ledger.section("results") and not ledger.section("turns"):
-        return Budgeted((), ledger, 0)
+        return Budgeted((), ledger)
     session = _Deciding(ledger, budget, count or estimate_tokens, store, scope, replace)
     shown: dict[tuple[int, int], tuple[ResultView, str]] = {}
     for index, view in enumerate(views):
@@ -128,13 +126,11 @@ def budget_results(
         if len(group.results) > 1 and group.complete:
             session.decide_turn(group, shown)
     decisions = []
-    saved = 0
     for (index, part), (result, value) in shown.items():
         text = session.render(result, value)
         if text is not None:
             decisions.append(ReplaceResult(index, part, text))
-            saved += result.tokens - session.count(text)
-    return Budgeted(tuple(decisions), ledger.record(session.fresh), saved)
+    return Budgeted(tuple(decisions), ledger.record(session.fresh))
 
 
 class _Deciding:

@@ -54,10 +54,6 @@ class Situation:
         """The messages that are still there, with their indexes."""
         return self._at(self.alive)
 
-    def with_results(self) -> Iterator[tuple[int, MessageView]]:
-        """Those of them that hold tool results."""
-        return self._at(self.results_at)
-
     def with_thinking(self) -> Iterator[tuple[int, MessageView]]:
         """Those of them that hold thinking."""
         return self._at(self.thinking_at)

@@ -44,13 +44,11 @@ class SummaryRequest:
     """A summary asked of the model as a fork of the running conversation.
 
     Send the prompt as it is, tools included, and ``instruction`` as one more user message: everything
-    before it is read from the cache. ``tool_choice`` is None where the profile says that changing it
-    invalidates the messages (Anthropic); then a tool call in the answer means that there is no summary.
+    before it is read from the cache.
     """
 
     instruction: str
     max_tokens: int
-    tool_choice: str | None = None
 
 
 def extract(removed: Removed) -> str:

@@ -45,7 +45,6 @@ class ListPrice(NamedTuple):
     input_usd_per_mtok: float
     read: float
     write: float
-    write_1h: float
     source: str
     checked_on: date
 
@@ -144,10 +143,7 @@ def _prices() -> Mapping[str, Mapping[str, ListPrice]]:
 
 def _listed(row: Mapping[str, float], data: Mapping[str, Any]) -> ListPrice:
     write = float(row.get("write", 1.0))
-    return ListPrice(
-        float(row["input"]), float(row["read"]), write, float(row.get("write_1h", write)),
-        data["source"], data["checked_on"],
-    )  # fmt: skip
+    return ListPrice(float(row["input"]), float(row["read"]), write, data["source"], data["checked_on"])
 
 
 @lru_cache(maxsize=1)

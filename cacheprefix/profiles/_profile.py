@@ -187,14 +187,8 @@ class Profile:
     thinking_bound: bool = False
     """Whether thinking blocks are only accepted after the very prefix that produced them."""
 
-    strips_thinking: bool = False
-    """Whether a plain user message drops earlier thinking blocks, and with them the cache from there on."""
-
     scope: str = "account"
     """Who shares a cache at best: ``workspace``, ``organisation``, ``account``, ``server``, ``slot``."""
-
-    charges_storage: bool = False
-    """Whether keeping an entry costs by the hour; cost units leave that out."""
 
     note: str = ""
     source: str

@@ -26,9 +26,6 @@ class Shape:
     splits: Mapping[str, str] = field(default_factory=dict)
     """Written tokens by lifetime; what ``write`` has beyond them was written without a stated lifetime."""
 
-    split_of_total: bool = True
-    """Whether ``write`` contains the splits."""
-
     output: str = ""
     reasoning: str = ""
     absent_is_zero: bool = False
