@@ -8,12 +8,25 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
-from cacheprefix.errors import BodyError, CacheprefixError
+from cacheprefix.errors import BodyError, told
 from cacheprefix.locks import Lock
 
 T = TypeVar("T")
 
 log = logging.getLogger("cacheprefix")
+
+_OWN = "the request goes out in the application's own layout"
+_SENT = {
+    **dict.fromkeys(("layout", "rewrite", "forked", "middleware", "subgraph", "role", "begin", "body"), _OWN),
+    **dict.fromkeys(("fork", "send", "place", "turn", "views", "tools"), _OWN),
+    **dict.fromkeys(
+        ("tool-result budget", "compaction", "compact hook", "consolidation", "condense", "decisions", "summary"),
+        "the history goes out without that decision",
+    ),
+    "gate": "the request goes out without waiting",
+    "gate store": "requests of other processes are not waited for",
+}
+"""What is sent where a step of ours failed. Other steps change nothing that is sent."""
 
 
 class CacheprefixWarning(UserWarning):
@@ -42,9 +55,10 @@ class Notices:
         with self._lock:
             self.failures[step] += 1
         kind = "the body" if isinstance(error, BodyError) else "cacheprefix"
-        text = f"{step}: {kind} failed ({type(error).__name__}: {error}); the request goes out as it was"
+        sent = _SENT.get(step, "the call goes on without it")
         if self._first(f"{step}:{type(error).__name__}"):
-            log.warning(text, exc_info=None if isinstance(error, CacheprefixError) else error)
+            text = f"{step}: {kind} failed ({told(error)}); {sent}"
+            log.warning(text)
             _warn(text)
 
     def note(self, text: str) -> None:

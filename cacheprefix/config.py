@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cacheprefix._config_fields import FIELDS, SHORT, scalar
 from cacheprefix._config_lines import line_of
 from cacheprefix.context import Compaction, RequestBudget, ToolResultBudget, extract
-from cacheprefix.errors import ConfigError, SetupError
+from cacheprefix.errors import SHOW, ConfigError, SetupError
 from cacheprefix.plugins import VARIABLE as PLUGINS
 from cacheprefix.profiles import default_registry
 from cacheprefix.toolcache import ToolResultCache
@@ -37,7 +37,7 @@ __all__ = ["FILE", "PREFIX", "Config", "Setting", "given_or_configured", "load",
 FILE = "CACHEPREFIX_CONFIG"
 """The variable that names the file; empty for none."""
 PREFIX = "CACHEPREFIX_"
-_OTHERS = frozenset({FILE, PLUGINS})
+_OTHERS = frozenset({FILE, PLUGINS, SHOW})
 _TABLES = frozenset(SHORT)
 _OURS = re.compile(r"""tool["']?\s*\.\s*["']?cacheprefix\b""")
 """Where a pyproject.toml that cannot be parsed shows that it was meant to configure us."""

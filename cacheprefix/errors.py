@@ -6,6 +6,12 @@ plugin is counted, warned about once, and the user's original request goes out.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+SHOW = "CACHEPREFIX_SHOW_ERRORS"
+"""The variable with which logs and warnings hold the texts of exceptions too; they may quote what prompts say."""
+
 
 class CacheprefixError(Exception):
     """Base of all errors raised by cacheprefix."""
@@ -100,3 +106,21 @@ class StoreError(CacheprefixError):
 
 class AbortedError(CacheprefixError):
     """The fork's abort handle was triggered before or during the call."""
+
+
+def told(error: BaseException) -> str:
+    """What of an exception a log or a warning may hold: its type and where it was raised, as ``TypeError at x.py:12``.
+
+    Its text may quote a prompt, so that is left out, but for errors of ours that speak of files, packages and numbers
+    alone. With the variable ``CACHEPREFIX_SHOW_ERRORS=1`` the text stands there too.
+    """
+    kind = type(error).__name__
+    if str(error) and (os.environ.get(SHOW) or isinstance(error, _WITHOUT_PROMPTS)):
+        return f"{kind}: {error}"
+    raised = error.__traceback__
+    while raised is not None and raised.tb_next is not None:
+        raised = raised.tb_next
+    return kind if raised is None else f"{kind} at {Path(raised.tb_frame.f_code.co_filename).name}:{raised.tb_lineno}"
+
+
+_WITHOUT_PROMPTS = (BudgetError, MissingExtraError, ProfileError, ConfigError, StoreError)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 import pluggy
 
 from cacheprefix import hookspecs
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import SetupError, told
 from cacheprefix.hookspecs import PREFIX, HookName, hookimpl
 from cacheprefix.locks import RLock, reset_in_child
 
@@ -242,8 +242,7 @@ class Plugins:
             self._failures[plugin] += 1
             first = self._failures[plugin] == 1
         if first:
-            said = _said(error)
-            _warn(f"plugin {plugin!r} failed in {hook} and the call went on without it: {said}", error)
+            _warn(f"plugin {plugin!r} failed in {hook} and the call went on without it: {told(error)}")
 
     def _discover(self) -> None:
         if not self._discovered:
@@ -275,11 +274,13 @@ class Plugins:
 
     def _broken(self, name: str, value: str, distribution: str | None, error: BaseException) -> None:
         self._failures[name] += 1
-        self._infos.append(PluginInfo(name, "entry point", (), distribution, _said(error)))
+        # Nothing was asked of a model yet, so the whole text is shown.
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        self._infos.append(PluginInfo(name, "entry point", (), distribution, said))
         if (name, value) not in _named:
             _named.add((name, value))
             source = f" of {distribution}" if distribution else ""
-            _warn(f"plugin {name!r}{source} was not loaded: {_said(error)}", error)
+            _warn(f"plugin {name!r}{source} was not loaded: {said}")
 
 
 @functools.cache
@@ -313,13 +314,9 @@ def _name_of(plugin: object) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _warn(text: str, error: BaseException) -> None:
+def _warn(text: str) -> None:
     """Warn without letting a filter that turns warnings into errors reach the user's call."""
-    log.debug(text, exc_info=error)
+    log.debug(text)
     try:
         warnings.warn(text, CacheprefixPluginWarning, stacklevel=2)
     except CacheprefixPluginWarning:

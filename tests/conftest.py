@@ -24,6 +24,9 @@ from benchmarks.local_engine import LocalEngine
 settings.register_profile("cacheprefix", parent=settings.default, deadline=None)
 settings.load_profile("cacheprefix")
 
+# A failing test says what was raised; that users' logs do not is tested by itself.
+os.environ.setdefault("CACHEPREFIX_SHOW_ERRORS", "1")
+
 ROOT = Path(__file__).resolve().parents[1]
 _DIGITS = itertools.cycle("0123456789")
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from cacheprefix.context._situation import names_in, own_texts
 from cacheprefix.context._views import Count, MessageView
+from cacheprefix.errors import told
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def summarised(removed: Removed, summarise: Summarise) -> str:
     try:
         text = summarise(removed)
     except Exception as error:
-        warnings.warn(f"the summary failed ({error!r}); an extract stands in its place", stacklevel=2)
+        warnings.warn(f"the summary failed ({told(error)}); an extract stands in its place", stacklevel=2)
         text = ""
     return fitted(text or extract(removed), removed.max_tokens, removed.count)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from cacheprefix.errors import told
 from cacheprefix.profiles._shapes import PLAIN, SHAPES, Shape, shape_from
 from cacheprefix.profiles._usage import Usage
 
@@ -32,7 +33,7 @@ def normalise_usage(
     try:
         return _normalised(raw, api, provider, profile)
     except Exception as error:  # a report may be any object, with properties that raise
-        return Usage(problems=(f"usage cannot be read ({type(error).__name__}: {error})",))
+        return Usage(problems=(f"usage cannot be read ({told(error)})",))
 
 
 def _normalised(raw: object, api: str | None, provider: str | None, profile: Profile | None) -> Usage:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
+from cacheprefix.errors import told
 from cacheprefix.locks import RLock
 from cacheprefix.stores._effects import Do, Effect, Settle, aside
 from cacheprefix.stores._lease import Lease, contend
@@ -311,7 +312,7 @@ class Engine:
     def failed(self, error: Exception) -> None:
         """Count a failure that a call survived; the first one is logged."""
         if self._counters.error():
-            _log.warning("tool-result cache failed, tools run as without it (told once): %s", error)
+            _log.warning("tool-result cache failed, tools run as without it (told once): %s", told(error))
 
     def after_fork(self) -> None:
         """Leave the parent's flights alone."""

@@ -101,19 +101,34 @@ async def test_unwrapping_gives_everything_back(fresh):
     assert server.requests[0].body == server.requests[1].body
 
 
-async def test_a_failure_of_ours_sends_the_applications_request(fresh):
-    """And is counted."""
+async def test_a_failure_of_ours_sends_the_applications_request(fresh, monkeypatch):
+    """And is counted; what the application wants said with this call is said all the same."""
     server = fresh("openai-chat")
     async with configured("openai-chat", server) as config:
         shared = session()
         agents = [agent("planner", config), agent("critic", config)]
         await agents[0].ask("What now?")
-        wrap(agents, shared, volatile=lambda: 1 // 0)
+        wrap(agents, shared, volatile=lambda: {"time": "12:01"})
+        monkeypatch.setattr(PrefixPolicy, "_laid", lambda *_: 1 // 0)
         with pytest.warns(cacheprefix.session.CacheprefixWarning, match="layout"):
             await agents[0].ask("What now?")
-    plain, failed = server.requests
-    assert plain.json["messages"] == failed.json["messages"]
+    plain, failed = (record.json["messages"] for record in server.requests)
+    assert failed == [*plain, {"role": "user", "content": "<time>\n12:01\n</time>"}]
     assert shared.failures == {"layout": 1}
+
+
+async def test_an_error_of_the_applications_own_functions_is_the_applications(fresh):
+    """Of what it says with a call, and of how it names conversations: nothing is sent, and nothing of ours failed."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+        for options in ({"volatile": lambda: 1 // 0}, {"conversation": lambda _: 1 // 0}):
+            shared = session()
+            made = agent("planner", config)
+            wrap([made, agent("critic", config)], shared, **options)
+            with pytest.raises(ZeroDivisionError):
+                await made.ask("What now?")
+            assert shared.failures == {}
+    assert not server.requests
 
 
 async def test_by_hand_the_policy_and_the_config_go_together(fresh):

@@ -139,20 +139,19 @@ def test_volatile_text_costs_no_step_of_a_loop_where_openai_marks_the_newest_mes
 
 
 def test_volatile_text_may_speak_as_the_system(servers, new_llm) -> None:
-    """The role under which it is sent is the user's choice; what fails to be given is left out and counted."""
+    """The role under which it is sent is the user's choice; an error in giving it is the application's."""
     provider = servers("openai")
     who = agents(lambda: new_llm(provider), tools=False)
     team = crew(who, tasks(who))
-    given = iter([{"now": "noon"}])
+    given = [{"now": "noon"}]
     with (
-        install(team, volatile=lambda: next(given), volatile_role="system") as installed,
-        pytest.warns(UserWarning, match="volatile"),
+        install(team, volatile=given.pop, volatile_role="system") as installed,
+        pytest.raises(IndexError, match="pop from empty list"),
     ):
         team.kickoff(inputs=INPUTS)
-    last = [body["messages"][-1] for body in bodies(provider)]
-    assert last[0] == {"role": "system", "content": "<now>\nnoon\n</now>"}
-    assert all("noon" not in message["content"] for message in last[1:])
-    assert installed.session.failures == {"volatile context": 2}
+    (last,) = [body["messages"][-1] for body in bodies(provider)]
+    assert last == {"role": "system", "content": "<now>\nnoon\n</now>"}
+    assert installed.session.failures == {}
 
 
 def test_a_long_loop_is_compacted_instead_of_summarised(looker, summaries) -> None:

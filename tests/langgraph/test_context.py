@@ -310,6 +310,67 @@ def test_another_role_may_say_the_volatile_text(bench):
     assert "You read." in prompt.sections[-2].text
 
 
+@ONE
+@pytest.mark.parametrize("kind", ["node", "async node", "agent", "subgraph"])
+async def test_an_error_in_giving_volatile_text_is_the_applications(bench, kind):
+    """It reaches the application through every front door; nothing is sent, and nothing of ours failed."""
+    session = bench.session(HANDBOOK)
+    session.join("another")
+    doors = {"role": "reader", "volatile": lambda state: {"now": state["missing"]}}
+    model, given = wrap_model(bench.model(), session), {"messages": [HumanMessage("Please begin.")]}
+
+    async def run():
+        if kind == "node":
+            forked(session, **doors)(lambda state: {"messages": [model.invoke(state["messages"])]})(given)
+        elif kind == "async node":
+
+            @forked(session, **doors)
+            async def speak(state):
+                return {"messages": [await model.ainvoke(state["messages"])]}
+
+            await speak(given)
+        elif kind == "agent":
+            create_agent(bench.model(), [], middleware=[PrefixMiddleware(session, **doors)]).invoke(given)
+        else:
+            graph = StateGraph(MessagesState).add_node("a", lambda s: {"messages": [model.invoke(s["messages"])]})
+            subgraph(graph.add_edge(START, "a").compile(), session, **doors).invoke(given)
+
+    with pytest.raises(KeyError, match="missing"):
+        await run()
+    assert session.failures == {}
+    assert not bench.bodies
+
+
+@pytest.mark.parametrize("kind", ["node", "agent", "subgraph"])
+@pytest.mark.parametrize("step", ["conversation", "tail_for", "begin"])
+def test_a_failure_of_ours_keeps_what_the_application_left_to_us_to_say(bench, kind, step, monkeypatch):
+    """Whatever breaks on our side, the role's text and the text for this call are said, each once."""
+    session = bench.session(HANDBOOK)
+    session.join("another")
+    doors = {"role": "reader", "instruction": "You read.", "volatile": lambda state: {"now": "noon"}}
+    model, given = wrap_model(bench.model(), session), {"messages": [HumanMessage("Please begin.")]}
+    config = {"configurable": {"thread_id": "t"}}
+
+    def broken(*_, **__):
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(session, step, broken)
+    with pytest.warns(UserWarning, match="on purpose"):
+        if kind == "agent":
+            create_agent(bench.model(), [], middleware=[PrefixMiddleware(session, **doors)]).invoke(given, config)
+        else:
+            door = forked(session, **doors) if kind == "node" else lambda function: function
+            speak = door(lambda state: {"messages": [model.invoke(state["messages"])]})
+            graph = StateGraph(MessagesState).add_node("a", speak).add_edge(START, "a").compile()
+            graph = subgraph(graph, session, **doors) if kind == "subgraph" else graph
+            graph.invoke(given, config)
+    (prompt,) = bench.prompts()
+    said = "\n".join(section.text for section in prompt.sections)
+    assert said.count("You read.") == 1
+    assert said.count("noon") == 1
+    assert said.count("Please begin.") == 1
+
+
 @pytest.mark.parametrize("kind", ["node", "bound", "agent"])
 def test_what_is_too_short_to_share_still_says_all_that_was_left_to_us(bench, kind):
     """The layout is the application's: shared text and role first, text for this call last, and no breakpoints."""

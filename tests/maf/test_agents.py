@@ -252,6 +252,39 @@ async def test_volatile_text_stands_behind_the_tool_loop(servers, api):
     ]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_error_in_giving_volatile_text_is_the_applications(servers, stream):
+    """Nothing is sent, and nothing of ours failed."""
+    session = session_for("openai-chat")
+    async with served(servers, "openai-chat") as (client, provider):
+        agents = [wrap(role(client, n), session, volatile=lambda: 1 // 0) for n in NAMES]
+
+        async def run():
+            if not stream:
+                return await agents[0].run(TASK)
+            return [update async for update in agents[0].run(TASK, stream=True)]
+
+        with pytest.raises(ZeroDivisionError):
+            await run()
+    assert not provider.requests
+    assert session.failures == {}
+
+
+async def test_a_failed_layout_keeps_the_volatile_text(servers, monkeypatch):
+    """The layout is the application's; what it wants said with this call stands at the end."""
+    session = session_for("openai-chat")
+
+    def broken(*_, **__):
+        raise RuntimeError("on purpose")
+
+    async with served(servers, "openai-chat") as (client, provider):
+        agents = [wrap(role(client, n), session, volatile=lambda: {"time": "12:01"}) for n in NAMES]
+        monkeypatch.setattr("cacheprefix_maf._call.laid_out", broken)
+        with pytest.warns(UserWarning, match="layout"):
+            await agents[0].run(TASK)
+    assert prompts(provider)[0].sections[-1].text == "<time>\n12:01\n</time>"
+
+
 async def test_a_repeated_tool_call_is_answered_from_the_cache(servers):
     """Whoever asks again."""
     ran = []

@@ -82,18 +82,27 @@ class PrefixPolicy:
         if not client_is_ours(context):
             session.note("an agent's model config is no PrefixConfig: its requests are left as they are, unmeasured")
             return prompts, events
+        # Outside of what fails open: errors of the application's own functions are the application's.
+        said = dict(self.volatile()) if self.volatile else {}
+        own = None if self.conversation is None else self.conversation(context)
         try:
-            talk = team_of(session).talk(conversation_id(self.conversation, context))
+            talk = team_of(session).talk(conversation_id(None, context) if own is None else own)
             if not talk.loaded:
                 # From the history itself: the application's own policies leave out what is no conversation.
                 talk.load(session, await context.stream.history.get_events())
-            return self._laid(prompts, events, context, talk)
+            return self._laid(prompts, events, context, talk, said)
         except Exception as error:
             session.attempt("layout", partial(_raise, error), None)
-            return prompts, events
+            passing = session.attempt("volatile", lambda: session.tail_for("", "", volatile=said), "")
+            return prompts, [*events, ModelRequest([TextInput(passing)])] if passing else events
 
     def _laid(
-        self, prompts: list[str], events: list[BaseEvent], context: ConversationContext, talk: Talk
+        self,
+        prompts: list[str],
+        events: list[BaseEvent],
+        context: ConversationContext,
+        talk: Talk,
+        said: Mapping[str, str],
     ) -> tuple[list[str], list[BaseEvent]]:
         session = self.session
         agent = context.dependencies[AGENT_CONTEXT_DEPENDENCY_KEY]
@@ -104,7 +113,6 @@ class PrefixPolicy:
         own = [text for text in prompts if text in agent.system_prompt]
         moving = [text for text in prompts if text not in agent.system_prompt]
         instruction = instruction_of(own, session.prefix.system)
-        said = dict(self.volatile()) if self.volatile else {}
         given = {"context": instruction_of(moving, session.prefix.system), **said}
         beside, volatile = (
             session.tail_for(role, "", volatile={key: text for key, text in texts.items() if text})

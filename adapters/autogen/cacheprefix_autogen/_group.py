@@ -104,14 +104,19 @@ class Group:
         return {name: lane for lane in found for name in lane}
 
     async def enter(self, member: Member, messages: Sequence[BaseChatMessage]) -> None:
-        """A member's turn begins; when that fails, its requests stay the application's own until it is reset."""
+        """A member's turn begins; when that fails, its requests stay the application's own until it is reset.
+
+        What the agent's own model context raises is the application's, and reaches it.
+        """
+        context = None if member.bounded else member.context
+        own = 0 if context is None else len(await context.get_messages())
         try:
             if not self._prepared:
                 self._prepared = True
                 await self._ask_workbenches()
             if any(message.source not in self._voices() for message in messages):
                 self.session.tool_calls.new_turn(member.conversation, member.name, self.options.scope)
-            await member.enter(messages)
+            member.enter(messages, own)
         except Exception as error:
             member.broken = True
             self._report("turn", error)

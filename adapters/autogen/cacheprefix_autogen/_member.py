@@ -136,21 +136,20 @@ class Member:
         found = getattr(native, "_messages", None)
         return len(found) if isinstance(found, list) else None
 
-    async def enter(self, messages: Sequence[BaseChatMessage]) -> None:
-        """A turn begins with these messages."""
+    def enter(self, messages: Sequence[BaseChatMessage], own: int) -> None:
+        """A turn begins with these messages, behind ``own`` ones in the agent's context."""
         if self.view is not None:
             self.view.receive(messages)
         if self.context is not None and not self.bounded:
             incoming = sum(1 + (len(m.context) if isinstance(m, HandoffMessage) else 0) for m in messages)
-            before = len(await self.context.get_messages())
-            if self.held not in (None, before) and not (self.broken or self.alone):
+            if self.held not in (None, own) and not (self.broken or self.alone):
                 # No view holds what the application put into the context, or took out of it.
                 self.broken = True
                 self.session.note(
                     f"agent {self.name!r}: the application changed its model context, "
                     "so its requests stay the application's own until it is reset"
                 )
-            self.start = before + incoming
+            self.start = own + incoming
 
     def leave(self, message: BaseChatMessage | None) -> None:
         """The turn is over; ``message`` is what it gave the others, None if it failed or was cancelled."""
@@ -171,11 +170,12 @@ class Member:
         return settings_of(self.session, self.options.scope)
 
     def volatile_text(self) -> str:
-        """What is said with one request alone; empty without any, and when the callable fails."""
+        """What is said with one request alone; empty without any. What the callable raises is the application's."""
         given, session = self.options.volatile, self.session
         if given is None or session.mode == "observe":
             return ""
-        return session.attempt("volatile context", lambda: session.tail_for("", "", volatile=dict(given())), "")
+        said = dict(given())
+        return session.attempt("volatile context", lambda: session.tail_for("", "", volatile=said), "")
 
     async def summarise(self, client: Any, given: Request, ask: Ask) -> None:
         """Let a fork of the newest request write the summary of a compaction that is due with this one."""

@@ -13,7 +13,8 @@ Volatile = Callable[[], Mapping[str, str]]
 
 
 def volatile_text(session: Session, given: Volatile | None) -> str:
-    """The texts as they go out; empty without any, and when the callable fails."""
+    """The texts as they go out; empty without any. What the callable raises is the application's."""
     if given is None:
         return ""
-    return session.attempt("volatile context", lambda: session.tail_for("", "", volatile=dict(given())), "")
+    said = dict(given())
+    return session.attempt("volatile context", lambda: session.tail_for("", "", volatile=said), "")

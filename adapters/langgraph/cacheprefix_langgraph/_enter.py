@@ -56,16 +56,20 @@ def enter(
     over: list[BudgetError] = []
 
     def changed() -> tuple[Any, dict[str, Any]] | None:
+        if not frame.laid:
+            return _in_own_layout(model, given, kwargs, frame)
         try:
             return _rewritten(model, given, kwargs, frame, sending, whole=whole, asks=waited is None)
         except BudgetError as error:
             over.append(error)
             return None
 
-    made = session.attempt("rewrite", changed, None)
+    done = session.attempt("rewrite", lambda: (changed(),), None)
     if over:
         SENDING.reset(token)
         raise over[0]
+    # What the application left to us to say is said in its own layout too.
+    made = done[0] if done else session.attempt("rewrite", lambda: _in_own_layout(model, given, kwargs, frame), None)
     return (given, config, kwargs, token) if made is None else (made[0], config, made[1], token)
 
 
@@ -161,6 +165,7 @@ def _lane(model: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any]
 def _rewritten(
     model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, sending: Sending, *, whole: bool, asks: bool
 ) -> tuple[Any, dict[str, Any]] | None:
+    plain = frame
     messages, united, frame, said, single, lane = _asked(model, given, kwargs, frame, whole=whole)
     summarise = summariser(model, frame, united) if asks and _summarises(frame.session) else None
     name = model_name(model)
@@ -170,14 +175,34 @@ def _rewritten(
         done = kept
         if done.trailing and not shows_body(base_of(model)):
             done = replace(done, messages=[*done.messages, HumanMessage(done.trailing)], trailing="")
-        sending.rewritten, sending.single, sending.asked = done, single, (messages, kwargs)
+        # What goes out where the fork cannot be begun says what the application left to us all the same.
+        own = _own(messages, list(dropwhile(_leads, messages)), plain, kwargs)
+        sending.rewritten, sending.single, sending.asked = done, single, own or (messages, kwargs)
         return done.messages, united
     # The layout stays the application's; what was decided on its history holds from the first request on.
-    lead = len(messages) - sum(1 for _ in dropwhile(lambda one: isinstance(one, SystemMessage), messages))
-    laid = completed(messages[:lead], done.history, frame)
     sending.own = True
+    return _own(messages, done.history, frame, kwargs)
+
+
+def _in_own_layout(
+    model: Any, given: Any, kwargs: dict[str, Any], frame: Frame
+) -> tuple[Any, dict[str, Any]] | None:
+    """The request as the application made it, with what it leaves to us to say; None where that is nothing."""
+    messages = model._convert_input(given).to_messages()
+    return _own(messages, list(dropwhile(_leads, messages)), frame, kwargs)
+
+
+def _own(
+    messages: Sequence[BaseMessage], history: Sequence[BaseMessage], frame: Frame, kwargs: dict[str, Any]
+) -> tuple[Any, dict[str, Any]] | None:
+    lead = len(messages) - sum(1 for _ in dropwhile(_leads, messages))
+    laid = completed(messages[:lead], history, frame)
     same = len(laid) == len(messages) and all(a is b for a, b in zip(laid, messages, strict=True))
     return None if same else (laid, kwargs)
+
+
+def _leads(message: BaseMessage) -> bool:
+    return isinstance(message, SystemMessage)
 
 
 def _summarises(session: Session) -> bool:

@@ -42,6 +42,8 @@ class Frame:
     """The conversation's ledger, merged from the graph's state."""
     scope: str | None = None
     """Tenant whose cache this is; None for the session's."""
+    laid: bool = True
+    """False where the fork could not be made: the layout is the application's, with what it left to us to say."""
 
     @property
     def trails(self) -> bool:

@@ -13,7 +13,7 @@ from langchain.agents.middleware.types import (
     PrivateStateAttr,
     ToolCallRequest,
 )
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Command
 from typing_extensions import NotRequired
@@ -21,10 +21,11 @@ from typing_extensions import NotRequired
 from cacheprefix import Session
 from cacheprefix.config import given_or_configured
 from cacheprefix.context import Ledger, merge_json
-from cacheprefix.prefix import ForkPolicy, VolatileRole
+from cacheprefix.prefix import ForkPolicy, VolatileRole, tail_text
 from cacheprefix_langgraph._advice import advise
 from cacheprefix_langgraph._frame import Frame, scope_of, thread_of, within_frame
 from cacheprefix_langgraph._model import session_of, wrap_model
+from cacheprefix_langgraph._node import said_now, unlaid
 from cacheprefix_langgraph._state import CHANNEL, conversation_of
 from cacheprefix_langgraph._toolcache import CachedTools, Scope
 from cacheprefix_langgraph._tools import render
@@ -122,10 +123,18 @@ class PrefixMiddleware(AgentMiddleware):
         return self._refusal(request) or await self._cached.awrap(request, handler)
 
     def _prepared(self, request: ModelRequest) -> tuple[Frame | None, ModelRequest]:
-        prepared = self.session.attempt("middleware", lambda: self._prepare(request), None)
-        return (None, request) if prepared is None else prepared
+        # Outside of what fails open: an error of the application's own function is the application's.
+        said = said_now(self.session, self.volatile, request.state)
+        prepared = self.session.attempt("middleware", lambda: self._prepare(request, said), None)
+        if prepared is not None:
+            return prepared
+        plain = unlaid(self.session, self.role, self.instruction, said, self.volatile_role)
+        if plain is None:
+            return None, request
+        text = plain.session.attempt("middleware", lambda: tail_text(self.role, self.instruction, volatile=said), "")
+        return None, request.override(messages=[*request.messages, HumanMessage(text)]) if text else request
 
-    def _prepare(self, request: ModelRequest) -> tuple[Frame, ModelRequest]:
+    def _prepare(self, request: ModelRequest, said: Mapping[str, str]) -> tuple[Frame, ModelRequest]:
         config = var_child_runnable_config.get()
         thread, scope = thread_of(config), scope_of(config)
         frame = Frame(
@@ -137,7 +146,7 @@ class PrefixMiddleware(AgentMiddleware):
             scope=scope,
             allowed=self.allowed,
             pinned=self.pinned,
-            volatile=dict(self.volatile(request.state)) if self.volatile is not None else {},
+            volatile=said,
             volatile_role=self.volatile_role,
             policy=self.policy,
         )

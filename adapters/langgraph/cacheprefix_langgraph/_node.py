@@ -70,7 +70,7 @@ def forked(
         name = role or str(getattr(function, "__name__", type(function).__name__))
         bound.join(name)
 
-        def frame(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Frame:
+        def frame(args: Sequence[Any], kwargs: Mapping[str, Any], said: Mapping[str, str]) -> Frame:
             state = args[0] if args else kwargs.get("state")
             config = var_child_runnable_config.get()
             thread, scope = thread_of(config), scope_of(config)
@@ -84,13 +84,16 @@ def forked(
                 scope=scope,
                 allowed=None if tools is None else tuple(tools),
                 pinned=pinned,
-                volatile=dict(volatile(state)) if volatile is not None else {},
+                volatile=said,
                 volatile_role=volatile_role,
                 policy=policy,
             )
 
         def entered(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Frame | None:
-            return bound.attempt("forked", lambda: frame(args, kwargs), None)
+            # Outside of what fails open: an error of the application's own function is the application's.
+            said = said_now(bound, volatile, args[0] if args else kwargs.get("state"))
+            plain = unlaid(bound, name, instruction, said, volatile_role)
+            return bound.attempt("forked", lambda: frame(args, kwargs, said), plain)
 
         def left(frame: Frame | None, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
             if frame is None or frame.state is None:
@@ -122,6 +125,24 @@ def forked(
         return wrapped  # type: ignore[return-value]
 
     return decorate
+
+
+def said_now(
+    session: Session, volatile: Callable[[Any], Mapping[str, str]] | None, state: Any
+) -> Mapping[str, str]:
+    """What the application says with this call alone; what its function raises reaches it. Empty while observing."""
+    return {} if volatile is None or session.mode == "observe" else dict(volatile(state))
+
+
+def unlaid(
+    session: Session, role: str, instruction: str, volatile: Mapping[str, str], volatile_role: VolatileRole
+) -> Frame | None:
+    """What stands in for a fork that could not be made: the application's layout with what it left to us to say."""
+    if session.mode == "observe" or not (instruction or volatile):
+        return None
+    return Frame(
+        session=session, role=role, instruction=instruction, volatile=volatile, volatile_role=volatile_role, laid=False
+    )
 
 
 def messages_in(state: Any, key: str) -> list[BaseMessage] | None:

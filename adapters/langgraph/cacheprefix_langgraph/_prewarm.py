@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage
 
+from cacheprefix.errors import told
 from cacheprefix.prefix import ForkPolicy, Pass
 from cacheprefix_langgraph._bodies import Body, own_body
 from cacheprefix_langgraph._native import sender
@@ -57,7 +58,7 @@ async def awarm(model: Any, turn: Turn, leave: Pass, session: Session) -> None:
         answer = await sender(model, "anthropic", later=True)(dict(turn.body))
     except Exception as error:
         turn.fail()
-        session.note(f"prewarm: the provider refused it ({type(error).__name__}: {error})")
+        session.note(f"prewarm: the provider refused it ({told(error)})")
         return
     except BaseException:
         turn.fail()

@@ -242,8 +242,16 @@ def begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, l
         fail(sending)
         sending.turn = None
         leave.release(ok=False)
-        return body.payload
+        return _session(model, sending).attempt("body", lambda: _with_passing(body, sending, model), body.payload)
     return made
+
+
+def _with_passing(body: Body, sending: Sending, model: Any) -> dict[str, Any]:
+    """A body that could not be begun, with the text that the application gave for this request alone."""
+    done = sending.rewritten
+    if done is None or not done.trailing or not body.own:
+        return body.payload
+    return as_sent(with_volatile(_seen(body, model), body.api, done.trailing, done.trailing_role), body.payload)
 
 
 def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, leave: Pass) -> dict[str, Any]:

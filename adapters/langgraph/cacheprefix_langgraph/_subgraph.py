@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 from langgraph.pregel.protocol import PregelProtocol
+from langgraph.types import Command
 
 from cacheprefix import Session
 from cacheprefix.errors import SetupError
 from cacheprefix.prefix import ForkPolicy, VolatileRole
 from cacheprefix_langgraph._frame import Frame, scope_of, thread_of, within_frame
-from cacheprefix_langgraph._node import messages_in
+from cacheprefix_langgraph._node import messages_in, said_now, unlaid
 from cacheprefix_langgraph._state import conversation_of, ledger_in
 from cacheprefix_langgraph._tools import render
 
@@ -57,7 +58,7 @@ def subgraph(
     name = role or graph.get_name()
     session.join(name)
 
-    def enter(state: Any, config: Any) -> Frame:
+    def enter(state: Any, config: Any, said: Mapping[str, str]) -> Frame:
         thread, scope = thread_of(config), scope_of(config)
         return Frame(
             session=session,
@@ -68,7 +69,7 @@ def subgraph(
             state=conversation_of(session, thread, ledger_in(state, session), scope),
             scope=scope,
             pinned=pinned,
-            volatile=dict(volatile(state)) if volatile is not None else {},
+            volatile=said,
             volatile_role=volatile_role,
             policy=policy,
         )
@@ -76,7 +77,14 @@ def subgraph(
     copy = graph.copy()
     base = type(graph).__mro__[1] if _ENTER in graph.__dict__ else type(graph)
     object.__setattr__(copy, "__class__", _subclass(base))
-    copy.__dict__[_ENTER] = lambda state, config: session.attempt("subgraph", lambda: enter(state, config), None)
+
+    def entered(state: Any, config: Any) -> Frame | None:
+        # A resumed run has no state to ask about. What the application's function raises is the application's.
+        said = {} if state is None or isinstance(state, Command) else said_now(session, volatile, state)
+        plain = unlaid(session, name, instruction, said, volatile_role)
+        return session.attempt("subgraph", lambda: enter(state, config, said), plain)
+
+    copy.__dict__[_ENTER] = entered
     return copy
 
 

@@ -88,9 +88,13 @@ async def _streamed(asked: Asked, base: Callable[..., Any], request: dict[str, A
 
 async def _opened(asked: Asked, request: dict[str, Any]) -> tuple[Sending | None, dict[str, Any]]:
     """What is known of the request, and the request to make; the application's own where anything of ours fails."""
-    request = asked.member.session.attempt("layout", lambda: _owned(request), request)
+    member, session = asked.member, asked.member.session
+    request = session.attempt("layout", lambda: _owned(request), request)
+    stored = session.attempt("layout", lambda: _stored(asked.context.client, request["options"]), otherwise=False)
+    # Outside of what fails open: an error of the application's own function is the application's.
+    volatile = member.volatile_text() if session.mode == "fork" and not stored else ""
     try:
-        return await _prepared(asked, **request)
+        return await _prepared(asked, volatile, **request)
     except BudgetError:
         raise
     except Exception as error:
@@ -99,7 +103,10 @@ async def _opened(asked: Asked, request: dict[str, Any]) -> tuple[Sending | None
     def failed() -> None:
         raise failure
 
-    asked.member.session.attempt("layout", failed, None)
+    session.attempt("layout", failed, None)
+    if volatile:
+        # The layout is the application's own; what it wants said with this request is said all the same.
+        request = {**request, "messages": [*request["messages"], Message("user", [volatile])]}
     return None, request
 
 
@@ -111,7 +118,13 @@ def _owned(request: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _prepared(
-    asked: Asked, *, messages: Sequence[Message], options: Mapping[str, Any], stream: bool = False, **rest: Any
+    asked: Asked,
+    volatile: str,
+    *,
+    messages: Sequence[Message],
+    options: Mapping[str, Any],
+    stream: bool = False,
+    **rest: Any,
 ) -> tuple[Sending | None, dict[str, Any]]:
     member, client = asked.member, asked.context.client
     session, held, api = member.session, asked.context.session, api_of(client) or "openai-chat"
@@ -140,7 +153,6 @@ async def _prepared(
         if held is not None and len(conversation.ledger):
             held.state[_STATE] = conversation.to_json()
     boundary = layout.boundary if layout is not None and layout.forked else None
-    volatile = member.volatile_text() if writes else ""
     leave = FOLLOW
     if boundary is not None:
         leave = await session.aqueue(body, api, boundary=boundary, scope=member.scope, streams=stream)

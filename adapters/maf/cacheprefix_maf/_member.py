@@ -34,8 +34,7 @@ class Member:
     """Set where the agent's tools clash with others' of the same name: they stay out of the union."""
 
     def volatile_text(self) -> str:
-        """Texts for one request alone; empty where there are none or the application's function fails."""
-        said = self.volatile
-        nothing: Mapping[str, str] = {}
-        found = nothing if said is None else self.session.attempt("volatile", lambda: dict(said()), nothing)
-        return self.session.tail_for(self.role, "", volatile=found) if found else ""
+        """Texts for one request alone; empty where there are none. What the function raises is the application's."""
+        said = {} if self.volatile is None else dict(self.volatile())
+        session = self.session
+        return session.attempt("volatile", lambda: session.tail_for(self.role, "", volatile=said), "") if said else ""
