@@ -8,6 +8,7 @@ import pytest
 from autogen_agentchat.messages import TextMessage
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.memory import ListMemory, MemoryContent
+from autogen_core.model_context import UnboundedChatCompletionContext
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 
@@ -230,3 +231,20 @@ async def test_one_agent_alone_keeps_its_own_layout_but_not_the_loss_of_its_tool
     assert "You are the planner." in call.tier("system")[0].text
     assert common(call, reflection) == len(call.sections)
     assert provider.requests[1].json["tool_choice"] == "none"
+
+
+async def test_an_error_of_the_agents_own_model_context_is_the_applications(provide, new_client, monkeypatch):
+    """It is asked for its messages at the beginning of a turn; what that raises is no failure of ours."""
+
+    async def gone():
+        raise LookupError("the database is gone")
+
+    context = UnboundedChatCompletionContext()
+    client = new_client(provide("openai", Says()))
+    members = [role("planner", client, model_context=context), role("critic", client)]
+    team = wrap(RoundRobinGroupChat(members, max_turns=2))
+    await team.run(task=TASK)
+    monkeypatch.setattr(context, "get_messages", gone)
+    with pytest.raises(Exception, match="the database is gone"):
+        await team.run(task="Again.")
+    assert session_of(team).failures == {}
