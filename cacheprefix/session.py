@@ -125,6 +125,8 @@ class Session:
         self.tool_cache = self.tool_calls.cache
         self._registry = profiles_of(self.plugins, profiles or default_registry())
         self._prefix = freeze(self.plugins, prefix)
+        self.beside: dict[str, Any] = {}
+        """What adapters keep for this session, by their names; it goes with the session."""
 
     @classmethod
     def from_config(
@@ -154,7 +156,7 @@ class Session:
             raise SetupError(message)
         child = object.__new__(type(self))
         child.__dict__.update(self.__dict__)
-        child.name = f"{self.name}/{name}" if self.name else name
+        child.name, child.beside = (f"{self.name}/{name}" if self.name else name), {}
         if prefix is not None:
             child._prefix = freeze(self.plugins, prefix)
         return child

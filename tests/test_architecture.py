@@ -14,11 +14,12 @@ ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "cacheprefix"
 ADAPTERS = {"ag2", "langgraph", "autogen", "crewai", "maf", "sdk"}
 
-ALWAYS = {"errors", "_version", "locks"}
+ALWAYS = {"errors", "_version", "locks", "contexts"}
 BELOW = {
     "errors": set(),
     "_version": set(),
     "locks": set(),
+    "contexts": set(),
     "prompt": set(),
     "profiles": {"prompt"},
     "cache": {"prompt", "profiles"},

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 from cacheprefix.context._frozen import FrozenDict
 from cacheprefix.context._views import (
@@ -82,11 +83,11 @@ def view_of(message: Mapping[str, Any], api: Form, count: Count, path: str) -> M
     elif type(message) is not dict and not isinstance(message, Mapping):
         raise BodyError(path, f"expected an object, found {type(message).__name__}")
     data = dumps(message, path)
-    key = (api, count, blake2b(data, digest_size=16).digest())
-    view_found = _MEMO.get(key)
+    key, memo = (api, blake2b(data, digest_size=16).digest()), _memo_of(count)
+    view_found = memo.get(key)
     if view_found is None:
         view_found = _READERS[api](message, path, count)
-        _MEMO.put(key, view_found, len(data))
+        memo.put(key, view_found, len(data))
     if type(message) is FrozenDict:
         message.view = ((api, count), view_found)
     return view_found
@@ -122,11 +123,11 @@ def _with_name(result: ResultView, name: str) -> ResultView:
 
 def _named(view: MessageView, names: Mapping[str, str], count: Count) -> MessageView:
     asked = [(names.get(result.call_id, ""), result.call_id, result.part) for result in view.results]
-    key = (count, view.digest, *asked)
-    found = _NAMED.get(key)
+    key, memo = (view.digest, *asked), _memo_of(count)
+    found = memo.get(key)
     if found is None:
         found = named(view, names)
-        _NAMED.put(key, found, 4 * view.tokens)
+        memo.put(key, found, 4 * view.tokens)
     return found
 
 
@@ -349,8 +350,24 @@ class _Memo:
                 self._old, self._young, self._bytes = self._young, {}, 0
 
 
-_MEMO = _Memo(64_000_000)
-_NAMED = _Memo(64_000_000)
+_MEMO_BYTES = 64_000_000
+_memos: WeakKeyDictionary[Count, _Memo] = WeakKeyDictionary()
+"""What each counter's messages looked like. A session's counter goes with it, and so does what it has counted."""
+_LOCK = Lock()
+
+
+def _memo_of(count: Count) -> _Memo:
+    try:
+        found = _memos.get(count)
+        if found is None:
+            with _LOCK:
+                found = _memos.setdefault(count, _Memo(_MEMO_BYTES))
+    except TypeError:
+        # A counter that cannot be referred to weakly would be held for ever; its messages are read each time.
+        return _Memo(0)
+    return found
+
+
 _READERS: dict[Form, Read] = {
     "openai-chat": _read_openai,
     "openai-responses": _read_responses,

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cacheprefix import Session, Turn
 from cacheprefix.bodies import AsyncWatched, ForkBody, allowed_choice
 from cacheprefix.context import Decision, Insert, MessageView, apply, form_of, sendable, views_of
+from cacheprefix.contexts import BlockVar
 from cacheprefix.prefix import FOLLOW, ForkPolicy
 from cacheprefix.prompt import Api, Prompt
 from cacheprefix_ag2._policy import Plan
@@ -148,7 +148,7 @@ class Sending:
         return next(found, len(prompt.sections)) if self.text else len(prompt.sections)
 
 
-SENDING: ContextVar[Sending | None] = ContextVar("cacheprefix_ag2_sending", default=None)
+SENDING: BlockVar[Sending] = BlockVar("cacheprefix_ag2_sending")
 
 
 def tap(client: Any) -> bool:

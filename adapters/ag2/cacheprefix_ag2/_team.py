@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 from cacheprefix import Session
 from cacheprefix.bodies import LONG_ROLE
@@ -132,15 +131,12 @@ class Team:
         return found
 
 
-_TEAMS: WeakKeyDictionary[Session, Team] = WeakKeyDictionary()
-
-
 def team_of(session: Session) -> Team:
     """The session's team; whether its prefix was declared is settled by who asks first."""
     with session.shared.lock:
-        found = _TEAMS.get(session)
+        found: Team | None = session.beside.get("ag2")
         if found is None:
-            found = _TEAMS[session] = Team(session, bool(session.prefix.text or session.prefix.tools))
+            found = session.beside["ag2"] = Team(session, bool(session.prefix.text or session.prefix.tools))
         return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -46,7 +47,7 @@ class ForkContext(ChatCompletionContext, Component[ForkContextConfig]):
 
     async def get_messages(self) -> list[LLMMessage]:
         """The wrapped context's messages; the client that is called next knows where they came from."""
-        CURRENT.set(self)
+        _CURRENT.set(weakref.ref(self))
         return await self.inner.get_messages()
 
     async def clear(self) -> None:
@@ -73,4 +74,11 @@ class ForkContext(ChatCompletionContext, Component[ForkContextConfig]):
         return cls(None if config.inner is None else ChatCompletionContext.load_component(config.inner))
 
 
-CURRENT: ContextVar[ForkContext | None] = ContextVar("cacheprefix_autogen_context", default=None)
+# Weakly: the contexts that connections were opened in live as long as those.
+_CURRENT: ContextVar[weakref.ref[ForkContext] | None] = ContextVar("cacheprefix_autogen_context", default=None)
+
+
+def current_context() -> ForkContext | None:
+    """The context whose messages were asked for last, here."""
+    found = _CURRENT.get()
+    return None if found is None else found()

@@ -24,7 +24,7 @@ from cacheprefix.context import MessageView
 from cacheprefix.prefix import VolatileRole
 from cacheprefix_autogen._budget import Ask, condensed, summarised
 from cacheprefix_autogen._canonical import SENDER, from_history, lead, split_history
-from cacheprefix_autogen._context import CURRENT, ForkContext
+from cacheprefix_autogen._context import ForkContext, current_context
 from cacheprefix_autogen._layout import (
     ANSWER,
     Layout,
@@ -223,7 +223,7 @@ class Member:
         enough = session.shares(self.conversation, model, shared_tokens(session, model, restriction, shared))
         # A text for this turn alone goes to the end, and so does that of a client that has no conversation of its own:
         # its requests follow from nothing but its messages. Behind private tool traffic nothing continues a request.
-        settled = self.view is None and CURRENT.get() is None
+        settled = self.view is None and current_context() is None
         settled |= self.options.tool_memory == "private" or any(isinstance(m, SystemMessage) for m in local)
 
         def place(text: str) -> Found:
@@ -293,7 +293,7 @@ class Member:
         scope = self.options.scope
         if self.view is not None:
             return self.session.conversation(self.view.transcript.id, scope=scope)
-        context = CURRENT.get()
+        context = current_context()
         if context is None:
             return self.session.conversation(scope=scope)
         if context.conversation is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
 
@@ -28,7 +29,8 @@ class PrefixSettings(BaseModel):
     """The tenant; components of two tenants never share a session."""
 
 
-_SESSIONS: dict[str, Session] = {}
+_SESSIONS: WeakValueDictionary[str, Session] = WeakValueDictionary()
+"""Those that some component still holds."""
 _LOCK = Lock()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from typing_extensions import Self
 
 from cacheprefix.bodies import allowed_choice
+from cacheprefix.contexts import BlockVar
 from cacheprefix.prefix import VolatileRole, with_volatile
 from cacheprefix.profiles import Usage, merge_usage, normalise_usage
 from cacheprefix.prompt import Api, Prompt
@@ -152,7 +152,7 @@ class Sending:
             self.turn.fail()
 
 
-SENDING: ContextVar[Sending | None] = ContextVar("cacheprefix_autogen_sending", default=None)
+SENDING: BlockVar[Sending] = BlockVar("cacheprefix_autogen_sending")
 
 
 def tap(client: Any) -> bool:

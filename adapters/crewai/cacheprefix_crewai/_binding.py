@@ -5,10 +5,10 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cacheprefix.contexts import BlockVar
 from cacheprefix.locks import RLock
 from cacheprefix.prefix import Pass, VolatileRole, Worth
 from cacheprefix_crewai._budget import shorten
@@ -29,7 +29,7 @@ _KEEP_CALLS = 10_000
 _WARM_SECONDS = 240.0
 """A prefix unused for longer may be gone from the provider's cache (5 minutes), so someone leads again."""
 
-RUN: ContextVar[Binding | None] = ContextVar("cacheprefix_crewai_run", default=None)
+RUN: BlockVar[Binding] = BlockVar("cacheprefix_crewai_run")
 """The installed crew that is running here; its threads and tasks inherit it."""
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from cacheprefix.contexts import BlockVar
 from cacheprefix_crewai._binding import KEY, Binding, Owners, binding_for
 from cacheprefix_crewai._history import limits
 from cacheprefix_crewai._sending import Sending
@@ -18,7 +18,7 @@ from cacheprefix_crewai._sending import Sending
 if TYPE_CHECKING:
     from cacheprefix.prompt import Api
 
-SENDING: ContextVar[Sending | None] = ContextVar("cacheprefix_crewai_sending", default=None)
+SENDING: BlockVar[Sending] = BlockVar("cacheprefix_crewai_sending")
 
 _KINDS: Mapping[str, str] = {
     "crewai.llms.providers.openai.completion": "openai",

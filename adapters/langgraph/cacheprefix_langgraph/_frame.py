@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 
 from cacheprefix import Conversation, Session
+from cacheprefix.contexts import BlockVar
 from cacheprefix.locks import Lock, reset_in_child
 from cacheprefix.prefix import ForkPolicy, VolatileRole, tail_text
 
@@ -88,7 +88,7 @@ class Rewritten:
         return self.messages[: self.at - self.own]
 
 
-FRAME: ContextVar[Frame | None] = ContextVar("cacheprefix_langgraph_frame", default=None)
+FRAME: BlockVar[Frame] = BlockVar("cacheprefix_langgraph_frame")
 
 
 class _Running:

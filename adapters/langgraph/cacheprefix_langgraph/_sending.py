@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar, Token
+from contextvars import Token
 from dataclasses import dataclass, replace
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +12,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, SystemMessage
 
 from cacheprefix import Session
+from cacheprefix.contexts import BlockVar
 from cacheprefix.prefix import FOLLOW, Pass, with_volatile
 from cacheprefix.prompt import Prompt
 from cacheprefix.session import Boundary, unmodified
@@ -66,7 +67,7 @@ class Sending:
     """The same, once it has taken the rewritten one's place because that could not be begun."""
 
 
-SENDING: ContextVar[Sending | None] = ContextVar("cacheprefix_langgraph_sending", default=None)
+SENDING: BlockVar[Sending] = BlockVar("cacheprefix_langgraph_sending")
 
 
 class Prepared(NamedTuple):
@@ -297,7 +298,7 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
     return as_sent(sent, body.payload)
 
 
-def current(model: Any) -> tuple[Sending, Token[Sending | None]]:
+def current(model: Any) -> tuple[Sending, Token[list[Sending] | None]]:
     """The request under way; a fresh one where the class was called without ``invoke`` (its own batch, an agent)."""
     held = model.__dict__.get(HELD)
     sending = SENDING.get() if held is None else held

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -13,6 +12,7 @@ from agent_framework import AgentSession, ChatContext, Message, ResponseStream
 
 from cacheprefix import Conversation
 from cacheprefix.bodies import allowed_choice
+from cacheprefix.contexts import BlockVar
 from cacheprefix.errors import BudgetError
 from cacheprefix.prefix import FOLLOW
 from cacheprefix_maf._history import condensed
@@ -41,7 +41,7 @@ class Asked:
         return (given or getattr(self.context.client, "compaction_strategy", None)) is not None
 
 
-ASKED: ContextVar[Asked | None] = ContextVar("cacheprefix_maf_asked", default=None)
+ASKED: BlockVar[Asked] = BlockVar("cacheprefix_maf_asked")
 
 
 def called(base: Callable[..., Any], **request: Any) -> Any:

@@ -1,0 +1,36 @@
+"""Context variables that keep nothing alive behind the block they were set for."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar, Token
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class BlockVar(Generic[T]):
+    """A ``ContextVar``, None by default, whose value is let go everywhere when it is reset.
+
+    Whatever is started inside a block copies its context: a pooled connection, an event loop's handles, a thread of the
+    framework's. A plain variable's value then lives as long as they do, a whole session with its prompts; of this
+    one's they keep an empty list.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._var: ContextVar[list[T] | None] = ContextVar(name, default=None)
+
+    def get(self) -> T | None:
+        """The value in force here; None outside its block."""
+        held = self._var.get()
+        return held[0] if held else None
+
+    def set(self, value: T | None) -> Token[list[T] | None]:
+        """Put a value in force, until ``reset`` is given the token."""
+        return self._var.set(None if value is None else [value])
+
+    def reset(self, token: Token[list[T] | None]) -> None:
+        """End the block in the context that began it; what was started inside sees nothing any more."""
+        held = self._var.get()
+        self._var.reset(token)
+        if held is not None and held is not self._var.get():
+            held.clear()
