@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.cache import lint, routing_advice
 from cacheprefix.locks import Lock
 from cacheprefix.prompt import dumps_sorted
@@ -30,7 +31,7 @@ class Foresight:
 
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
-        self._lines: OrderedDict[str, deque[Prompt]] = OrderedDict()
+        self._lines: Bounded[str, deque[Prompt]] = Bounded(_LINES)
         self._starts: deque[float] = deque(maxlen=_BUSY)
         self._crowded: set[str] = set()
         self._lock = Lock()
@@ -72,8 +73,5 @@ class Foresight:
             # Of the messages nothing is kept: they are long, and nothing there stands before something stable.
             kept = replace(prompt, sections=head)
             for name in filter(None, names):
-                self._lines.setdefault(name, deque(maxlen=_TWINS)).append(kept)
-                self._lines.move_to_end(name)
-            while len(self._lines) > _LINES:
-                self._lines.popitem(last=False)
+                self._lines.of(name, lambda: deque(maxlen=_TWINS)).append(kept)
         return earlier

@@ -6,11 +6,11 @@ reads the others' tools in each request; without, it reads nothing of what they 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.context import digest_of
 from cacheprefix.locks import Lock
 from cacheprefix.prefix import Tool
@@ -55,7 +55,7 @@ class Lanes:
     """The lanes of the roles of each conversation. Thread-safe, bounded."""
 
     def __init__(self) -> None:
-        self._talks: OrderedDict[tuple[str, str], _Talk] = OrderedDict()
+        self._talks: Bounded[tuple[str, str], _Talk] = Bounded(_TALKS)
         self._lock = Lock()
 
     def settled(self, key: tuple[str, str], role: tuple[str, str]) -> bool | None:
@@ -81,11 +81,7 @@ class Lanes:
             return any(each[0] == role[0] and each != role for each in alike)
 
     def _of(self, key: tuple[str, str]) -> _Talk:
-        talk = self._talks.setdefault(key, _Talk())
-        self._talks.move_to_end(key)
-        while len(self._talks) > _TALKS:
-            self._talks.popitem(last=False)
-        return talk
+        return self._talks.of(key, _Talk)
 
 
 def lane(

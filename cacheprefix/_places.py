@@ -9,11 +9,11 @@ read (``_STAKE``), a short text that goes to the end each time, and a start of s
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.context import digest_of
 from cacheprefix.locks import Lock
 
@@ -101,7 +101,7 @@ class _Talk:
     """Tokens that sharing would have saved by now, had it begun before; less than 0 where it would have cost more."""
     saved: int = 0
     """Tokens that it has saved by now; less than 0 where texts were paid for what others may yet read."""
-    seats: OrderedDict[str, _Seat] = field(default_factory=OrderedDict)
+    seats: Bounded[str, _Seat] = field(default_factory=lambda: Bounded(_SEATS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Places:
     """The places in force, by conversation and role. Thread-safe, bounded."""
 
     def __init__(self) -> None:
-        self._talks: OrderedDict[tuple[str, str, str], _Talk] = OrderedDict()
+        self._talks: Bounded[tuple[str, str, str], _Talk] = Bounded(_TALKS)
         self._sizes: dict[tuple[str, str], int] = {}
         self._lock = Lock()
 
@@ -213,18 +213,11 @@ class Places:
                 # A second one with the same beginning; the same role's next request begins with its own text, too.
                 talk.line, talk.before = at, line
             talk.seats[role] = _Seat(text, at, end, kept)
-            talk.seats.move_to_end(role)
-            while len(talk.seats) > _SEATS:
-                talk.seats.popitem(last=False)
         return Place(None if at is None else at.index, continues and at is not None)
 
     def _talk(self, key: tuple[str, str, str]) -> _Talk:
         with self._lock:
-            talk = self._talks.setdefault(key, _Talk())
-            self._talks.move_to_end(key)
-            while len(self._talks) > _TALKS:
-                self._talks.popitem(last=False)
-            return talk
+            return self._talks.of(key, _Talk)
 
 
 def _joins(history: History[M], room: int, readable: _Point, last: _Point, missed: int, spoken: int) -> bool:

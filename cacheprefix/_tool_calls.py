@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.errors import SetupError
 from cacheprefix.locks import Lock
 from cacheprefix.toolcache import Attempt, CacheStats, Origin, ToolCacheOptions, ToolResultCache, ToolSpec
@@ -68,7 +68,7 @@ class ToolCalls:
         self._session = session
         # One scope's reset may clear the counts too only while it is the only one.
         self._scopes: set[str] = set()
-        self._made: OrderedDict[str, None] = OrderedDict()
+        self._made: Bounded[str, None] = Bounded(_KEEP)
         self._lock = Lock()
 
     @property
@@ -172,8 +172,6 @@ class ToolCalls:
         with self._lock:
             first = call not in self._made
             self._made[call] = None
-            if len(self._made) > _KEEP:
-                self._made.popitem(last=False)
         return first
 
     def _scope(self, cache: ToolResultCache, scope: str | None) -> str:

@@ -14,12 +14,13 @@ ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "cacheprefix"
 ADAPTERS = {"ag2", "langgraph", "autogen", "crewai", "maf", "sdk"}
 
-ALWAYS = {"errors", "_version", "locks", "contexts"}
+ALWAYS = {"errors", "_version", "locks", "contexts", "bounded"}
 BELOW = {
     "errors": set(),
     "_version": set(),
     "locks": set(),
     "contexts": set(),
+    "bounded": set(),
     "prompt": set(),
     "profiles": {"prompt"},
     "cache": {"prompt", "profiles"},

@@ -14,6 +14,7 @@ from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cacheprefix.audit._records import Broken
+from cacheprefix.bounded import Bounded
 from cacheprefix.cache import answers, equal_digests
 from cacheprefix.prompt import Prompt, Section
 
@@ -144,12 +145,12 @@ class Conversations:
 
     def __init__(self) -> None:
         self._threads: OrderedDict[int, _Thread] = OrderedDict()
-        self._of_id: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._of_id: Bounded[tuple[str, str], int] = Bounded(_IDS)
         self._holders: dict[bytes, tuple[int, ...]] = {}
         self._next = 0
         self._fronts: Counter[bytes] = Counter()
-        self._masks: OrderedDict[bytes, str] = OrderedDict()
-        self._openings: OrderedDict[tuple[str, str], deque[_Opening]] = OrderedDict()
+        self._masks: Bounded[bytes, str] = Bounded(_FRONTS)
+        self._openings: Bounded[tuple[str, str], deque[_Opening]] = Bounded(_THREADS)
         self._ends: _Recent[int] = _Recent()
         """Which conversation a request with these messages belonged to."""
         self._calls: _Recent[int] = _Recent()
@@ -186,11 +187,8 @@ class Conversations:
         if _has_answers(prompt.sections[prompt.head :]):
             return
         key = (placed.ready.record.agent, self._mask(prompt))
-        line = self._openings.setdefault(key, deque(maxlen=_OPENINGS))
+        line = self._openings.of(key, lambda: deque(maxlen=_OPENINGS))
         line.append(_Opening(number, _front(prompt), _parts(prompt)))
-        self._openings.move_to_end(key)
-        if len(self._openings) > _THREADS:
-            self._openings.popitem(last=False)
 
     # ------------------------------------------------------------------ inside
 
@@ -251,9 +249,6 @@ class Conversations:
 
     def _name(self, identity: tuple[str, str], number: int) -> None:
         self._of_id[identity] = number
-        self._of_id.move_to_end(identity)
-        if len(self._of_id) > _IDS:
-            self._of_id.popitem(last=False)
 
     def _continued(
         self, ready: Ready, messages: Sequence[bytes], ends: Sequence[int]
@@ -384,8 +379,6 @@ class Conversations:
         found = self._masks.get(system)
         if found is None:
             found = self._masks[system] = str(hash(VOLATILE_IDS.sub("\0", _system_text(prompt))))
-            if len(self._masks) > _FRONTS:
-                self._masks.popitem(last=False)
         return found
 
 

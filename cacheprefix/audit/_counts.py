@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.profiles import Profile, Usage
 
 _SESSIONS = 4_096
@@ -24,7 +24,7 @@ class CountsOnly:
     """Judges by counts alone. It never raises an alarm: without the text nobody can say what changed."""
 
     def __init__(self) -> None:
-        self._last: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._last: Bounded[str, tuple[int, int]] = Bounded(_SESSIONS)
 
     def judge(self, index: int, session: str, usage: Usage, profile: Profile) -> Judged:
         """Set one call against its session."""
@@ -33,8 +33,6 @@ class CountsOnly:
             # Where writes are counted, what was neither read nor written was not left in the cache.
             left = (usage.cache_read_tokens or 0) + (usage.cache_write_tokens or 0)
             self._last[session] = (index, left if usage.cache_write_tokens else usage.input_tokens)
-            if len(self._last) > _SESSIONS:
-                self._last.popitem(last=False)
         read = usage.cache_read_tokens
         if read is None:
             return Judged("unknown", "unreported", 0, None)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.audit._records import Broken
+from cacheprefix.bounded import Bounded
 from cacheprefix.profiles import normalise_usage
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Duplicates:
         self.dropped = 0
         self._held: deque[int] = deque()
         self._calls: dict[int, Ready] = {}
-        self._where: OrderedDict[tuple[Any, ...], tuple[int, float]] = OrderedDict()
+        self._where: Bounded[tuple[Any, ...], tuple[int, float]] = Bounded(_KNOWN)
         self._next = 0
 
     def once(self, items: Iterable[Ready | Broken]) -> Iterator[Ready | Broken]:
@@ -89,9 +90,6 @@ class Duplicates:
             keys.append(("counts", counts, record.model))
         for key in keys:
             self._where[key] = (number, item.at)
-            self._where.move_to_end(key)
-        while len(self._where) > _KNOWN:
-            self._where.popitem(last=False)
         return found
 
     def _fits(self, number: int, item: Ready) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -28,6 +27,7 @@ from cacheprefix.audit._simulated import StandIn, Timed
 from cacheprefix.audit._totals import BreakGroup, Sum, Totals
 from cacheprefix.audit._warnings import Warnings
 from cacheprefix.audit._whatif import SECTIONS, Saving, WhatIf
+from cacheprefix.bounded import Bounded
 from cacheprefix.cache import FIXES, CacheModel, Observation, Verdict, plan_breakpoints
 from cacheprefix.errors import SetupError
 from cacheprefix.profiles import Registry, Usage, cost_units, default_registry, normalise_usage
@@ -158,9 +158,9 @@ class _Run:
         self._text = include_text
         self._begun = array("q")
         self._played_units = 0.0
-        self._unknown: OrderedDict[int, Mapping[str, str]] = OrderedDict()
+        self._unknown: Bounded[int, Mapping[str, str]] = Bounded(_RECENT)
         self._alarmed: dict[tuple[str, str], str] = {}
-        self._recent: OrderedDict[int, Prompt] = OrderedDict()
+        self._recent: Bounded[int, Prompt] = Bounded(_RECENT)
         self._now = float("-inf")
 
     def close(self) -> None:
@@ -196,12 +196,8 @@ class _Run:
         self._begun.append(ready.index)
         if ready.unknown:
             self._unknown[ready.index] = ready.unknown
-            if len(self._unknown) > _RECENT:
-                self._unknown.popitem(last=False)
         if self._text:
             self._recent[ready.index] = prompt
-            if len(self._recent) > _RECENT:
-                self._recent.popitem(last=False)
         started = max(now, _first_given(record.response_started_ts, record.response_ended_ts, now))
         ended = max(started, _first_given(record.response_ended_ts, started))
         known = record.response_started_ts is not None or record.response_ended_ts is not None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.cache import LintWarning, lint
 from cacheprefix.prompt import Prompt
 
@@ -22,7 +22,7 @@ class Warnings:
         self._text = text
         self._looks = 0
         self._seen: set[tuple[bytes, ...]] = set()
-        self._lines: OrderedDict[str, list[Prompt]] = OrderedDict()
+        self._lines: Bounded[str, list[Prompt]] = Bounded(_LINES)
         self._single: dict[str, tuple[Prompt, str]] = {}
         self._found: dict[tuple[str, str], dict[str, Any]] = {}
 
@@ -56,12 +56,9 @@ class Warnings:
             self._remember(name, prompt)
 
     def _remember(self, name: str, prompt: Prompt) -> None:
-        line = self._lines.setdefault(name, [])
+        line = self._lines.of(name, list)
         line.append(prompt)
         del line[:-_TWINS]
-        self._lines.move_to_end(name)
-        if len(self._lines) > _LINES:
-            self._lines.popitem(last=False)
 
     def _note(self, warnings: tuple[LintWarning, ...], place: str) -> None:
         for one in warnings:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.cache._calibration import Calibration
 from cacheprefix.cache._compare import Finding, difference_from, gone_back
 from cacheprefix.cache._content import answers
@@ -23,6 +24,7 @@ from cacheprefix.profiles import Profile, Usage
 from cacheprefix.prompt import CountTokens, Prompt, estimate_tokens
 
 _COMPACTIONS = frozenset({"compaction", "compacted", "compact", "history_compaction", "summarization"})
+_KEEP_LINES = 100_000
 _KEEP_NAMED = 8
 _KEEP_UNNAMED = 32
 _RECENT = 50
@@ -252,7 +254,7 @@ class CacheModel:
         self._forest = Forest(self._max_bytes)
         self._servers = Servers(self._count, self._opening)
         self._calibration = Calibration()
-        self._lines: OrderedDict[tuple[str, str], Line] = OrderedDict()
+        self._lines: Bounded[tuple[str, str], Line] = Bounded(_KEEP_LINES)
 
     def after_fork(self) -> None:
         """In a forked child: start anew where another thread was changing the trees at that very moment."""
@@ -260,15 +262,7 @@ class CacheModel:
             self._forget()
 
     def _line(self, session: str, agent: str) -> Line:
-        key = (session, agent)
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = Line(_KEEP_NAMED if agent else _KEEP_UNNAMED)
-            if len(self._lines) > 100_000:
-                self._lines.popitem(last=False)
-        else:
-            self._lines.move_to_end(key)
-        return line
+        return self._lines.of((session, agent), lambda: Line(_KEEP_NAMED if agent else _KEEP_UNNAMED))
 
     def _related(
         self, numbers: Iterable[int], prompt: Prompt, rows: Sequence[tuple[Record, int]]

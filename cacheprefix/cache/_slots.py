@@ -7,10 +7,10 @@ What a slot generated stands in its line too; its text is not known here, so it 
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.profiles import Profile, Usage
 from cacheprefix.profiles import Slots as Rules
 from cacheprefix.prompt import MESSAGE_TOKENS, CountTokens, Prompt, Section, shared_tokens
@@ -181,7 +181,7 @@ class Servers:
     def __init__(self, count: CountTokens, opening: int) -> None:
         self._count = count
         self._opening = opening
-        self._known: OrderedDict[tuple[str, str, str], Server] = OrderedDict()
+        self._known: Bounded[tuple[str, str, str], Server] = Bounded(_KEEP_SERVERS)
 
     def look(self, prompt: Prompt, profile: Profile, scope: str) -> Taken | None:
         """What a request would read from its slot now; None where the provider keeps no slots."""
@@ -218,8 +218,6 @@ class Servers:
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = Server(rules, self._count, self._opening)
-            if len(self._known) > _KEEP_SERVERS:
-                self._known.popitem(last=False)
         return found
 
 

@@ -5,10 +5,10 @@ Source: anthropic 2.11.0, types/diagnostics.py and types/cache_miss_*.py.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.prompt import Prompt, shared_sections
 
 _KEPT = 1_000
@@ -18,13 +18,11 @@ class Diagnostician:
     """Remembers the prompts of answered requests by the answer's id."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, Prompt] = OrderedDict()
+        self._known: Bounded[str, Prompt] = Bounded(_KEPT)
 
     def remember(self, answer: str, prompt: Prompt) -> None:
         """Keep the prompt that ``answer`` replied to, the latest thousand of them."""
         self._known[answer] = prompt
-        while len(self._known) > _KEPT:
-            self._known.popitem(last=False)
 
     def explain(self, asked: Any, prompt: Prompt) -> dict[str, Any] | None:
         """The ``diagnostics`` of an answer; None where nothing was asked or nothing parted."""

@@ -6,12 +6,13 @@ import re
 import threading
 import time
 import warnings
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, MutableSequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, cast
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.errors import BodyError
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, default_registry
 from cacheprefix.prompt import (
@@ -113,7 +114,7 @@ class Simulator:
             self._caches: dict[tuple[str, str], ProviderCache] = {}
             self._sent: dict[str, int] = {}
             self._diagnostician = Diagnostician()
-            self._stored: OrderedDict[str, list[Any]] = OrderedDict()
+            self._stored: Bounded[str, list[Any]] = Bounded(_STORED)
             self._served = 0
 
     def profile_for(self, model: str, api: Api) -> Profile:
@@ -284,8 +285,6 @@ class Simulator:
         """Keep what a later request may continue by ``previous_response_id``."""
         response = _wire_responses.answer(turn)
         self._stored[response["id"]] = [*_items(fields.get("input")), *response["output"]]
-        while len(self._stored) > _STORED:
-            self._stored.popitem(last=False)
 
     def _continued(self, fields: Mapping[str, Any], api: Api) -> Mapping[str, Any]:
         previous = fields.get("previous_response_id") if api == "openai-responses" else None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.errors import SetupError
 from cacheprefix.locks import RLock, reset_in_child
 from cacheprefix.stores import MemoryStore, Store
@@ -112,7 +112,7 @@ class ToolResultCache:
         self._clock = clock = options.clock
         self._counters = Counters()
         self._names: dict[str, str] = {}
-        self._conversations: OrderedDict[str, RepeatDetector] = OrderedDict()
+        self._conversations: Bounded[str, RepeatDetector] = Bounded(_MAX_CONVERSATIONS)
         self._lock = RLock()
         self._planner = Planner(
             Rules(options.allow, options.deny, options.ttl, options.ttls, assume_writes=options.assume_writes),
@@ -285,7 +285,7 @@ class ToolResultCache:
         """Leave the parent's flights and counts alone."""
         self._counters.after_fork()
         self._engine.after_fork()
-        self._conversations = OrderedDict()
+        self._conversations = Bounded(_MAX_CONVERSATIONS)
 
     def _plan(self, tool: ToolSpec, arguments: Mapping[str, Any], scope: str | None, word: bool | None = None) -> Plan:  # noqa: FBT001 - passed through
         scope = self.scope if scope is None else scope
@@ -340,13 +340,7 @@ class ToolResultCache:
         if self._repeats <= 0:
             return None
         with self._lock:
-            watch = self._conversations.get(conversation)
-            if watch is None:
-                watch = self._conversations[conversation] = RepeatDetector(self._repeats)
-                if len(self._conversations) > _MAX_CONVERSATIONS:
-                    self._conversations.popitem(last=False)
-            self._conversations.move_to_end(conversation)
-            return watch
+            return self._conversations.of(conversation, lambda: RepeatDetector(self._repeats))
 
     def _missed(self, plan: Plan, looked: Looked) -> None:
         if looked.outdated:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cacheprefix import Session
 from cacheprefix.bodies import LONG_ROLE
+from cacheprefix.bounded import Bounded
 from cacheprefix_ag2._state import Talk
 
 KEEP = 10_000
@@ -50,28 +50,22 @@ class Team:
     session: Session
     declared: bool
     seats: dict[str, Seat] = field(default_factory=dict)
-    talks: OrderedDict[str, Talk] = field(default_factory=OrderedDict)
+    talks: Bounded[str, Talk] = field(default_factory=lambda: Bounded(KEEP))
     common: bool = False
     """Agents were seen to read the same conversation, or to be asked the same."""
-    _asked: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    _asked: Bounded[str, str] = field(default_factory=lambda: Bounded(KEEP))
     _counted: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def talk(self, key: str) -> Talk:
         """The conversation of an id, made when it is new."""
         with self.session.shared.lock:
-            found = self.talks.setdefault(key, Talk(key))
-            self.talks.move_to_end(key)
-            if len(self.talks) > KEEP:
-                self.talks.popitem(last=False)
-        return found
+            return self.talks.of(key, lambda: Talk(key))
 
     def heard(self, role: str, talk: Talk, request: str) -> None:
         """Note with which text a stream of an agent begins."""
         with self.session.shared.lock:
             first = self._asked.setdefault(hashlib.blake2b(request.encode("utf-8", "surrogatepass")).hexdigest(), role)
             self.common = self.common or first != role or len(talk.speakers) > 1
-            if len(self._asked) > KEEP:
-                self._asked.popitem(last=False)
 
     def layout(self, role: str, stays: Stays, asked: int) -> list[bool]:
         """Whether an agent's requests are forks, and whether they carry the union of tools.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.contexts import BlockVar
 from cacheprefix.locks import RLock
 from cacheprefix.prefix import Pass, VolatileRole, Worth
@@ -69,15 +70,15 @@ class Binding:
     """(model, digest) of shared parts and tool lists that requests carried."""
     said: dict[str, str] = field(default_factory=dict)
     """Each agent's text as forks sent it last, by its role."""
-    tasks: OrderedDict[int, tuple[str, Call]] = field(default_factory=OrderedDict)
+    tasks: Bounded[int, tuple[str, Call]] = field(default_factory=lambda: Bounded(_KEEP_CALLS))
     newest: Execution | None = None
     """The run whose request was answered last."""
 
     def __post_init__(self) -> None:
         self.lock = RLock()
-        self._frames: OrderedDict[tuple[str, bytes], Frame] = OrderedDict()
-        self._stale: OrderedDict[int, list[Any]] = OrderedDict()
-        self._executions: OrderedDict[tuple[bytes, int], Execution] = OrderedDict()
+        self._frames: Bounded[tuple[str, bytes], Frame] = Bounded(_KEEP_FRAMES)
+        self._stale: Bounded[int, list[Any]] = Bounded(_KEEP_FRAMES)
+        self._executions: Bounded[tuple[bytes, int], Execution] = Bounded(_KEEP_FRAMES)
         self._warm: dict[bytes, float] = {}
         self._opened = self._looped = 0
 
@@ -140,16 +141,12 @@ class Binding:
             if agent is None or not _of_executor(messages, opening, agent):
                 return None
             frame = self._frames[key] = settle(self, model, opening, tools, agent, task)
-            if len(self._frames) > _KEEP_FRAMES:
-                self._frames.popitem(last=False)
             return frame
 
     def began(self, crew: Any) -> None:
         """A run starts: what its tasks hold of an earlier one is none of its outputs."""
         with self.lock:
             self._stale[id(crew)] = [task.output for task in crew.tasks if task.output is not None]
-            if len(self._stale) > _KEEP_FRAMES:
-                self._stale.popitem(last=False)
 
     def again(self, crew: Any) -> bool:
         """Whether the crew has run before, and so may once more."""
@@ -177,14 +174,9 @@ class Binding:
         with self.lock:
             if agent is None:
                 key = next((known for known in reversed(self._executions) if known[0] == digest), key)
-            found = self._executions.get(key)
-            if found is None or first:
-                found = Execution(self.held.fork())
-                self._executions[key] = found
-            self._executions.move_to_end(key)
-            if len(self._executions) > _KEEP_FRAMES:
-                self._executions.popitem(last=False)
-            return found
+            if first:
+                self._executions.pop(key, None)
+            return self._executions.of(key, lambda: Execution(self.held.fork()))
 
     def halved(self, model: str, messages: Sequence[Mapping[str, Any]]) -> bool:
         """Shorten a history that the provider refused; the request that follows replays what was decided."""
@@ -224,8 +216,6 @@ class Binding:
         """Keep a call under its task's name."""
         with self.lock:
             self.tasks[call.index] = (task, call)
-            if len(self.tasks) > _KEEP_CALLS:
-                self.tasks.popitem(last=False)
 
 
 class Owners:
