@@ -79,11 +79,11 @@ $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$
 	PIP_CONSTRAINT=$$pins $(@D)/bin/python -m pip install --progress-bar off $$report $(WHAT) | awk ' \
 		/^(Collecting|Processing)/ { if (++n % 20 == 0) { print "   " n " packages looked at"; fflush() } } \
 		/^(Building|Installing)/   { print "   " substr($$0, 1, 90) "..."; fflush() }'
-	@test ! -f $(@D)/installed.json || $(@D)/bin/python constraints/lock.py check $(@D)/installed.json
+	@test ! -f $(@D)/installed.json || $(PYTHON) -I -S constraints/lock.py check $(@D)/installed.json
 	@pins=$(PINS); report="--report $(@D)/installed.json"; \
 	$(@D)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { pins=/dev/null; report=; }; \
 	test -z "$(ALONE)" || { PIP_CONSTRAINT=$$pins $(@D)/bin/python -m pip install --quiet --no-deps $$report $(ALONE); \
-		test -z "$$report" || $(@D)/bin/python constraints/lock.py check $(@D)/installed.json; }
+		test -z "$$report" || $(PYTHON) -I -S constraints/lock.py check $(@D)/installed.json; }
 	@touch $@
 
 env: $(CORE)/$(READY)
@@ -195,7 +195,7 @@ pins: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(
 
 # Apart from the tests, since it asks the index for every pinned file: are they still those that were locked?
 verify-pins: $(CORE)/$(READY)
-	$(CORE)/bin/python constraints/lock.py verify
+	PATH="$(CURDIR)/$(CORE)/bin:$$PATH" $(PYTHON) -I -S constraints/lock.py verify
 
 clean:
 	rm -rf $(CORE) $(AUTOGEN) $(CREWAI) $(MAF) $(AG2) $(DOCS) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis

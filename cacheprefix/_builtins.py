@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from cacheprefix.errors import plain
+
 if TYPE_CHECKING:
     from cacheprefix.cache import Verdict
     from cacheprefix.context import ResultView, Strategy, ToolResultBudget
@@ -41,9 +43,9 @@ class BreakDetection:
         log.warning(
             "cache break: %s%s, %d tokens lost (agent %s). %s",
             verdict.cause,
-            f" at {verdict.path}" if verdict.path else "",
+            f" at {plain(verdict.path)}" if verdict.path else "",
             verdict.lost_tokens,
-            verdict.agent or "unnamed",
+            plain(verdict.agent) or "unnamed",
             verdict.fix,
         )
 

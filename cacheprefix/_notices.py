@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
-from cacheprefix.errors import BodyError, told
+from cacheprefix.errors import BodyError, plain, told
 from cacheprefix.locks import Lock
 
 T = TypeVar("T")
@@ -57,12 +57,13 @@ class Notices:
         kind = "the body" if isinstance(error, BodyError) else "cacheprefix"
         sent = _SENT.get(step, "the call goes on without it")
         if self._first(f"{step}:{type(error).__name__}"):
-            text = f"{step}: {kind} failed ({told(error)}); {sent}"
+            text = plain(f"{step}: {kind} failed ({told(error)}); {sent}")
             log.warning(text)
             _warn(text)
 
     def note(self, text: str) -> None:
         """Remember something the user should know; it stands in the report and, once, in the log."""
+        text = plain(text)
         with self._lock:
             new = text not in self._notes
             self._notes[text] = None
@@ -72,8 +73,8 @@ class Notices:
     def warn_once(self, key: str, text: str) -> None:
         """Warn about something the application did, once."""
         if self._first(key):
-            log.warning(text)
-            _warn(text)
+            log.warning(plain(text))
+            _warn(plain(text))
 
     @property
     def notes(self) -> tuple[str, ...]:

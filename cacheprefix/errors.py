@@ -108,6 +108,13 @@ class AbortedError(CacheprefixError):
     """The fork's abort handle was triggered before or during the call."""
 
 
+def plain(text: str) -> str:
+    """``text`` on one line, control characters written out: names and messages steer no terminal, forge no line."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 def told(error: BaseException) -> str:
     """What of an exception a log or a warning may hold: its type and where it was raised, as ``TypeError at x.py:12``.
 

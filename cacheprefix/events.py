@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from cacheprefix._calls import Call, Report
 from cacheprefix._totals import Totals
 from cacheprefix.cache import Verdict
-from cacheprefix.errors import SetupError, StateError
+from cacheprefix.errors import SetupError, StateError, plain
 from cacheprefix.locks import Lock
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, default_registry, usage_from_dict
 from cacheprefix.toolcache import CacheStats, ToolCall
@@ -36,6 +36,20 @@ VERSION = 1
 
 _ASK_SECONDS = 10.0
 """How often a store that other processes share is asked what it holds: that walks all of its keys."""
+
+
+def _shown(value: Any) -> Any:
+    """What was read, with control characters written out: a log is shown on terminals."""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, dict):
+        return {name: _shown(inner) for name, inner in value.items()}
+    return [_shown(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that only its owner may read: it tells what agents do."""
+    return os.open(path, flags, 0o600)
 
 
 class EventLog:
@@ -55,7 +69,7 @@ class EventLog:
         self._asked = -_ASK_SECONDS
         self._lock = Lock()
         try:
-            self._file = self.path.open("ab", buffering=0)  # closed by close(), at the latest at the program's end
+            self._file = open(self.path, "ab", buffering=0, opener=_private)  # noqa: SIM115 - closed by close(), at the latest at the program's end
         except OSError as error:
             raise SetupError(f"events cannot be written to {self.path}: {error.strerror}; name another file") from error
         self._begin()
@@ -169,7 +183,7 @@ class Run:
     def _take(self, event: Mapping[str, Any]) -> None:
         kind, run = event["type"], str(event.get("run", ""))
         if kind == "call":
-            call = self._call(event["call"])
+            call = self._call(_shown(event["call"]))
             self.totals.remember(call)
             self.recent.append(call)
             del self.recent[: -self.keep]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -171,13 +172,46 @@ def _none(text: str, cut: Cut) -> str:  # noqa: ARG001 - one signature for all s
 def _line_end(text: str, at: int) -> int:
     """The last line end in the eighth before ``at``, so that no line is torn where that is cheap."""
     found = text.rfind("\n", at - at // 8, at)
-    return max(0, at) if found < 0 else found + 1
+    return between_characters(text, max(0, at)) if found < 0 else found + 1
 
 
 def _line_start(text: str, at: int) -> int:
     room = len(text) - at
     found = text.find("\n", at, at + room // 8)
-    return at if found < 0 else found + 1
+    return between_characters(text, at) if found < 0 else found + 1
+
+
+def between_characters(text: str, at: int) -> int:
+    """The nearest place at or before ``at`` where no character that a reader sees is cut in two.
+
+    Accents, joiners, skin tones, variation signs and pairs of regional letters stay with what they belong to; the rules
+    are those of Unicode's UAX 29 that a cut of tool results meets, by the standard library's tables.
+    """
+    if not 0 < at < len(text):
+        return at
+    first = at
+    while first > max(0, at - 64) and _joined(text, first):
+        first -= 1
+    return first if first > max(0, at - 64) or first == 0 else at
+
+
+def _joined(text: str, at: int) -> bool:
+    before, after = text[at - 1], text[at]
+    if unicodedata.category(after) in ("Mn", "Mc", "Me") or after in "\u200d\ufe0f" or before == "\u200d":
+        return True
+    if "\U0001f3fb" <= after <= "\U0001f3ff" or (before == "\r" and after == "\n"):
+        return True
+    if not _regional(after):
+        return False
+    # Flags are pairs of letters: an odd number of them before the cut leaves half of one.
+    start = at
+    while start and _regional(text[start - 1]):
+        start -= 1
+    return bool((at - start) % 2)
+
+
+def _regional(one: str) -> bool:
+    return "\U0001f1e6" <= one <= "\U0001f1ff"
 
 
 def _error_lines(text: str, room: int) -> str:

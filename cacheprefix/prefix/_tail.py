@@ -27,14 +27,19 @@ def tail_text(
     """
     parts: list[str] = []
     if card:
-        parts.append(f"You now speak as {json.dumps(role, ensure_ascii=False)}.")
+        parts.append(f"You now speak as {_quoted(role)}.")
     elif instruction:
-        parts.append(f"<role name={json.dumps(role, ensure_ascii=False)}>\n{instruction}\n</role>")
+        parts.append(f"<role name={_quoted(role)}>\n{instruction}\n</role>")
     if tools is not None:
         listed = ", ".join(tools) if tools else "none"
         parts.append(f"Tools you may use in this role: {listed}.")
     parts += [f"<{key}>\n{value}\n</{key}>" for key, value in (volatile or {}).items()]
     return "\n\n".join(parts)
+
+
+def _quoted(role: str) -> str:
+    """A role's name in quotes; none can end the element that it names or begin another."""
+    return json.dumps(role, ensure_ascii=False).replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def with_volatile(body: Mapping[str, Any], api: Api, text: str, role: VolatileRole = "user") -> dict[str, Any]:

@@ -22,6 +22,7 @@ from cacheprefix.server._simulator import WIRES, Exchange, Simulator, scope_of
 _SSE = "text/event-stream; charset=utf-8"
 _FRAMES = "application/vnd.amazon.eventstream"
 _DIMENSIONS = 64
+_MOST_DIMENSIONS = 8_192
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -163,6 +164,8 @@ async def _count(simulator: Simulator, request: Request, api: Api, model: str | 
         return JSONResponse({field: simulator.count(api, await request.body(), model)})
     except BodyError as error:
         return JSONResponse(WIRES[api].error(400, str(error), error.path), 400)
+    except (AttributeError, TypeError, ValueError, KeyError) as error:
+        return JSONResponse(WIRES[api].error(400, f"body: cannot be read ({error})", "body"), 400)
 
 
 def _named(simulator: Simulator) -> Handler:
@@ -201,14 +204,19 @@ def _attempt(action: Callable[[], dict[str, Any]]) -> Response:
         return JSONResponse(WIRES["gemini"].error(error.status, str(error), None), error.status)
     except BodyError as error:
         return JSONResponse(WIRES["gemini"].error(400, str(error), error.path), 400)
+    except (AttributeError, TypeError, ValueError, KeyError) as error:
+        return JSONResponse(WIRES["gemini"].error(400, f"body: cannot be read ({error})", "body"), 400)
 
 
 async def _embed(request: Request) -> Response:
     """Vectors that follow from the text, for applications that want some to work at all."""
-    body = await request.json()
-    given = body.get("input", "")
-    texts = given if isinstance(given, list) else [given]
-    size = int(body.get("dimensions") or _DIMENSIONS)
+    try:
+        body = loads(await request.body())
+        given = body.get("input", "")
+        texts = given if isinstance(given, list) else [given]
+        size = min(max(int(body.get("dimensions") or _DIMENSIONS), 1), _MOST_DIMENSIONS)
+    except (BodyError, AttributeError, TypeError, ValueError) as error:
+        return JSONResponse(WIRES["openai-chat"].error(400, f"body: cannot be read ({error})", "body"), 400)
     data = []
     for index, text in enumerate(texts):
         numbers = _vector(str(text), size)

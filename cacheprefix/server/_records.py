@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -75,12 +76,17 @@ class Record:
         return loads(self.body)
 
 
+def _private(path: str, flags: int) -> int:
+    """Open a file that only its owner may read: it holds whole prompts."""
+    return os.open(path, flags, 0o600)
+
+
 class Log:
     """Appends records to a JSON-lines file, one object a request, as ``cacheprefix audit`` reads it."""
 
     def __init__(self, path: str | Path) -> None:
         try:
-            self._file = Path(path).open("ab")  # noqa: SIM115 - closed by close()
+            self._file = open(path, "ab", opener=_private)  # noqa: SIM115 - closed by close()
         except OSError as error:
             raise SetupError(f"cannot record to {path}: {error.strerror}; name a file that can be written") from error
         self._lock = threading.Lock()

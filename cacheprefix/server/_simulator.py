@@ -157,7 +157,10 @@ class Simulator:
             except BodyError as error:
                 record.status, record.error = 400, str(error)
             except Exception as error:
-                record.status, record.error = 500, f"the script failed: {type(error).__name__}: {error}"
+                # Before anything was asked of the script it is the body that cannot be read.
+                asked = record.outcome is not None
+                status, what = (500, "the script failed") if asked else (400, "body: cannot be read")
+                record.status, record.error = status, f"{what}: {type(error).__name__}: {error}"
             if exchange.fault.status >= 400:
                 record.status, record.error = exchange.fault.status, exchange.fault.message
             if record.status >= 400 and exchange.serving is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from cacheprefix.errors import plain
 from cacheprefix.telemetry._attributes import attributes_of
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class CallLog:
             level,
             "call %d of %s: %s, read %s of %s expected, %s",
             call.index,
-            call.agent or "unnamed",
+            plain(call.agent) or "unnamed",
             verdict.kind,
             read,
             f"{verdict.expected_tokens:,}",
