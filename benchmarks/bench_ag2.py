@@ -131,13 +131,17 @@ DEARER = "1 of 3 wrapped agents asked, x4, tools"
 
 
 def model(request: Request) -> Reply:
-    """What the model says: it searches as often as the newest question says, then answers."""
+    """What the model says: it searches as often as the newest question says, then answers.
+
+    What it says depends on the prompt alone, and not on which of several came first.
+    """
+    number = len(request.prompt.sections)
     for times in (1, 2, 3):
         if f"look {times} times" in request.tail and request.rounds < times:
-            return Reply(tool_calls=(ToolCall("search", {"query": f"phrase {request.index}"}),))
+            return Reply(tool_calls=(ToolCall("search", {"query": f"phrase {number}"}),))
     if "response_format" in request.body or "output_config" in request.body:
         return Reply('{"good": true, "why": "it holds"}')
-    return Reply(fill(f"Answer {request.index}:", 200))
+    return Reply(fill(f"Answer {number}:", 200))
 
 
 def run(name: str, rules: str, of: str, *, shared: bool) -> list[Record]:

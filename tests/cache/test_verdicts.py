@@ -243,6 +243,17 @@ def test_a_known_break_is_named_even_when_nothing_is_reported() -> None:
     assert (verdict.kind, verdict.cause) == ("unknown", "tools_reordered")
 
 
+def test_going_back_to_earlier_tools_is_named_though_some_of_it_is_read() -> None:
+    """The newest request had more in common; what was left under the old tools is only its beginning."""
+    desk = Desk()
+    desk.call(chat("one"), agent="coder")
+    desk.call(chat("one", "two", "three", tools=("a", "c")), agent="coder")
+    verdict = desk.call(chat("one", "two", "three", "four"), agent="coder")
+    assert verdict.cause == "tools_changed"
+    assert verdict.reported_tokens == chat("one").tokens
+    assert verdict.lost_tokens > 0
+
+
 def test_settings_that_do_not_matter_are_no_cause() -> None:
     """Another temperature shares the cache; another service tier does not, and is named."""
     profile = default_registry().get("openai")

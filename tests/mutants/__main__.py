@@ -33,7 +33,7 @@ from tests.mutants.mutations import Mutation, mutations
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = {
-    "session": ("session", "config", "plugins"),
+    "session": ("session", "config", "plugins", "sdk", "langgraph/test_gate.py"),
     "prompt": ("prompt", "session/test_bodies.py", "fuzz"),
     "profiles": ("profiles",),
     "cache": ("cache", "server/test_agrees_with_expectation.py"),

@@ -132,3 +132,11 @@ def test_each_api_says_which_tools_are_allowed():
 def test_an_instruction_is_what_is_left_beside_the_shared_text():
     """Each text once, in order."""
     assert instruction_of([f"A\n\n{LONG}", "B", "A", ""], LONG) == "A\n\nB"
+
+
+def test_a_text_found_in_all_agents_becomes_the_shared_one_only_where_there_is_none():
+    """What the user gave to the prefix stays."""
+    for own, kept in (("", "found"), ("mine", "mine")):
+        session = Session(SharedPrefix(system=own))
+        session.adopt_system("found")
+        assert session.prefix.text == kept

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError as NotOrderedError
+from graphlib import TopologicalSorter
 from typing import Any
 
 from cacheprefix.errors import SetupError
@@ -76,34 +78,16 @@ def waves_of(tasks: Sequence[Task]) -> list[list[Task]]:
                 f"the prompt of task {task.id!r} uses the result of {name!r} and does not depend on it; add it to "
                 f"depends_on, or write {{{{{name}}}}} for the word in braces"
             )
-    left = {task.id: len(set(task.depends_on)) for task in tasks}
-    needing: dict[str, list[str]] = {task.id: [] for task in tasks}
-    for task in tasks:
-        for dependency in set(task.depends_on):
-            needing[dependency].append(task.id)
+    order = TopologicalSorter({task.id: task.depends_on for task in tasks})
+    try:
+        order.prepare()
+    except NotOrderedError as error:
+        # It names each before what needs it; told is what each waits for.
+        raise CycleError(error.args[1][::-1]) from None
     place = {task.id: number for number, task in enumerate(tasks)}
-    ready = [task.id for task in tasks if not left[task.id]]
     waves: list[list[Task]] = []
-    while ready:
+    while order.is_active():
+        ready = sorted(order.get_ready(), key=place.__getitem__)
+        order.done(*ready)
         waves.append([known[id_] for id_ in ready])
-        after: list[str] = []
-        for id_ in ready:
-            for other in needing[id_]:
-                left[other] -= 1
-                if not left[other]:
-                    after.append(other)
-        ready = sorted(after, key=place.__getitem__)
-    if sum(map(len, waves)) < len(tasks):
-        raise CycleError(_cycle(known, {id_ for id_, count in left.items() if count}))
     return waves
-
-
-def _cycle(known: dict[str, Task], stuck: set[str]) -> list[str]:
-    at = min(stuck)
-    seen: dict[str, int] = {}
-    path: list[str] = []
-    while at not in seen:
-        seen[at] = len(path)
-        path.append(at)
-        at = next(dependency for dependency in known[at].depends_on if dependency in stuck)
-    return [*path[seen[at] :], at]
