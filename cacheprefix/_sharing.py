@@ -85,8 +85,10 @@ def profiles_of(plugins: Plugins, registry: Registry) -> Registry:
     return own
 
 
-def profile_of(registry: Registry, model: str, provider: str | None, api: Api | None) -> Profile:
-    """The rules for a model; an unknown one is warned about once."""
+def profile_of(registry: Registry, model: str, provider: str | None, api: Api | None, *, warn: bool = True) -> Profile:
+    """The rules for a model; an unknown one is warned about once, where an application may be warned at all."""
+    if not warn:
+        return registry.profile_for(model, provider=provider, api=api, warn=False)
     try:
         return registry.profile_for(model, provider=provider, api=api)
     except CacheprefixProfileWarning:

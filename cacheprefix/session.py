@@ -209,7 +209,12 @@ class Session:
 
     def profile(self, model: str, api: Api | None = None, provider: str | None = None) -> Profile:
         """The provider rules in force for a model."""
-        return profile_of(self._registry, model, provider or self.provider, api)
+        observed = self.mode == "observe"
+        found = profile_of(self._registry, model, provider or self.provider, api, warn=not observed)
+        if observed and not found.known and found.name not in (provider, self.provider):
+            # A warning is something that the application sees.
+            self.note(f"no cache profile for model {model!r}: taken as 'automatic, nothing known'; name its provider")
+        return found
 
     def shares(self, conversation: str, model: str, tokens: Callable[[], int]) -> bool:
         """Whether requests of a conversation are to become forks: what they share must be long enough to be cached.

@@ -83,13 +83,19 @@ class Registry:
         return self._rows[name].profile
 
     def profile_for(
-        self, model: str, provider: str | None = None, api: str | None = None, base_url: str | None = None
+        self,
+        model: str,
+        provider: str | None = None,
+        api: str | None = None,
+        base_url: str | None = None,
+        *,
+        warn: bool = True,
     ) -> Profile:
         """The cache rules for ``model``, its own values put in.
 
         ``provider`` may be a provider or a row's name and counts most, then the address, then what the
         model's name says, then ``api``. A model nobody knows gets the row ``unknown``, with one warning
-        a model. Never raises for any string.
+        a model unless ``warn`` is false. Never raises for any string.
         """
         key = (model, provider, api, base_url)
         found = self._resolved.get(key)
@@ -99,7 +105,7 @@ class Registry:
                 if len(self._resolved) >= _CACHE_SIZE:
                     self._resolved.clear()
                 self._resolved[key] = found
-        if not found.known and provider != found.name:
+        if warn and not found.known and provider != found.name:
             self._warn(model, provider)
         return found
 

@@ -7,14 +7,14 @@ from _workers import DUTIES, TOOLS, Steps
 from langchain.agents import create_agent
 
 from cacheprefix.server import ToolCall
-from cacheprefix_langgraph import PrefixMiddleware
+from cacheprefix_langgraph import PrefixMiddleware, wrap_model
 
 
 def agent_middleware(example: Example) -> str:
     """The second agent goes on where the first one stopped, and reads all of it from the cache."""
     agents = [
         create_agent(
-            example.model,
+            wrap_model(example.model, example.session),
             TOOLS,
             system_prompt=role(name, DUTIES[name]),
             middleware=[PrefixMiddleware(example.session, role=name)],

@@ -55,6 +55,8 @@ class Bench:
         else:
             options = {"model": "gpt-5.6", "base_url": self.provider.openai_base_url, **options}
             options.setdefault("use_responses_api", self.kind == "openai-responses")
+            # As LangChain has it at OpenAI's own address.
+            options.setdefault("stream_usage", True)
             made = ChatOpenAI(api_key="k", max_retries=0, **options)
         self.made.append(made)
         return made

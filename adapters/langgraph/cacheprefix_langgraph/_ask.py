@@ -20,10 +20,9 @@ from cacheprefix_langgraph._enter import with_union
 from cacheprefix_langgraph._frame import Frame, scope_of, thread_of
 from cacheprefix_langgraph._model import session_of
 from cacheprefix_langgraph._native import body_of, sender
-from cacheprefix_langgraph._node import messages_in
 from cacheprefix_langgraph._rewrite import settled
-from cacheprefix_langgraph._sending import VIEWS
-from cacheprefix_langgraph._state import CHANNEL, conversation_of, ledger_in
+from cacheprefix_langgraph._state import CHANNEL, conversation_of, ledger_in, messages_in
+from cacheprefix_langgraph._wrapping import wrapping
 
 
 def ask(
@@ -145,7 +144,7 @@ def _asked(model: Any, values: Any, config: Any, role: str, system: str | None, 
         history = history[1:]
     prefix = session.prefix.text if system is None else system
     head: list[BaseMessage] = [SystemMessage(prefix)] if prefix else []
-    done = settled(list(history), frame, model.__dict__[VIEWS], model_name(model), head, "")
+    done = settled(list(history), frame, wrapping(model).views, model_name(model), head, "")
     body, api = body_of(model, [*head, *done.messages], kwargs)
     return _Asked(model, session, thread, scope, body, api)
 

@@ -21,7 +21,7 @@ TRANSPORT = ("stream", "stream_options")
 BASE = "__cacheprefix_base__"
 """On a wrapped model's class: the class it was made from."""
 
-_ONE_STREAM = ("logprobs", "top_logprobs", "modalities", "audio", "response_format", "text_format", "prediction")
+_ONE_STREAM = ("modalities", "audio", "response_format", "text_format", "prediction")
 """Fields whose answers a stream puts together differently, or not at all."""
 
 

@@ -21,8 +21,8 @@ CHOSEN = ("tools", "tool_choice", _LIMIT)
 _CALLS = ("tool_use", "function_call", "tool_call")
 
 
-def union_of(model: Any, union: Sequence[Tool], kwargs: Mapping[str, Any]) -> list[Any] | None:
-    """The union in the model's own wire form; None where the class binds no tools.
+def union_of(model: Any, union: Sequence[Tool], kwargs: Mapping[str, Any], frame: Frame) -> list[Any] | None:
+    """The union in the model's own wire form; None where the class binds no tools, or the role another of one name.
 
     A tool that the role bound as ``strict`` stays so: a looser schema would change its answers.
     """
@@ -31,11 +31,35 @@ def union_of(model: Any, union: Sequence[Tool], kwargs: Mapping[str, Any]) -> li
         for tool in union
     ]
     try:
-        formatted = list(base_of(model).bind_tools(model, natives).kwargs["tools"])
+        bound = base_of(model).bind_tools(model, natives)
     except NotImplementedError:
         return None
-    strict = {name_of(tool): tool for tool in kwargs.get("tools") or [] if _strict(tool)}
+    # A class may keep its tools to itself, and give back whatever it likes.
+    found = (getattr(bound, "kwargs", None) or {}).get("tools")
+    if not isinstance(found, list):
+        return None
+    formatted = list(found)
+    own = {name_of(tool): tool for tool in kwargs.get("tools") or []}
+    strict = {name: tool for name, tool in own.items() if _strict(tool)}
+    other = [name_of(tool) for tool in formatted if _differs(own.get(name_of(tool), tool), tool)]
+    if other:
+        frame.session.note(
+            f"role {frame.role!r} binds {', '.join(sorted(other))} with another schema than the shared one of that "
+            "name and keeps its own tools"
+        )
+        return None
     return [strict.get(name_of(tool), tool) for tool in formatted] if strict else formatted
+
+
+def _differs(own: Any, shared: Any) -> bool:
+    """Whether a role's tool is another one than the union's of its name, in the model's own wire form."""
+    if _strict(own) or not (isinstance(own, Mapping) and isinstance(shared, Mapping)):
+        return False
+    return bool(_bare(own) != _bare(shared))
+
+
+def _bare(tool: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in tool.items() if name not in ("cache_control", "strict")}
 
 
 def _strict(tool: Any) -> bool:

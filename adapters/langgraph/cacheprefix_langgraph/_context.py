@@ -15,7 +15,7 @@ from cacheprefix.context import TransitionHook
 from cacheprefix.errors import BudgetError, SetupError
 from cacheprefix.prompt import default_counter
 from cacheprefix_langgraph._decided import without
-from cacheprefix_langgraph._node import messages_in
+from cacheprefix_langgraph._state import messages_in
 from cacheprefix_langgraph._views import KEY, PINNED, is_text
 
 COMMITTED = "cacheprefix_committed"

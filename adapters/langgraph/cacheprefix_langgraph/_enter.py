@@ -20,10 +20,11 @@ from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten, scope_of, thre
 from cacheprefix_langgraph._native import asummariser, summariser
 from cacheprefix_langgraph._places import placed
 from cacheprefix_langgraph._rewrite import completed, rewrite, summarise_first
-from cacheprefix_langgraph._sending import ROLE, SENDING, VIEWS, Sending, session_in
+from cacheprefix_langgraph._sending import SENDING, Sending, session_in
 from cacheprefix_langgraph._state import conversation_of, ledger_in
 from cacheprefix_langgraph._tools import name_of
-from cacheprefix_langgraph._tracing import outside, traced_config
+from cacheprefix_langgraph._tracing import agent_in, outside, traced_config
+from cacheprefix_langgraph._wrapping import wrapping
 
 
 def enter(
@@ -47,12 +48,14 @@ def enter(
     sending = Sending(session, frame, None, kwargs.get("tools"), conversation, scope)
     token = SENDING.set(sending)
     if frame is None:
+        if session.mode == "observe":
+            sending.agent = session.attempt("agent", lambda: agent_in(settled), "")
         if session.mode == "fork":
             session.attempt("no fork", lambda: outside(session, settled), None)
         return given, config, kwargs, token
-    config = session.attempt("tracing", lambda: traced_config(config, settled, frame, sending), config)
     if session.mode == "observe":
         return given, config, kwargs, token
+    config = session.attempt("tracing", lambda: traced_config(config, settled, frame, sending), config)
     over: list[BudgetError] = []
 
     def changed() -> tuple[Any, dict[str, Any]] | None:
@@ -91,7 +94,7 @@ async def ahead(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame | N
         await summarise_first(
             now.messages,
             now.frame,
-            model.__dict__[VIEWS],
+            wrapping(model).views,
             allowed=now.said,
             model=model_name(model),
             summarise=asummariser(model, now.frame, now.kwargs),
@@ -108,14 +111,14 @@ def _frame(model: Any, session: Session, config: RunnableConfig) -> Frame | None
     frame = FRAME.get()
     if frame is not None and not session.related(frame.session):
         frame = None
-    if ROLE in model.__dict__:
+    if wrapping(model).role is not None:
         frame = session.attempt("role", lambda: _bound(model, session, config), frame)
     return frame
 
 
 def _bound(model: Any, session: Session, config: RunnableConfig) -> Frame:
     """The fork of the role that the model was bound to."""
-    role, instruction = model.__dict__[ROLE]
+    role, instruction = wrapping(model).role or ("", "")
     thread = thread_of(config)
     read = (config.get("configurable") or {}).get("__pregel_read")
     scope = scope_of(config)
@@ -169,7 +172,7 @@ def _rewritten(
     messages, united, frame, said, single, lane = _asked(model, given, kwargs, frame, whole=whole)
     summarise = summariser(model, frame, united) if asks and _summarises(frame.session) else None
     name = model_name(model)
-    done = rewrite(messages, frame, model.__dict__[VIEWS], allowed=said, model=name, summarise=summarise)
+    done = rewrite(messages, frame, wrapping(model).views, allowed=said, model=name, summarise=summarise)
     kept = placed(done, frame, name, lane, shared=_worth(model, done, frame, lane))
     if kept is not None:
         done = kept
@@ -220,7 +223,7 @@ def with_union(
         return kwargs, frame.allowed
     bound = [name_of(tool) for tool in kwargs.get("tools") or []]
     names, known = {tool.name for tool in union}, set(session.prefix.tool_names)
-    formatted = union_of(model, union, kwargs)
+    formatted = union_of(model, union, kwargs, frame)
     if formatted is None:
         return kwargs, frame.allowed
     extra = [tool for tool in kwargs.get("tools") or [] if name_of(tool) not in known]

@@ -6,7 +6,7 @@ LangGraph keeps context variables through sub-graphs, tasks and its own thread p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -114,6 +114,24 @@ class _Running:
 _RUNNING = _Running()
 
 
+def said_now(
+    session: Session, volatile: Callable[[Any], Mapping[str, str]] | None, state: Any
+) -> Mapping[str, str]:
+    """What the application says with this call alone; what its function raises reaches it. Empty while observing."""
+    return {} if volatile is None or session.mode == "observe" else dict(volatile(state))
+
+
+def unlaid(
+    session: Session, role: str, instruction: str, volatile: Mapping[str, str], volatile_role: VolatileRole
+) -> Frame | None:
+    """What stands in for a fork that could not be made: the application's layout with what it left to us to say."""
+    if session.mode == "observe" or not (instruction or volatile):
+        return None
+    return Frame(
+        session=session, role=role, instruction=instruction, volatile=volatile, volatile_role=volatile_role, laid=False
+    )
+
+
 def thread_of(config: Mapping[str, Any] | None) -> str:
     """The ``thread_id`` of a run's configuration; empty when it has none."""
     configurable = (config or {}).get("configurable") or {}
@@ -141,6 +159,40 @@ def within_frame(frame: Frame | None) -> Iterator[None]:
         FRAME.reset(token)
         if key is not None:
             _RUNNING.add(key, -1)
+
+
+def under(frame: Frame | None, items: Iterator[Any]) -> Iterator[Any]:
+    """Iterate with the fork in force only while the iterator's own code runs, also where that is closed early."""
+    try:
+        while True:
+            with within_frame(frame):
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+            yield item
+    finally:
+        close = getattr(items, "close", None)
+        if close is not None:
+            with within_frame(frame):
+                close()
+
+
+async def aunder(frame: Frame | None, items: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """``under`` for an asynchronous iterator."""
+    try:
+        while True:
+            with within_frame(frame):
+                try:
+                    item = await items.__anext__()
+                except StopAsyncIteration:
+                    return
+            yield item
+    finally:
+        close = getattr(items, "aclose", None)
+        if close is not None:
+            with within_frame(frame):
+                await close()
 
 
 def running(session: Session) -> bool:

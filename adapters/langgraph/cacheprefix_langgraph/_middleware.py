@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from langchain.agents.middleware.types import (
     PrivateStateAttr,
     ToolCallRequest,
 )
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Command
@@ -20,22 +22,46 @@ from typing_extensions import NotRequired
 
 from cacheprefix import Session
 from cacheprefix.config import given_or_configured
-from cacheprefix.context import Ledger, merge_json
+from cacheprefix.context import Ledger
 from cacheprefix.prefix import ForkPolicy, VolatileRole, tail_text
 from cacheprefix_langgraph._advice import advise
-from cacheprefix_langgraph._frame import Frame, scope_of, thread_of, within_frame
-from cacheprefix_langgraph._model import session_of, wrap_model
-from cacheprefix_langgraph._node import said_now, unlaid
-from cacheprefix_langgraph._state import CHANNEL, conversation_of
+from cacheprefix_langgraph._frame import Frame, said_now, scope_of, thread_of, unlaid, within_frame
+from cacheprefix_langgraph._model import session_of, shadow, wrap_model
+from cacheprefix_langgraph._state import CHANNEL, DECIDED, conversation_of
 from cacheprefix_langgraph._toolcache import CachedTools, Scope
 from cacheprefix_langgraph._tools import render
 
 ENTRY = "cacheprefix_entry"
+_KEEP = 64
 
 
 class _State(AgentState[Any]):
-    cacheprefix: NotRequired[Annotated[dict[str, Any], merge_json]]
+    """Where nothing of a history is decided on: the layout of a thread's requests, in its checkpoints alone."""
+
+    cacheprefix: NotRequired[Annotated[dict[str, Any], PrivateStateAttr, DECIDED]]
+
+
+class _OpenState(AgentState[Any]):
+    """With a budget or a compaction: what was decided is handed on to the graph around the agent."""
+
+    cacheprefix: NotRequired[Annotated[dict[str, Any], DECIDED]]
+
+
+class _PinnedState(_State):
     cacheprefix_entry: NotRequired[Annotated[int, PrivateStateAttr]]
+
+
+class _OpenPinnedState(_OpenState):
+    cacheprefix_entry: NotRequired[Annotated[int, PrivateStateAttr]]
+
+
+_STATES: dict[tuple[bool, bool], type[Any]] = {
+    (False, False): _State,
+    (False, True): _PinnedState,
+    (True, False): _OpenState,
+    (True, True): _OpenPinnedState,
+}
+"""By whether histories are decided on, and whether the role's text is pinned."""
 
 
 class PrefixMiddleware(AgentMiddleware):
@@ -48,9 +74,11 @@ class PrefixMiddleware(AgentMiddleware):
     other role, nothing moves: the agent's system text is the prefix, and only what a fork adds to it goes to the end.
     Where the session has a tool cache, repeated tool calls are answered from it, as ``cached_tools`` describes;
     ``scope`` is the tenant whose results they are.
-    """
 
-    state_schema = _State
+    What it does not need it leaves out, since LangChain draws and runs each hook and keeps each state key: the tools'
+    only with ``tools`` or a tool cache, the agent's entry only with ``pinned``. In ``observe`` mode there are none at
+    all, and what is measured are the calls of models that are wrapped (``wrap_model``).
+    """
 
     def __init__(
         self,
@@ -78,49 +106,25 @@ class PrefixMiddleware(AgentMiddleware):
         self.volatile = volatile
         self.volatile_role = volatile_role
         self.policy = policy
+        self._models: dict[int, tuple[Any, Any]] = {}
+        if self.session.mode == "observe":
+            self.session.note(
+                "PrefixMiddleware adds nothing to an agent in observe mode: calls of models wrapped with wrap_model "
+                "are measured, others are not"
+            )
+            return
+        decides = any((self.session.budget, self.session.compaction, self.session.request_budget))
+        self.state_schema = _STATES[decides, pinned]
+        restricts = tools is not None or self.session.tool_calls.active
+        hooks = tuple(hook for hook, needed in ((_Entry, pinned), (_Tools, restricts)) if needed)
+        # LangChain goes by what the class defines.
+        kind: Any = type(self)
+        self.__class__ = _with_hooks(kind, (_Model, *hooks))
 
     @property
     def name(self) -> str:
         """The name LangChain tells middleware apart by."""
         return f"PrefixMiddleware[{self.role}]"
-
-    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ARG002
-        """Remember where the agent's own messages begin."""
-        return {ENTRY: len(state.get("messages") or [])} if self.pinned else None
-
-    async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """Remember where the agent's own messages begin."""
-        return self.before_agent(state, runtime)
-
-    def wrap_model_call(self, request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]) -> Any:
-        """Rewrite the request, and let the model finish its body."""
-        frame, changed = self._prepared(request)
-        with within_frame(frame):
-            response = handler(changed)
-        return self._answered(request, frame, response)
-
-    async def awrap_model_call(
-        self, request: ModelRequest, handler: Callable[[ModelRequest], Awaitable[ModelResponse]]
-    ) -> Any:
-        """Rewrite the request, and let the model finish its body."""
-        frame, changed = self._prepared(request)
-        with within_frame(frame):
-            response = await handler(changed)
-        return self._answered(request, frame, response)
-
-    def wrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
-    ) -> ToolMessage | Command[Any]:
-        """Refuse a tool of the union that this role may not use; answer a known call from the tool cache."""
-        return self._refusal(request) or self._cached.wrap(request, handler)
-
-    async def awrap_tool_call(
-        self,
-        request: ToolCallRequest,
-        handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
-    ) -> ToolMessage | Command[Any]:
-        """Refuse a tool of the union that this role may not use; answer a known call from the tool cache."""
-        return self._refusal(request) or await self._cached.awrap(request, handler)
 
     def _prepared(self, request: ModelRequest) -> tuple[Frame | None, ModelRequest]:
         # Outside of what fails open: an error of the application's own function is the application's.
@@ -133,6 +137,18 @@ class PrefixMiddleware(AgentMiddleware):
             return None, request
         text = plain.session.attempt("middleware", lambda: tail_text(self.role, self.instruction, volatile=said), "")
         return None, request.override(messages=[*request.messages, HumanMessage(text)]) if text else request
+
+    def _model(self, model: Any) -> Any:
+        """The model, wrapped: one copy for as long as it is asked."""
+        if self.session.related(session_of(model)):
+            return model
+        known = self._models.get(id(model))
+        if known is None or known[0] is not model:
+            if len(self._models) >= _KEEP:
+                self._models.clear()
+            ours = shadow(model, self.session) if isinstance(model, BaseChatModel) else wrap_model(model, self.session)
+            known = self._models[id(model)] = (model, ours)
+        return known[1]
 
     def _prepare(self, request: ModelRequest, said: Mapping[str, str]) -> tuple[Frame, ModelRequest]:
         config = var_child_runnable_config.get()
@@ -150,12 +166,7 @@ class PrefixMiddleware(AgentMiddleware):
             volatile_role=self.volatile_role,
             policy=self.policy,
         )
-        model = request.model
-        wrapped = session_of(model)
-        if not self.session.related(wrapped):
-            model = wrap_model(model, self.session)
-        if self.session.mode == "observe":
-            return frame, request.override(model=model)
+        model = self._model(request.model)
         if self.session.alone and not self.instruction:
             # Nobody else shares, so the agent's own system text is the prefix: its forks begin with it.
             text = request.system_message.text if request.system_message is not None else ""
@@ -185,8 +196,6 @@ class PrefixMiddleware(AgentMiddleware):
 
     def _refusal(self, request: ToolCallRequest) -> ToolMessage | None:
         name = request.tool_call["name"]
-        if self.session.mode == "observe":
-            return None
         if self.allowed is None or name in self.allowed:
             if request.tool is not None or name not in self.session.prefix.tool_names:
                 return None
@@ -199,6 +208,69 @@ class PrefixMiddleware(AgentMiddleware):
             name=name,
             status="error",
         )
+
+
+class _Model(AgentMiddleware):
+    """Makes the agent's requests forks."""
+
+    _prepared: Callable[[ModelRequest], tuple[Frame | None, ModelRequest]]
+    _answered: Callable[[ModelRequest, Frame | None, Any], Any]
+
+    def wrap_model_call(self, request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]) -> Any:
+        """Rewrite the request, and let the model finish its body."""
+        frame, changed = self._prepared(request)
+        with within_frame(frame):
+            response = handler(changed)
+        return self._answered(request, frame, response)
+
+    async def awrap_model_call(
+        self, request: ModelRequest, handler: Callable[[ModelRequest], Awaitable[ModelResponse]]
+    ) -> Any:
+        """Rewrite the request, and let the model finish its body."""
+        frame, changed = self._prepared(request)
+        with within_frame(frame):
+            response = await handler(changed)
+        return self._answered(request, frame, response)
+
+
+class _Entry(AgentMiddleware):
+    """Where a role's text is pinned: remembers where the agent's own messages begin."""
+
+    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ARG002
+        """Remember where the agent's own messages begin."""
+        return {ENTRY: len(state.get("messages") or [])}
+
+    async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Remember where the agent's own messages begin."""
+        return self.before_agent(state, runtime)
+
+
+class _Tools(AgentMiddleware):
+    """Where the role may use only some of its tools, or results are cached."""
+
+    _refusal: Callable[[ToolCallRequest], ToolMessage | None]
+    _cached: CachedTools
+
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
+    ) -> ToolMessage | Command[Any]:
+        """Refuse a tool of the union that this role may not use; answer a known call from the tool cache."""
+        return self._refusal(request) or self._cached.wrap(request, handler)
+
+    async def awrap_tool_call(
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
+    ) -> ToolMessage | Command[Any]:
+        """Refuse a tool of the union that this role may not use; answer a known call from the tool cache."""
+        return self._refusal(request) or await self._cached.awrap(request, handler)
+
+
+@functools.cache
+def _with_hooks(kind: Any, hooks: Any) -> type[Any]:
+    """The class with the hooks that an instance needs."""
+    body = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind, *hooks), body)
 
 
 def _ledger_in(request: ModelRequest) -> Mapping[str, Any] | None:

@@ -16,6 +16,7 @@ from cacheprefix.errors import told
 from cacheprefix.prefix import ForkPolicy, Pass
 from cacheprefix_langgraph._bodies import Body, own_body
 from cacheprefix_langgraph._native import sender
+from cacheprefix_langgraph._wrapping import wrapping
 
 if TYPE_CHECKING:
     from cacheprefix import Session
@@ -23,13 +24,12 @@ if TYPE_CHECKING:
     from cacheprefix.session import Turn
     from cacheprefix_langgraph._sending import Sending
 
-PREWARM = "__cacheprefix_prewarm__"
 _POLICY = ForkPolicy(purpose="prewarm")
 
 
 def warms(model: Any, body: Body) -> bool:
     """Whether the first of several siblings warms the cache for all of them before it asks."""
-    if not model.__dict__.get(PREWARM) or body.api != "anthropic" or not body.own:
+    if not wrapping(model).prewarm or body.api != "anthropic" or not body.own:
         return False
     fields = body.payload
     thinking, choice, output = (fields.get(name) or {} for name in ("thinking", "tool_choice", "output_config"))

@@ -15,7 +15,8 @@ from cacheprefix_langgraph._frame import thread_of
 from cacheprefix_langgraph._memory import MemoryUpdate, SessionMemory, prompt_for, read_update
 from cacheprefix_langgraph._memory_store import MemoryKeeper, StoreMemory
 from cacheprefix_langgraph._model import session_of, wrap_model
-from cacheprefix_langgraph._node import forked, messages_in
+from cacheprefix_langgraph._node import forked
+from cacheprefix_langgraph._state import messages_in
 from cacheprefix_langgraph._worker import Step, session_for
 
 ROLE = "memory"

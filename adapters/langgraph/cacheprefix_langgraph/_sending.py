@@ -22,19 +22,13 @@ from cacheprefix_langgraph._choice import CHOSEN
 from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten
 from cacheprefix_langgraph._prewarm import awarm, warm, warming, warms
 from cacheprefix_langgraph._rewrite import boundary
+from cacheprefix_langgraph._whole import can_stream
+from cacheprefix_langgraph._wrapping import wrapping
 
 if TYPE_CHECKING:
     from langchain_core.outputs import ChatResult
 
     from cacheprefix.session import Turn
-
-SESSION = "__cacheprefix_session__"
-VIEWS = "__cacheprefix_views__"
-HELD = "__cacheprefix_sending__"
-"""On a copy that is for one request alone: that request."""
-ROLE = "__cacheprefix_role__"
-"""Name and instruction of the role that a model was bound to."""
-
 
 Request = tuple[Sequence[BaseMessage], Mapping[str, Any]]
 """Messages and options."""
@@ -58,9 +52,15 @@ class Sending:
     """Whether it keeps the application's own layout because that costs less."""
     single: bool = False
     """Whether the application wants no more than one tool call, which the provider is no longer told."""
+    agent: str = ""
+    """Who asks, where no fork says so."""
+    streamed: bool = False
+    """Whether the class is about to stream the answer, which some of them build another body for."""
     turn: Turn | None = None
     payload: dict[str, Any] | None = None
     """The finished body, where it was made before the class asks for it."""
+    body: dict[str, Any] | None = None
+    """What is sent, where the class was shown another body to read the answer by."""
     asked: Request | None = None
     """The request as the application made it, where it was rewritten."""
     undone: Request | None = None
@@ -145,7 +145,7 @@ def _begun(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
     if body.own:
         sending.payload = made
     starts = turn is not None and turn.seen is not None and turn.seen.profile.readable == "first_token"
-    return leads and starts and body.streamable and _may_stream(model, body)
+    return leads and starts and not sending.streamed and body.own and body.streamable and _may_stream(model, body)
 
 
 def undone(sending: Sending, messages: Any = None, kwargs: Mapping[str, Any] | None = None) -> Prepared | None:
@@ -167,6 +167,8 @@ def _lets_go_early(model: Any, base: type[BaseChatModel], body: Body) -> bool:
 
 
 def _may_stream(model: Any, body: Body) -> bool:
+    if not (wrapping(model).streams and can_stream(model, body.api)):
+        return False
     disabled = getattr(model, "disable_streaming", False)
     return not (disabled is True or (disabled == "tool_calling" and body.payload.get("tools")))
 
@@ -183,20 +185,26 @@ def _body(
     if sending.rewritten is None:
         return None
     try:
-        return own_body(model, base, messages, stop, kwargs)
+        return own_body(model, base, messages, stop, _options(sending, kwargs))
     except Exception as error:
         _undo(sending)
         own = _prepared(sending, messages, kwargs)
         # What the class makes of the application's own request is the application's business.
-        own_body(model, base, own.messages, stop, own.kwargs)
+        own_body(model, base, own.messages, stop, _options(sending, own.kwargs))
         session.shared.notices.failed("body", error)
         return None
 
 
+def _options(sending: Sending, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with which the class will build its body: as it does when it streams, without what is for itself."""
+    if not sending.streamed:
+        return dict(kwargs)
+    return {name: value for name, value in kwargs.items() if name != "stream_usage"} | {"stream": True}
+
+
 def session_in(model: Any) -> Session:
     """The session a wrapped model belongs to."""
-    session: Session = model.__dict__[SESSION]
-    return session
+    return wrapping(model).session
 
 
 def _session(model: Any, sending: Sending) -> Session:
@@ -280,7 +288,7 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
     sending.turn = session.begin(
         _seen(body, model),
         body.api,
-        agent=frame.role if frame else "",
+        agent=frame.role if frame else sending.agent,
         conversation=sending.conversation if frame is None or frame.state is None else frame.state,
         boundary=_boundary(model, base, body, sending),
         original=original if done is not None else None,
@@ -300,7 +308,7 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
 
 def current(model: Any) -> tuple[Sending, Token[list[Sending] | None]]:
     """The request under way; a fresh one where the class was called without ``invoke`` (its own batch, an agent)."""
-    held = model.__dict__.get(HELD)
+    held = wrapping(model).held
     sending = SENDING.get() if held is None else held
     if sending is None or (sending.turn is not None and sending.payload is None):
         frame = FRAME.get()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables.config import var_child_runnable_config
+from langgraph._internal._typing import MISSING
+from langgraph.channels import BinaryOperatorAggregate
 from langgraph.types import Command
 from typing_extensions import NotRequired, TypedDict
 
@@ -21,6 +24,18 @@ PrefixChannel = Annotated[dict[str, Any], merge_json]
 """The type of the field ``cacheprefix`` in states that are pydantic models or dataclasses."""
 
 
+class _Decided(BinaryOperatorAggregate[dict[str, Any]]):
+    """A channel that is not there until something was decided, so that nobody sees it before."""
+
+    def __init__(self, typ: type[dict[str, Any]], operator: Callable[[Any, Any], Any]) -> None:
+        super().__init__(typ, operator)
+        self.value = MISSING  # type: ignore[assignment]
+
+
+DECIDED = _Decided(dict, merge_json)
+"""What an agent of ours adds to its state."""
+
+
 class PrefixState(TypedDict):
     """Mix into a graph's state to keep the ledger of decisions in its checkpoints.
 
@@ -28,6 +43,16 @@ class PrefixState(TypedDict):
     """
 
     cacheprefix: NotRequired[PrefixChannel]
+
+
+def messages_in(state: Any, key: str) -> list[BaseMessage] | None:
+    """The messages of a state of any shape; None where it has none under that key."""
+    value = state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
+    if value is None and isinstance(state, list):
+        value = state
+    if not isinstance(value, (list, tuple)):
+        return None
+    return [message for message in value if isinstance(message, BaseMessage)]
 
 
 def ledger_in(state: Any, session: Session) -> Mapping[str, Any] | None:

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages.ai import UsageMetadata, add_usage
 
+from cacheprefix_langgraph._bodies import api_of
 from cacheprefix_langgraph._sending import SENDING, Sending, close, fail
+from cacheprefix_langgraph._whole import UnfinishedError
+from cacheprefix_langgraph._wrapping import wrapping
 
 if TYPE_CHECKING:
     from langchain_core.outputs import ChatGenerationChunk
+
+    from cacheprefix.prompt import Api
 
 
 _OWN_ERRORS = ("openai", "anthropic", "google", "langchain_openai", "langchain_anthropic", "langchain_google_genai")
@@ -86,7 +91,23 @@ def _watching(sending: Sending) -> Iterator[Callable[[ChatGenerationChunk], None
     close(sending, usage)
 
 
-def again(sending: Sending, error: Exception) -> bool:
+def whole(model: Any, sending: Sending) -> tuple[Api, dict[str, Any]]:
+    """The finished body of a whole answer that comes as a stream, and its wire form."""
+    payload, sending.payload = sending.payload or {}, None
+    return api_of(payload, model), payload
+
+
+def began(sending: Sending) -> Callable[[], None]:
+    """What is called when the answer begins: waiting siblings go on."""
+
+    def begun() -> None:
+        if sending.turn is not None:
+            sending.turn.first_token()
+
+    return begun
+
+
+def again(model: Any, sending: Sending, error: Exception) -> bool:
     """Whether an answer that was streamed only for waiting siblings is to be asked for again, as a whole.
 
     What a stream breaks with is not what a whole answer breaks with, and an application's retries go by the type.
@@ -94,6 +115,10 @@ def again(sending: Sending, error: Exception) -> bool:
     """
     if type(error).__module__.partition(".")[0] in _OWN_ERRORS:
         return False
+    if isinstance(error, UnfinishedError):
+        # Another stream of this model would lack the same.
+        wrapping(model).streams = False
+    fail(sending)
     sending.turn = sending.payload = None
     return True
 

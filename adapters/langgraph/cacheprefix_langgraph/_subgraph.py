@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from langgraph.prebuilt import ToolNode
@@ -14,9 +14,8 @@ from langgraph.types import Command
 from cacheprefix import Session
 from cacheprefix.errors import SetupError
 from cacheprefix.prefix import ForkPolicy, VolatileRole
-from cacheprefix_langgraph._frame import Frame, scope_of, thread_of, within_frame
-from cacheprefix_langgraph._node import messages_in, said_now, unlaid
-from cacheprefix_langgraph._state import conversation_of, ledger_in
+from cacheprefix_langgraph._frame import Frame, aunder, said_now, scope_of, thread_of, under, unlaid
+from cacheprefix_langgraph._state import conversation_of, ledger_in, messages_in
 from cacheprefix_langgraph._tools import render
 
 G = TypeVar("G", bound="Pregel[Any, Any, Any, Any]")
@@ -93,35 +92,16 @@ def _subclass(base: type[Any]) -> type[Any]:
     class ForkedGraph(base):  # type: ignore[misc]
         # ``invoke`` and ``ainvoke`` run these two; neither is a generator, so the fork is entered when it is called.
         def stream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangGraph's own name
-            return _under(self.__dict__[_ENTER](input, config), base.stream(self, input, config, **kwargs))
+            return under(self.__dict__[_ENTER](input, config), base.stream(self, input, config, **kwargs))
 
         def astream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangGraph's own name
-            return _aunder(self.__dict__[_ENTER](input, config), base.astream(self, input, config, **kwargs))
+            return aunder(self.__dict__[_ENTER](input, config), base.astream(self, input, config, **kwargs))
 
+    for name in ("stream", "astream"):
+        functools.update_wrapper(vars(ForkedGraph)[name], getattr(base, name), updated=())
     ForkedGraph.__name__, ForkedGraph.__qualname__, ForkedGraph.__module__ = (
         base.__name__,
         base.__qualname__,
         base.__module__,
     )
     return ForkedGraph
-
-
-def _under(frame: Frame | None, chunks: Iterator[Any]) -> Iterator[Any]:
-    """Iterate with the fork in force only while the graph's own code runs."""
-    while True:
-        try:
-            with within_frame(frame):
-                chunk = next(chunks)
-        except StopIteration:
-            return
-        yield chunk
-
-
-async def _aunder(frame: Frame | None, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    while True:
-        try:
-            with within_frame(frame):
-                chunk = await chunks.__anext__()
-        except StopAsyncIteration:
-            return
-        yield chunk

@@ -16,7 +16,7 @@ from cacheprefix import Session
 from cacheprefix.session import ToolUse
 from cacheprefix.toolcache import Origin, looks_like_error
 from cacheprefix_langgraph._frame import scope_of, thread_of
-from cacheprefix_langgraph._node import messages_in
+from cacheprefix_langgraph._state import messages_in
 
 Scope = Callable[[ToolCallRequest], "str | None"] | str | None
 

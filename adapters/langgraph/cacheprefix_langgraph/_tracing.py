@@ -36,13 +36,15 @@ class _Listener(BaseCallbackHandler):
 
 
 def traced_config(config: Any, settled: Mapping[str, Any], frame: Frame, sending: Sending) -> dict[str, Any]:
-    """The call's configuration with our metadata and tag; everything else as it would be without them."""
+    """The call's configuration with our own keys in its metadata; everything else as it would be without them.
+
+    Applications filter streams and events by their tags, so nothing of ours stands among them.
+    """
     metadata = {
         **(settled.get("metadata") or {}),
         "cacheprefix_role": frame.role,
         "cacheprefix_prefix": frame.session.prefix.key,
     }
-    tags = [*(settled.get("tags") or []), f"cacheprefix:{frame.role}"]
     listener: BaseCallbackHandler = _Listener(sending)
     callbacks = settled.get("callbacks")
     if isinstance(callbacks, BaseCallbackManager):
@@ -50,7 +52,15 @@ def traced_config(config: Any, settled: Mapping[str, Any], frame: Frame, sending
         callbacks.add_handler(listener, inherit=False)
     else:
         callbacks = [*(callbacks or ()), listener]
-    return {**(config or {}), "metadata": metadata, "tags": tags, "callbacks": callbacks}
+    return {**(config or {}), "metadata": metadata, "callbacks": callbacks}
+
+
+def agent_in(config: Mapping[str, Any]) -> str:
+    """Who asks, as far as a graph's own metadata tell: an agent's name, the node it is, or the node that asks."""
+    metadata = config.get("metadata") or {}
+    nodes = [part.partition(":")[0] for part in str(metadata.get("langgraph_checkpoint_ns") or "").split("|")]
+    around = nodes[-2] if len(nodes) > 1 else None
+    return str(metadata.get("lc_agent_name") or around or metadata.get("langgraph_node") or "")
 
 
 def outside(session: Session, config: Mapping[str, Any]) -> None:
