@@ -1,10 +1,12 @@
-"""A mapping that does not grow without end."""
+"""Mappings that do not grow without end: one bounded by the number of its items, one by their bytes."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
+
+from cacheprefix.locks import Lock
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -33,3 +35,39 @@ class Bounded(OrderedDict[K, V]):
             return self[key]
         made = self[key] = make()
         return made
+
+
+class Generations(Generic[K, V]):
+    """Keeps values within ``max_bytes``: when the young half is full, it becomes the old one, and that one goes.
+
+    What is looked up in the old half moves into the young one. Looking up takes no lock.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._half = max_bytes // 2
+        self._young: dict[K, tuple[V, int]] = {}
+        self._old: dict[K, tuple[V, int]] = {}
+        self._bytes = 0
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        """Items held."""
+        return len(self._young) + len(self._old)
+
+    def get(self, key: K) -> V | None:
+        """The value of a key; None when there is none, or no longer."""
+        found = self._young.get(key)
+        if found is None:
+            found = self._old.get(key)
+            if found is None:
+                return None
+            self.put(key, *found)
+        return found[0]
+
+    def put(self, key: K, value: V, size: int) -> None:
+        """Keep a value of so many bytes."""
+        with self._lock:
+            self._young[key] = value, size
+            self._bytes += size
+            if self._bytes > self._half:
+                self._old, self._young, self._bytes = self._young, {}, 0

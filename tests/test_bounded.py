@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cacheprefix.bounded import Bounded
+from cacheprefix.bounded import Bounded, Generations
 
 
 def test_the_oldest_gives_way():
@@ -35,3 +35,15 @@ def test_setting_a_default_is_bounded_too():
         kept.setdefault(number, number)
         kept.update({number + 100: number})
     assert len(kept) == 3
+
+
+def test_generations_stay_within_their_bytes_and_keep_what_is_used():
+    """What is looked up again and again outlives any number of others."""
+    kept: Generations[str, int] = Generations(100)
+    kept.put("used", 0, 10)
+    for number in range(1_000):
+        kept.put(f"passing {number}", number, 10)
+        assert kept.get("used") == 0
+        assert len(kept) <= 12
+    assert kept.get("passing 0") is None
+    assert kept.get("passing 999") == 999

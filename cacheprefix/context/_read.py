@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
+from cacheprefix.bounded import Generations
 from cacheprefix.context._frozen import FrozenDict
 from cacheprefix.context._views import (
     CallView,
@@ -87,7 +88,7 @@ def view_of(message: Mapping[str, Any], api: Form, count: Count, path: str) -> M
     view_found = memo.get(key)
     if view_found is None:
         view_found = _READERS[api](message, path, count)
-        memo.put(key, view_found, len(data))
+        memo.put(key, view_found, len(data) + _OVERHEAD)
     if type(message) is FrozenDict:
         message.view = ((api, count), view_found)
     return view_found
@@ -127,7 +128,7 @@ def _named(view: MessageView, names: Mapping[str, str], count: Count) -> Message
     found = memo.get(key)
     if found is None:
         found = named(view, names)
-        memo.put(key, found, 4 * view.tokens)
+        memo.put(key, found, 4 * view.tokens + _OVERHEAD)
     return found
 
 
@@ -329,42 +330,23 @@ def _marks(message: Mapping[str, Any]) -> tuple[str | None, bool, bool]:
     return (key if isinstance(key, str) else None), bool(marks.get("pinned")), bool(marks.get("summary"))
 
 
-class _Memo:
-    """Two generations of views; when the young one holds its share of bytes the old one goes."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._half = max_bytes // 2
-        self._young: dict[Any, MessageView] = {}
-        self._old: dict[Any, MessageView] = {}
-        self._bytes = 0
-        self._lock = Lock()
-
-    def get(self, key: Any) -> MessageView | None:
-        return self._young.get(key) or self._old.get(key)
-
-    def put(self, key: Any, view: MessageView, size: int) -> None:
-        with self._lock:
-            self._young[key] = view
-            self._bytes += size + 500
-            if self._bytes > self._half:
-                self._old, self._young, self._bytes = self._young, {}, 0
-
-
 _MEMO_BYTES = 64_000_000
-_memos: WeakKeyDictionary[Count, _Memo] = WeakKeyDictionary()
+_OVERHEAD = 500
+"""Bytes of what is kept of a message beside its text."""
+_memos: WeakKeyDictionary[Count, Generations[Any, MessageView]] = WeakKeyDictionary()
 """What each counter's messages looked like. A session's counter goes with it, and so does what it has counted."""
 _LOCK = Lock()
 
 
-def _memo_of(count: Count) -> _Memo:
+def _memo_of(count: Count) -> Generations[Any, MessageView]:
     try:
         found = _memos.get(count)
         if found is None:
             with _LOCK:
-                found = _memos.setdefault(count, _Memo(_MEMO_BYTES))
+                found = _memos.setdefault(count, Generations(_MEMO_BYTES))
     except TypeError:
         # A counter that cannot be referred to weakly would be held for ever; its messages are read each time.
-        return _Memo(0)
+        return Generations(0)
     return found
 
 

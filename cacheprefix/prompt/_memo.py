@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cacheprefix.locks import Lock
+from cacheprefix.bounded import Generations
 from cacheprefix.prompt._runs import Runs
 
 if TYPE_CHECKING:
@@ -21,37 +21,23 @@ _OVERHEAD = 400
 
 
 class Memo:
-    """Two generations of entries: when the young one is full the old one is dropped. Bounded by bytes."""
+    """What messages came to, bounded by bytes."""
 
     def __init__(self, max_bytes: int = 64_000_000) -> None:
-        self._half = max_bytes // 2
-        self._young: dict[Key, tuple[Section, ...]] = {}
-        self._old: dict[Key, tuple[Section, ...]] = {}
-        self._bytes = 0
+        self._kept: Generations[Key, tuple[Section, ...]] = Generations(max_bytes)
         self.runs = Runs(max_bytes // 4)
         """Whole rows of messages, so that a history is not even looked up message by message."""
-        self._lock = Lock()
-
-    def get(self, key: Key) -> tuple[Section, ...] | None:
-        """The sections stored under ``key``; None when unknown."""
-        found = self._young.get(key)
-        if found is None:
-            found = self._old.get(key)
-            if found is not None:
-                self.put(key, found)
-        return found
+        self.get = self._kept.get
+        """The sections stored under a key; None when unknown."""
 
     def put(self, key: Key, sections: tuple[Section, ...]) -> None:
         """Store the sections of one message."""
-        with self._lock:
-            self._young[key] = sections
-            self._bytes += _size(key[3]) + sum(len(section.data) for section in sections) + _OVERHEAD
-            if self._bytes > self._half:
-                self._old, self._young, self._bytes = self._young, {}, 0
+        size = _size(key[3]) + sum(len(section.data) for section in sections) + _OVERHEAD
+        self._kept.put(key, sections, size)
 
     def __len__(self) -> int:
         """Entries held."""
-        return len(self._young) + len(self._old)
+        return len(self._kept)
 
 
 def _size(content: Content) -> int:
