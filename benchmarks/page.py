@@ -118,6 +118,13 @@ ABOUT: dict[str, tuple[str, str]] = {
     "audit": ("Auditing logs", "Memory while long logs are audited, and false breaks in undisturbed ones."),
     "toolcache": ("Tool-result cache", "Beside diskcache with the same work, in turns in one process."),
     "context": ("Context state", "How the work grows with the turns of a conversation; 1 is linear."),
+    "gate": (
+        "Waiting for a sibling",
+        (
+            "Four forks that start together on a cold prefix, at a simulated provider that takes its time: the gate as it "
+            "is by default, without one, and one that always waits. `timed` is a session that has asked the model before."
+        ),
+    ),
     "scaling": (
         "Scaling and memory",
         (

@@ -19,7 +19,7 @@ LIMIT = 10.0
 PRICE = 4_000.0
 """Cost units that a second of waiting is to save. At 3 USD a million input tokens (Claude Sonnet and its like, see
 profiles/prices.toml) that is 0.012 USD a second, or 43 USD an hour: about what the time of one who waits costs. A
-shared part of 5,000 tokens is then worth 1.1 to 1.4 seconds, about a first token, and one of 50,000 a whole answer."""
+shared part of 5,000 tokens is then worth 1.6 to 1.9 seconds, about a first token, and one of 30,000 a whole answer."""
 
 WORTH_WAITING = 1024
 """Cold shared tokens below which siblings do not wait for one another: the wait costs more than it saves."""

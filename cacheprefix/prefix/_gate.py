@@ -19,11 +19,17 @@ from statistics import median
 
 from cacheprefix.locks import RLock, reset_in_child
 
-UNKNOWN_WHOLE = 0.25
-"""Seconds that one waits at most for a whole answer of a model that was never timed.
+PREFILL = 0.0001
+"""u: seconds that it takes to compute a token, which a follower reads instead: ten thousand a second, the order of
+hosted models. Slower ones give back more of what was waited."""
 
-A server that answers at once (a cache, a small model) has answered by then; where whole answers take their seconds,
-so much is lost once, for from then on the model is timed."""
+FIRST_TOKEN = 0.5
+"""Seconds, beside those for its tokens, after which a model that was never timed is expected to begin its answer: the
+order of hosted models."""
+
+LOOK = 0.25
+"""Seconds that one waits for a model that was never timed where its answer is expected to take too long: a server that
+answers at once (a cache, a small model) has done so by then, and so much is lost once, for then the model is timed."""
 
 _TIMED = 16
 _MODELS = 1_000
@@ -33,9 +39,12 @@ _MODELS = 1_000
 class Worth:
     """What a request gains by waiting for a leader, and how long it would be.
 
-    A request waits at most ``W = tokens * per_token / price`` seconds (``of`` works it out), and not at all where the
-    leader is expected to take longer: ``R = t - e`` more seconds while it is under way for ``e < t``, and ``R = e``
-    once it is overdue. ``t`` is ``usual``: what leaders of its kind took lately.
+    A request waits at most ``W = S * ((w - r) / p + u)`` seconds (``of`` works it out): ``S`` cold tokens are read for
+    ``r`` and not written for ``w`` cost units each, a second is to save ``p`` of them, and ``u`` seconds a token come
+    back, since what is read need not be computed. It does not wait at all where the leader is expected to take longer:
+    ``R = t - e`` more seconds while it is under way for ``e < t``, and ``R = e`` once it is overdue. ``t`` is what
+    leaders of its kind took lately (``usual``). Where none was timed, ``t = FIRST_TOKEN + u * S`` for a first token; for
+    a whole answer, or where that is too long, it waits ``LOOK`` seconds at most.
     """
 
     seconds: float = inf
@@ -54,7 +63,7 @@ class Worth:
     @staticmethod
     def of(*, tokens: int, per_token: float, price: float) -> float:
         """W: the seconds for which waiting pays, where a second of it is to save ``price`` cost units."""
-        return tokens * per_token / price if price > 0 else inf
+        return tokens * (per_token / price + PREFILL) if price > 0 else inf
 
     def like(self, leader: Worth) -> Worth:
         """The same gain, behind a leader that takes what ``leader`` says."""
@@ -64,12 +73,13 @@ class Worth:
         """Seconds to wait for a leader like this request that has been under way for so long; none: it goes at once."""
         if self.seconds == inf:
             return inf
-        if self.usual is None and not self.streams:
-            # A whole answer of which nothing is known: worth a look, and no more.
-            return min(self.seconds, UNKNOWN_WHOLE - under_way)
-        usual = 0.0 if self.usual is None else self.usual
+        usual = self.usual
+        if usual is None:
+            usual = FIRST_TOKEN + PREFILL * self.tokens if self.streams else inf
         expected = under_way if under_way >= usual else usual - under_way
-        return self.seconds if expected <= self.seconds else 0.0
+        if expected <= self.seconds:
+            return self.seconds
+        return min(self.seconds, LOOK - under_way) if self.usual is None else 0.0
 
     def saved(self, read: int) -> float:
         """Cost units that waiting saved a request that then read so many tokens."""
