@@ -121,8 +121,9 @@ ABOUT: dict[str, tuple[str, str]] = {
     "gate": (
         "Waiting for a sibling",
         (
-            "Four forks that start together on a cold prefix, at a simulated provider that takes its time: the gate as it "
-            "is by default, without one, and one that always waits. `timed` is a session that has asked the model before."
+            "Four forks that start together on a cold prefix, at a simulated provider that takes its time: the gate "
+            "as it is by default, without one, and one that always waits. `timed` is a session that has asked the "
+            "model before."
         ),
     ),
     "scaling": (

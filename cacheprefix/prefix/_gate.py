@@ -43,8 +43,8 @@ class Worth:
     ``r`` and not written for ``w`` cost units each, a second is to save ``p`` of them, and ``u`` seconds a token come
     back, since what is read need not be computed. It does not wait at all where the leader is expected to take longer:
     ``R = t - e`` more seconds while it is under way for ``e < t``, and ``R = e`` once it is overdue. ``t`` is what
-    leaders of its kind took lately (``usual``). Where none was timed, ``t = FIRST_TOKEN + u * S`` for a first token; for
-    a whole answer, or where that is too long, it waits ``LOOK`` seconds at most.
+    leaders of its kind took lately (``usual``). Where none was timed, ``t = FIRST_TOKEN + u * S`` for a first token;
+    for a whole answer, or where that is too long, it waits ``LOOK`` seconds at most.
     """
 
     seconds: float = inf
