@@ -270,3 +270,48 @@ def test_no_prewarm_is_sent_that_the_provider_would_refuse(claude, options):
     assert not warms(model, Body({"messages": [], **options}, "anthropic", own=True))
     assert not warms(model, Body({"messages": [], "tool_choice": {"type": "any"}}, "anthropic", own=True))
     assert not warms(wrap_model(claude.model(), session), Body({"messages": []}, "anthropic", own=True))
+
+
+def test_a_cancelled_prewarm_leads_nobody(claude):
+    """The leader's task is gone while its prewarm is under way: the next one leads, and nothing is left behind."""
+    claude.slow(1.0)
+    session = claude.session(HANDBOOK, gate=600.0)
+    first, second = (wrap_model(claude.model(), session, role=name, prewarm=True) for name in ("first", "second"))
+    asked = [HumanMessage("Look into it.")]
+
+    async def run():
+        leader = asyncio.create_task(first.ainvoke(asked))
+        while not session._gate._flights:  # noqa: ASYNC110 - nothing tells when another one leads
+            await asyncio.sleep(0.01)
+        leader.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leader
+        assert not session._gate._flights
+        claude.slow(0.0)
+        return await asyncio.wait_for(second.ainvoke(asked), 60)
+
+    assert asyncio.run(run()).text
+    assert not session._gate._flights
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_stream_that_is_left_frees_those_who_wait(claude, later):
+    """Before its first chunk, by the application that asked for it; the gate would hold them for ten minutes."""
+    session = claude.session(HANDBOOK, gate=600.0)
+    first, second = (wrap_model(claude.model(), session, role=name) for name in ("first", "second"))
+    asked = [HumanMessage("Look into it.")]
+
+    async def run():
+        stream = first.astream(asked)
+        await anext(stream)
+        await stream.aclose()
+        return await asyncio.wait_for(second.ainvoke(asked), 60)
+
+    if later:
+        assert asyncio.run(run()).text
+    else:
+        stream = first.stream(asked)
+        next(stream)
+        stream.close()
+        assert second.invoke(asked).text
+    assert not session._gate._flights

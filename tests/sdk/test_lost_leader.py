@@ -1,0 +1,113 @@
+"""A leader that is lost costs its siblings nothing: they go on at once, and nothing of it is left behind.
+
+The gate would hold them for ten minutes; each test ends at once or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from concurrent.futures import ThreadPoolExecutor
+
+import anthropic
+import pytest
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.server import Fault, Latency, Reply, SimulatedProvider
+from cacheprefix_sdk import role, wrap
+
+HANDBOOK = "The handbook of the house, rule by rule, section by section. " * 400
+REQUEST = {
+    "model": "claude-sonnet-4-6",
+    "max_tokens": 20,
+    "system": HANDBOOK,
+    "messages": [{"role": "user", "content": "What now?"}],
+}
+PATIENCE = 60
+
+
+@pytest.fixture
+def provider():
+    """Anthropic's rules: an entry can be read once the first answer has begun."""
+    with SimulatedProvider("anthropic") as made:
+        yield made
+
+
+@pytest.fixture
+def session():
+    """One whose gate waits, for ten minutes."""
+    return Session(SharedPrefix(system=HANDBOOK), gate=600.0, gate_price=0.0)
+
+
+def ask(client, name, **options):
+    """One request of a role."""
+    with role(name, instruction=f"You are {name}."):
+        return client.messages.create(**REQUEST, **options)
+
+
+def close(stream):
+    """Closed before anything was read."""
+    stream.close()
+
+
+def drop(stream):
+    """Dropped before anything was read."""
+    response = stream.response
+    del stream
+    response.close()
+
+
+@pytest.mark.parametrize("leave", [close, drop])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+def test_a_stream_that_nobody_reads_leads_nobody(provider, session, leave):
+    """The next one leads, and the one after it reads."""
+    with anthropic.Anthropic(base_url=provider.url, api_key="k", max_retries=0) as plain:
+        client = wrap(plain, session)
+        leave(ask(client, "first", stream=True))
+        gc.collect()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(ask, client, "second").result(PATIENCE)
+            third = pool.submit(ask, client, "third").result(PATIENCE)
+    assert third.usage.cache_read_input_tokens > 1_000
+    assert not session._gate._flights
+
+
+def test_a_request_that_fails_leads_nobody(provider, session):
+    """The error is its caller's, and one that waits leads in its place."""
+    provider.simulator.latency = Latency(base=0.3, uncached=0, cached=0, output=0, scale=1)
+    provider.simulator.script = lambda asked: Reply("fine", fault=None if asked.index else Fault(status=500))
+    with anthropic.Anthropic(base_url=provider.url, api_key="k", max_retries=0) as plain:
+        client = wrap(plain, session)
+        with ThreadPoolExecutor(3) as pool:
+            under_way = [pool.submit(ask, client, f"role {number}") for number in range(3)]
+            failures = [one.exception(PATIENCE) for one in under_way]
+    assert sum(isinstance(error, anthropic.InternalServerError) for error in failures) == 1
+    assert failures.count(None) == 2
+    assert not session._gate._flights
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
+async def test_a_cancelled_task_leads_nobody(provider, session, streams):
+    """Cancelled while the provider works, with two siblings that wait."""
+    provider.simulator.latency = Latency(base=2.0, uncached=0, cached=0, output=0, scale=1)
+    async with anthropic.AsyncAnthropic(base_url=provider.url, api_key="k", max_retries=0) as plain:
+        client = wrap(plain, session)
+
+        async def once(name):
+            with role(name, instruction=f"You are {name}."):
+                answer = await client.messages.create(**REQUEST, stream=streams)
+                return [event async for event in answer] if streams else answer
+
+        leader = asyncio.create_task(once("leader"))
+        while not session._gate._flights:  # noqa: ASYNC110 - nothing tells when another one leads
+            await asyncio.sleep(0.01)
+        others = [asyncio.create_task(once(f"role {number}")) for number in range(2)]
+        await asyncio.sleep(0.1)
+        provider.simulator.latency = Latency()
+        leader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await leader
+        await asyncio.wait_for(asyncio.gather(*others), PATIENCE)
+    assert not session._gate._flights
+    assert session.failures == {}
