@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
 
 import pytest
+from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
@@ -14,7 +15,8 @@ from typing_extensions import TypedDict
 
 from cacheprefix import Session
 from cacheprefix.server import Fault, Latency, Reply
-from cacheprefix_langgraph import forked, wrap_model
+from cacheprefix.stores import MemoryStore
+from cacheprefix_langgraph import PrefixMiddleware, forked, wrap_model
 from tests.langgraph.conftest import Bench
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 200
@@ -315,3 +317,22 @@ def test_a_stream_that_is_left_frees_those_who_wait(claude, later):
         stream.close()
         assert second.invoke(asked).text
     assert not session._gate._flights
+
+
+def test_one_role_a_process_follows_the_leader_of_another_process_behind_the_middleware(claude):
+    """Sessions that share nothing but the gate's store, as processes do: one writes, the others read."""
+    claude.slow(0.5)
+    store = MemoryStore()
+
+    def work(number):
+        session = Session(gate_store=store, gate=60.0, gate_price=0.0)
+        middleware = [PrefixMiddleware(session, role="worker")]
+        agent = create_agent(claude.model(), [], system_prompt=f"{HANDBOOK}\n\nYou work.", middleware=middleware)
+        agent.invoke({"messages": [HumanMessage("Look into it.")]})
+        return session.report().gate
+
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(work, range(3)))
+    assert sum(use.led for use in found) == 1
+    assert sum(use.followed for use in found) == 2
+    assert sorted(record.outcome.read_tokens > 1_000 for record in claude.provider.requests) == [False, True, True]
