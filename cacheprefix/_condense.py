@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cacheprefix._conversation import Conversation
 from cacheprefix._sharing import KEEP
 from cacheprefix._terms import Ask, AsyncAsk, Steps, Terms, aanswered, answered, guarded, tell_stuck
+from cacheprefix._unnamed import new_name
 from cacheprefix.context import (
     Circumstances,
     Compaction,
@@ -177,13 +178,15 @@ def conversation_of(
     options: Mapping[str, Any],
 ) -> Conversation:
     """The conversation of an id, made when it is new, and bound to the session; see ``Session.conversation``."""
-    key = (session.name, session.scope if scope is None else scope, id)
+    key = (session.name, session.scope if scope is None else scope, id or new_name())
     known = session.shared.conversations
     with session.shared.lock:
         found = known.get(key)
         new = found is None
         if found is None:
-            found = known[key] = Conversation(id, scope=key[1], prefix_key=session.prefix.key)
+            found = Conversation(key[2], scope=key[1], prefix_key=session.prefix.key)
+            if id:
+                known[key] = found
             if len(known) > KEEP:
                 known.popitem(last=False)
         else:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from cacheprefix._terms import (
     planned_of,
     transitioned,
 )
+from cacheprefix._unnamed import is_named
 from cacheprefix.context import (
     Boundaries,
     Built,
@@ -52,6 +54,32 @@ from cacheprefix.prompt import decode
 
 if TYPE_CHECKING:
     from cacheprefix.context import Consolidate, Count, Replace, Results, TransitionHook
+
+
+_BRANCHES = 4
+"""Checkpoints of a conversation from which requests may be under way at a time."""
+
+
+@dataclass(slots=True)
+class _Answers:
+    """What was answered last: until when the provider keeps it, and under which decisions each agent asked."""
+
+    cold_after: float | None = None
+    epochs: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Branch:
+    """A conversation as one checkpoint has it."""
+
+    twin: Conversation
+    base: Ledger
+    returned: bool = True
+    """Whether what is decided comes into the checkpoints that follow."""
+
+    def loose(self) -> Ledger:
+        """What no checkpoint will hold."""
+        return Ledger() if self.returned else self.twin.ledger.since(self.base)
 
 
 class Conversation:
@@ -86,15 +114,24 @@ class Conversation:
         self._compacting = Lock()
         self._asking: tuple[int, Future[None]] | None = None
         self._beside = 0
-        self._cold_after: float | None = None
-        self._epochs: dict[str, int] = {}
+        self._answers = _Answers()
+        self._branches: OrderedDict[str, _Branch] = OrderedDict()
+        self._newest: Conversation | None = None
+        self.messages_seen: int | None = None
+        """Messages of the framework's history when it was last seen."""
 
     # ------------------------------------------------------------------ decisions on a framework's history
 
     @property
+    def named(self) -> bool:
+        """Whether its id was given, and not made for a request that came without one."""
+        return is_named(self.id)
+
+    @property
     def ledger(self) -> Ledger:
         """The decisions so far; an immutable value."""
-        return self._state.ledger
+        newest = self._newest
+        return self._state.ledger if newest is None else newest.ledger
 
     def merge(self, other: Ledger | Mapping[str, Any] | None) -> None:
         """Take in decisions made elsewhere (a joined branch, a saved state); order does not matter."""
@@ -102,13 +139,36 @@ class Conversation:
             return
         ledger = other if isinstance(other, Ledger) else Ledger.from_json(other)
         self._change(lambda state: replace(state, ledger=state.ledger.merge(ledger)))
+        if self._newest is not None:
+            self._newest.merge(ledger)
 
     def fork(self) -> Conversation:
         """A conversation that starts with the same decisions and history and keeps its own from here on."""
-        twin = Conversation(self.id, scope=self.scope, prefix_key=self.prefix_key, terms=self._terms)
-        twin.model, twin._state, twin._cold_after = self.model, self._state, self._cold_after
-        twin._epochs = dict(self._epochs)
-        return twin
+        state = replace(self._state, ledger=self.ledger)
+        return self._twin(state, _Answers(self._answers.cold_after, dict(self._answers.epochs)))
+
+    def at(self, checkpoint: str, ledger: Ledger, *, returned: bool = True) -> Conversation:
+        """The conversation as a checkpoint of the framework has it, for all that run from there on at a time.
+
+        ``ledger`` is the checkpoint's: whatever this process decided behind it, on another way from there, is left
+        out. ``returned`` is False where what is decided will not come into the checkpoints that follow: then it is
+        kept here.
+        """
+        with self._lock:
+            found = self._branches.get(checkpoint) if checkpoint else None
+            if found is None:
+                for known in self._branches.values():
+                    own = known.loose()
+                    self._state = replace(self._state, ledger=self._state.ledger.merge(own))
+                state = replace(self._state, ledger=ledger.merge(self._state.ledger))
+                found = self._branches[checkpoint] = _Branch(self._twin(state, self._answers), ledger)
+                while len(self._branches) > _BRANCHES:
+                    self._branches.popitem(last=False)
+            else:
+                found.twin.merge(ledger)
+            found.returned = found.returned and returned
+            self._newest = found.twin
+            return found.twin
 
     def shorten(
         self,
@@ -136,6 +196,12 @@ class Conversation:
         finally:
             if free:
                 self._compacting.release()
+
+    def keep(self, live: set[str]) -> None:
+        """Drop what was decided on messages that are gone: ``live`` holds the digests of those that there are."""
+        self._change(lambda state: replace(state, ledger=state.ledger.standing(live)))
+        self._branches.clear()
+        self._newest = None
 
     def take_in(self, made: Ledger, epoch: int) -> bool:
         """Take in a compaction that was planned at ``epoch``; False where another one came first."""
@@ -350,18 +416,20 @@ class Conversation:
 
     def events_for(self, agent: str) -> tuple[str, ...]:
         """What happened since the agent's last finished request that explains rewritten bytes."""
-        return ("compaction",) if self.ledger.epoch > self._epochs.get(agent, 0) else ()
+        return ("compaction",) if self.ledger.epoch > self._answers.epochs.get(agent, 0) else ()
 
     def answered(self, agent: str, model: str, epoch: int, cold_after: float | None) -> None:
         """A request was answered; the cache holds what it wrote until ``cold_after`` (None: no promise)."""
         with self._lock:
             self.model = model
-            self._cold_after = cold_after
-            self._epochs[agent] = max(epoch, self._epochs.get(agent, 0))
+            answers = self._answers
+            answers.cold_after = cold_after
+            answers.epochs[agent] = max(epoch, answers.epochs.get(agent, 0))
 
     def cold_at(self, now: float) -> bool:
         """Whether the provider has forgotten this conversation for certain."""
-        return self._cold_after is not None and now > self._cold_after
+        cold_after = self._answers.cold_after
+        return cold_after is not None and now > cold_after
 
     # ------------------------------------------------------------------ JSON
 
@@ -370,7 +438,7 @@ class Conversation:
 
         Of the prefix it holds digests alone.
         """
-        return written(self.id, self.prefix_key, self._state, self._cold_after)
+        return written(self.id, self.prefix_key, replace(self._state, ledger=self.ledger), self._answers.cold_after)
 
     def dumps(self) -> str:
         """The state as JSON; loaded elsewhere, the same messages give byte-identical prompts."""
@@ -397,11 +465,18 @@ class Conversation:
                 if now.messages:
                     message = f"conversation {self.id!r} already has a history; restore into a new one"
                     raise StateError(message)
-                now, self._cold_after = replace(saved.history, ledger=now.ledger), saved.cold_after
-            self._state = replace(now, ledger=now.ledger.merge(saved.ledger))
+                now = replace(saved.history, ledger=now.ledger)
+                self._answers.cold_after = saved.cold_after
+            self._state = now
+            self.merge(saved.ledger)
             self.id = self.id or saved.id
 
     # ------------------------------------------------------------------ inside
+
+    def _twin(self, state: ContextState, answers: _Answers) -> Conversation:
+        twin = Conversation(self.id, scope=self.scope, prefix_key=self.prefix_key, terms=self._terms)
+        twin.model, twin._state, twin._answers = self.model, state, answers
+        return twin
 
     def _change(self, change: Callable[[ContextState], ContextState]) -> None:
         with self._lock:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from cacheprefix._unnamed import common_key
 from cacheprefix.bounded import Bounded
 from cacheprefix.context import digest_of
 from cacheprefix.locks import Lock
@@ -102,7 +103,8 @@ def lane(
     """
     tools = [tool for tool in session.prefix.tools if isinstance(tool, Tool)]
     union, mine = tuple(tool.name for tool in tools), set(own)
-    lanes, talk, key = session.shared.lanes, (conversation.scope, conversation.id), (model, f"{session.name}/{role}")
+    lanes, key = session.shared.lanes, (model, f"{session.name}/{role}")
+    talk = (conversation.scope, common_key(conversation.id))
 
     def pays() -> bool:
         foreign = sum(session.count(tool.schema.decode(), model) for tool in tools if tool.name not in mine)

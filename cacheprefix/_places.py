@@ -129,7 +129,7 @@ class Places:
     """The places in force, by conversation and role. Thread-safe, bounded."""
 
     def __init__(self) -> None:
-        self._talks: Bounded[tuple[str, str, str], _Talk] = Bounded(_TALKS)
+        self._talks: Bounded[tuple[str, str], dict[str, _Talk]] = Bounded(_TALKS)
         self._sizes: dict[tuple[str, str], int] = {}
         self._lock = Lock()
 
@@ -215,9 +215,15 @@ class Places:
             talk.seats[role] = _Seat(text, at, end, kept)
         return Place(None if at is None else at.index, continues and at is not None)
 
+    def forget(self, scope: str, conversation: str) -> None:
+        """Let a conversation go, with all models."""
+        with self._lock:
+            self._talks.pop((scope, conversation), None)
+
     def _talk(self, key: tuple[str, str, str]) -> _Talk:
         with self._lock:
-            return self._talks.of(key, _Talk)
+            known: dict[str, _Talk] = self._talks.of(key[:2], dict)
+            return known.setdefault(key[2], _Talk())
 
 
 def _joins(history: History[M], room: int, readable: _Point, last: _Point, missed: int, spoken: int) -> bool:

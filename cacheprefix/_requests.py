@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from cacheprefix._placement import Placement
 from cacheprefix._places import Places
 from cacheprefix._totals import Totals
 from cacheprefix._turn import Seen, Turn
+from cacheprefix._unnamed import Owner, Unnamed, common_key
 from cacheprefix.cache import Breakpoint, CacheModel, mark, plan_breakpoints
 from cacheprefix.locks import RLock
 from cacheprefix.profiles import Profile, Usage, money, normalise_usage
@@ -51,6 +52,21 @@ class Shared:
     places: Places = field(default_factory=Places)
     lanes: Lanes = field(default_factory=Lanes)
     gating: Gating = field(default_factory=Gating)
+    unnamed: Unnamed = field(default_factory=Unnamed)
+
+    def find(self, owner: Owner, said: Sequence[Hashable], run: object = None) -> str:
+        """The id of a request's conversation that has no name; those that make room for it are let go."""
+        found, gone = self.unnamed.find(owner, said, run=run)
+        for each in gone:
+            self.let_go(*each)
+        return found
+
+    def let_go(self, owner: Owner, conversation: str) -> None:
+        """Forget a conversation that nobody comes back to."""
+        with self.lock:
+            self.conversations.pop((*owner, conversation), None)
+        self.places.forget(owner[1], conversation)
+        self.model.let_go(conversation)
 
     @classmethod
     def fresh(
@@ -104,19 +120,23 @@ def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
                 session, sent, prompt, profile, limit, skip=skip, continues=asked.continues, trailing=asked.trailing
             )
         agent = f"{session.name}/{asked.agent}" if session.name else asked.agent
-        _foresee(session, prompt, profile, agent, asked.conversation, now)
+        owner, talk = (session.name, asked.scope), asked.conversation
+        if not talk and asked.agent:
+            talk = session.shared.find(owner, given.digests[given.head :])
+        kin = session.shared.unnamed.kin(owner, talk)
+        _foresee(session, prompt, profile, agent, talk, now)
         session.plugins.call_all("before_call", prompt=prompt)
         held = asked.held
         events, epoch = ((), 0) if held is None else (held.events_for(agent), held.ledger.epoch)
         observation = session.shared.model.begin(
-            prompt, profile, scope=asked.scope, agent=agent, session=asked.conversation, at=now, events=events,
-            spared=again,
+            prompt, profile, scope=asked.scope, agent=agent, session=talk, at=now, events=events,
+            spared=again, kin=kin,
         )  # fmt: skip
         session.shared.placement.sent(asked.agent, prompt.sections, observation.outlook.sections)
         expected = _estimate(session, asked, original, prompt, profile, agent, now)
         expected = None if again and prompt is given and asked.original is None else expected
         purpose = asked.policy.purpose if asked.policy else ""
-        seen = Seen(prompt, profile, observation, agent, asked.conversation, purpose, now, expected, held, epoch)
+        seen = Seen(prompt, profile, observation, agent, talk, purpose, now, expected, held, epoch)
     except Exception as error:
         session.shared.notices.failed("begin", error)
         # Nothing of ours is written by it, so that siblings need not wait and the next one leads.
@@ -221,7 +241,8 @@ def _estimate(
     if prompt is None:
         return None
     model = session.shared.unmodified
-    observation = model.begin(prompt, profile, scope=asked.scope, agent=agent, session=asked.conversation, at=now)
+    talk = common_key(asked.conversation)
+    observation = model.begin(prompt, profile, scope=asked.scope, agent=agent, session=talk, at=now)
     model.finish(observation, None, now)
     expected: Usage = observation.expectation.usage
     return expected

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from cacheprefix._unnamed import common_key
 from cacheprefix.prefix import Fork, SharedPrefix, Tool, union_tools
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry
 
@@ -44,7 +45,7 @@ def with_tools(session: Session, tools: Iterable[Any], render: Callable[[Any], M
 
 def shares(session: Session, conversation: str, model: str, tokens: Callable[[], int]) -> bool:
     """Whether what a conversation shares is long enough to be cached; see ``Session.shares``."""
-    key = (conversation, model, session.prefix.key)
+    key = (common_key(conversation), model, session.prefix.key)
     shared = session.shared
     if key in shared.sharing:
         return True

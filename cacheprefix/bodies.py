@@ -72,6 +72,8 @@ class ForkBody:
     continues: bool = False
     """Whether the role's next request may begin with this one."""
     tries: int = 0
+    prompt: Prompt | None = None
+    """The body as it came, where it was decoded to find its conversation."""
 
     def queue(self) -> Pass:
         """Wait, in this thread, for a sibling that writes the same cold prefix; for ``begin``."""
@@ -84,7 +86,9 @@ class ForkBody:
     def begin(self, leave: Pass = FOLLOW) -> Turn:
         """The turn of this request: send its ``body``, then ``finish`` it with the answer's usage, or ``watch`` it."""
         role, session = self.role, self.session
-        plain = (lambda _: session.decode(self.given, self.api)) if self.forked and not self.tries else None
+        known = self.prompt
+        read = (lambda _: session.decode(self.given, self.api)) if known is None else (lambda _: known)
+        plain = read if self.forked and not self.tries else None
         turn = session.begin(
             self.body,
             self.api,
@@ -239,6 +243,11 @@ def fork_body(session: Session, body: Mapping[str, Any], api: Api, role: Role | 
     if role is None or session.mode == "observe":
         return plain
     session.join(role.name)
+    if not role.conversation:
+        prompt = session.attempt("conversation", lambda: session.decode(given, api), None)
+        said = () if prompt is None else prompt.digests[prompt.head :]
+        role = replace(role, conversation=session.unnamed(said))
+        plain = replace(plain, role=role, prompt=prompt)
     found = session.attempt("layout", lambda: _laid(session, given, api, role), None)
     if found is None:
         return replace(plain, body=plain.own())
@@ -255,7 +264,7 @@ def fork_body(session: Session, body: Mapping[str, Any], api: Api, role: Role | 
         laid["system"] = session.prefix.text
     if api == "openai-chat" and laid.get("stream") and "stream_options" not in laid:
         laid["stream_options"] = {"include_usage": True}
-    return ForkBody(session, api, laid, given, role, tail, forked=True, permitted=tools.permitted, continues=continues)
+    return replace(plain, body=laid, tail=tail, forked=True, permitted=tools.permitted, continues=continues)
 
 
 def allowed_choice(names: Sequence[str], api: Api) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal, TypeVar
@@ -238,7 +238,7 @@ class Session:
         consolidate: Consolidate = concatenate,
         context_limit: int | None = None,
     ) -> Conversation:
-        """The conversation of a thread or run id, made when it is new.
+        """The conversation of a thread or run id, made when it is new; without an id one of its own, that is not kept.
 
         The most recent 10,000 are kept; what must last longer belongs into the framework's own state. Without a
         framework the conversation keeps the history itself: then say in which form of messages (``api``), when a
@@ -247,6 +247,19 @@ class Session:
         """
         options = {"hook": hook, "consolidate": consolidate, "context_limit": context_limit}
         return conversation_of(self, id, scope, api, mode, model, options)
+
+    def forget(self, id: str, scope: str | None = None) -> None:  # noqa: A002 - as above
+        """Drop a conversation whose messages are gone, with all that was decided on them; the next one starts anew."""
+        self.shared.let_go((self.name, self.scope if scope is None else scope), id)
+
+    def unnamed(self, said: Sequence[Hashable], scope: str | None = None, *, run: object = None) -> str:
+        """An id for a request that came without one; for adapters, once a request.
+
+        ``said`` stands for its messages, one value each: equal where they say the same. The request belongs to the
+        conversation whose last request it begins with, if there is exactly one, and to a new one else. Requests of one
+        ``run``, an object that is there for as long as that lasts, are one conversation.
+        """
+        return self.shared.find((self.name, self.scope if scope is None else scope), said, run)
 
     def known(self, id: str, scope: str | None = None) -> Conversation | None:  # noqa: A002 - as above
         """The conversation of an id, where there is one."""

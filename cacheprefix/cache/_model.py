@@ -100,6 +100,9 @@ class CacheModel:
         self._clock = clock
         self._lock = RLock()
         self._max_bytes = max_bytes
+        self._strangers: dict[str, str] = {}
+        """The last session of an agent that was told by its beginning."""
+        self._agents: dict[str, set[str]] = {}
         self._next = 0
         self._forget()
         reset_in_child(self)
@@ -137,23 +140,33 @@ class CacheModel:
         events: Iterable[Any] = (),
         spared: bool = False,
         related: Iterable[int] = (),
+        kin: str | None = None,
     ) -> Observation:
         """A request goes out: what it should read, noted before anything else is.
 
         ``events`` are those recorded since the agent's last request: strings, or mappings with a ``type``; a
         compaction among them explains a rewritten history. ``spared`` says that marks were left out of what comes
         before on purpose, so that none of them is missed. ``related`` are numbers of requests of other lines that
-        this one is known to go on from or to repeat: it is held against them as well.
+        this one is known to go on from or to repeat: it is held against them as well. ``kin`` is for a session that was
+        told by its beginning and not by a name: the session that it may be an altered history of (empty for none). Its
+        first request is held against that, or else against the agent's last one as far as tools, system text and
+        settings go.
         """
         with self._lock:
             now = self._clock() if at is None else at
             lane, salts = address(prompt, profile, scope)
             line = self._line(session, agent)
-            rows = line.shared(prompt.digests)
+            held = line if kin is None or line.records else self._lines.get((kin, agent), line)
+            rows = held.shared(prompt.digests)
             rows += self._related(related, prompt, rows)
             known = self._known(rows, prompt, lane, salts)
             keys, totals = keys_of(prompt, salts), prompt.totals
             root, path = self._forest.look(lane, keys, known)
+            if kin is not None and not held.records:
+                held, begins = self._stranger(agent, prompt, path, line)
+                rows = held.shared(prompt.digests)
+            else:
+                begins = False
             earlier = self._earlier(path)
             taken = self._servers.take(prompt, profile, scope)
             request = Request(prompt, profile, totals, root, path, now, self._count, earlier, taken, self._opening)
@@ -166,9 +179,12 @@ class CacheModel:
             self._next += 1
             compacted = any(_type(event) in _COMPACTIONS for event in events)
             finding = self._finding(record, path, rows, profile, rewritten=compacted)
+            if begins and finding is not None and finding.cause.startswith("history"):
+                finding = None
             available = self._available(finding, profile, now) if finding is not None else 0
             starts = not line.records if agent else not any(map(answers, prompt.sections[len(path) :]))
-            mine = max((equal for one, equal in rows if (one.lane, one.salts) == (lane, salts)), default=0)
+            own = () if begins else rows
+            mine = max((equal for one, equal in own if (one.lane, one.salts) == (lane, salts)), default=0)
             sight = Sight(
                 seen, finding, available, compacted, line, not line.records,
                 expectation.shared_tokens, expectation.ancestor, spared or starts, totals[mine - 1] if mine else 0,
@@ -184,6 +200,9 @@ class CacheModel:
             observation = Observation(expectation, record, profile, sight, path, seen, before=before, taken=taken)
             enter(observation, now)
             old = line.add(record)
+            if kin is not None:
+                self._strangers[agent] = session
+                self._agents.setdefault(session, set()).add(agent)
             self._forest.remember(record)
             if old is not None:
                 self._forest.slim(old)
@@ -236,6 +255,14 @@ class CacheModel:
                 observation.done = True
                 self._undo(observation)
 
+    def let_go(self, session: str) -> None:
+        """Forget a session that was told by its beginning, and that nobody comes back to."""
+        with self._lock:
+            for agent in self._agents.pop(session, ()):
+                self._lines.pop((session, agent), None)
+                if self._strangers.get(agent) == session:
+                    del self._strangers[agent]
+
     # ------------------------------------------------------------------ summary
 
     def status(self) -> CacheStatus:
@@ -275,6 +302,17 @@ class CacheModel:
             for record in found
             if record is not None and not record.slim and not record.failed and id(record) not in known
         ]
+
+    def _stranger(self, agent: str, prompt: Prompt, path: Sequence[Node], line: Line) -> tuple[Line, bool]:
+        """What the first request of a session without a name is held against, and whether nobody said it before.
+
+        Where an answer stands in what it shares with an earlier request, it is that one's history, edited.
+        """
+        said = prompt.sections[prompt.head : len(path)]
+        ancestor = self._forest.record(path[-1].last) if any(map(answers, said)) else None
+        if ancestor is not None:
+            return self._lines.get((ancestor.session, agent), line), False
+        return self._lines.get((self._strangers.get(agent, ""), agent), line), True
 
     def _known(
         self, earlier: Sequence[tuple[Record, int]], prompt: Prompt, lane: bytes, salts: Sequence[bytes]

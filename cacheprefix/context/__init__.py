@@ -15,7 +15,7 @@ from cacheprefix.context._decisions import (
     ReplaceResult,
 )
 from cacheprefix.context._groups import digests_of, orphans_of
-from cacheprefix.context._ledger import Ledger, merge_json
+from cacheprefix.context._ledger import Ledger, join_updates, merge_json, update_json
 from cacheprefix.context._plan import Plan
 from cacheprefix.context._policies import (
     clear_thinking,
@@ -125,6 +125,7 @@ __all__ = [
     "grep",
     "hand_over",
     "join_context",
+    "join_updates",
     "loads",
     "make_call",
     "make_message",
@@ -144,5 +145,6 @@ __all__ = [
     "to_json",
     "transition",
     "trim_tool_outputs",
+    "update_json",
     "views_of",
 ]

@@ -27,6 +27,9 @@ role texts stood, by the text's digest, the number of messages before it and the
 whether a role's requests carry the tools of all, by the digest of its name and model. ``rules``: parameters of
 decisions, by their own digest. ``epochs``: compactions, by their digest."""
 
+_ON_CONTENT: Final = frozenset({"results", "turns", "actions", "inserts", "blocks"})
+"""Sections whose decisions were taken on content of the history, which may be gone from it."""
+
 _DETAIL = re.compile("[#/~]")
 _RULE = re.compile(r"c:([\w-]+):")
 
@@ -132,6 +135,23 @@ class Ledger:
         known = older._merged()
         fresh = {key: values for key, values in self._merged().items() if known.get(key) != values}
         return Ledger(_grown((), fresh))
+
+    def missing(self, other: Ledger) -> list[tuple[str, str]]:
+        """Section and address of what ``other`` does not hold."""
+        if other is self:
+            return []
+        known = other._merged()
+        return sorted(key for key in self._merged() if key not in known)
+
+    def without(self, keys: Iterable[tuple[str, str]]) -> Ledger:
+        """The ledger without these sections' addresses."""
+        gone = set(keys)
+        return Ledger(_grown((), {at: values for at, values in self._merged().items() if at not in gone}))
+
+    def standing(self, live: Iterable[str]) -> Ledger:
+        """The ledger without decisions on content that is not in ``live``; whatever else it holds stays."""
+        lost = self.missing(self.prune(live))
+        return self.without([key for key in lost if key[0] in _ON_CONTENT or key[0] == "rules"])
 
     def prune(self, live: Iterable[str]) -> Ledger:
         """Forget decisions on content that is gone.
@@ -252,9 +272,39 @@ def _ends(section: str, value: str) -> list[str]:
     return value.split(":")[1:4] if section == "actions" and value.startswith("r:") else []
 
 
+_GONE: Final = "gone"
+"""In an update: what is to be forgotten, by section. No saved ledger has it."""
+
+
 def merge_json(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any]:
-    """``merge`` on the JSON form, fit as a reducer of a framework's state channel."""
-    return Ledger.from_json(old).merge(Ledger.from_json(new)).to_json()
+    """``merge`` on the JSON form, fit as a reducer of a framework's state channel; what ``new`` drops is forgotten."""
+    fresh = Ledger.from_json(new)
+    known, gone = Ledger.from_json(old), (new or {}).get(_GONE) or {}
+    if gone:
+        known = known.without([(section, key) for section, keys in gone.items() for key in keys])
+    return known.merge(fresh).to_json()
+
+
+def update_json(before: Ledger, after: Ledger) -> dict[str, Any]:
+    """What ``merge_json`` makes ``after`` of ``before`` with; empty where nothing changed."""
+    fresh = after.since(before)
+    gone: dict[str, list[str]] = {}
+    for section, key in before.missing(after):
+        gone.setdefault(section, []).append(key)
+    if not len(fresh) and not gone:
+        return {}
+    return {**fresh.to_json(), **({_GONE: gone} if gone else {})}
+
+
+def join_updates(first: Mapping[str, Any] | None, second: Mapping[str, Any]) -> dict[str, Any]:
+    """Two updates as one."""
+    if not first:
+        return dict(second)
+    both: dict[str, list[str]] = {}
+    for update in (first, second):
+        for section, keys in (update.get(_GONE) or {}).items():
+            both.setdefault(section, []).extend(keys)
+    return {**merge_json(first, second), **({_GONE: both} if both else {})}
 
 
 def _migrate(data: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -211,8 +211,9 @@ def test_skip_transcript_leaves_no_trace_in_the_parents_history(client, skip):
 def test_isolated_keeps_the_forks_decisions_out_of_the_parents_ledger(client, isolated):
     """A shortened result is decided in the fork; the parent learns of it only when they are one."""
     mine = session(budget=ToolResultBudget(max_tokens=100))
-    ask(client, "use the tool", on=mine, policy=ForkPolicy(isolated=isolated), tool_executor=lambda *a: "word " * 2000)
-    assert bool(len(mine.conversation("").ledger)) != isolated
+    options = {"policy": ForkPolicy(isolated=isolated), "tool_executor": lambda *a: "word " * 2000}
+    ask(client, "use the tool", on=mine, conversation="c", **options)
+    assert bool(len(mine.conversation("c").ledger)) != isolated
     assert max(s.tokens for s in client.prompts()[-1].tier("messages")) < 400
 
 

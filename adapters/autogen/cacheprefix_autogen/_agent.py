@@ -163,6 +163,7 @@ def _watch_turns(agent: BaseChatAgent, group: Group, member: Member, patches: Pa
     async def on_reset(cancellation_token: CancellationToken) -> None:
         await reset(cancellation_token)
         member.reset()
+        group.let_go()
         group.reset_tools(member)
 
     async def save_state() -> Mapping[str, Any]:

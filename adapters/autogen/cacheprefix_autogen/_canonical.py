@@ -78,6 +78,11 @@ def speaker_of(message: UserMessage) -> str | None:
     return speaker if message.source in (speaker, SENDER) else None
 
 
+def said_by(messages: Sequence[LLMMessage]) -> list[tuple[str, str]]:
+    """What each message says, but for system texts: by that a request is known to go on from an earlier one."""
+    return [(message.type, str(message.content)) for message in messages if not isinstance(message, SystemMessage)]
+
+
 def split_history(messages: Sequence[LLMMessage]) -> int:
     """Where the turn under way begins: behind the last message that is neither the agent's nor a tool's."""
     for index in range(len(messages) - 1, -1, -1):

@@ -16,7 +16,7 @@ from autogen_core.tools import Tool, ToolSchema
 from pydantic import BaseModel
 from typing_extensions import Self
 
-from cacheprefix import Session
+from cacheprefix import Conversation, Session
 from cacheprefix.config import given_or_configured
 from cacheprefix.errors import BudgetError
 from cacheprefix.prefix import ForkPolicy
@@ -156,14 +156,23 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
     def _given(
         self, messages: Sequence[LLMMessage], tools: Sequence[Tool | ToolSchema], options: Mapping[str, Any]
     ) -> Request:
-        said = self.member.volatile_text()
+        said, talk = self.member.volatile_text(), self._talk(messages)
         choice, output = options.get("tool_choice", "auto"), options.get("json_output")
-        return Request(messages, tools, choice, output, options.get("extra_create_args") or {}, said, options)
+        return Request(messages, tools, choice, output, options.get("extra_create_args") or {}, said, options, talk)
 
     def _laid_out_already(self) -> bool:
         """Whether a client of ours around this one has the request in hand."""
         sending = SENDING.get()
         return sending is not None and sending.client is self._innermost()
+
+    def _talk(self, messages: Sequence[LLMMessage]) -> Conversation | None:
+        """The conversation of a request, told once for all that is done for it."""
+        if self.session.mode == "observe":
+            return None
+        return self.session.attempt("conversation", lambda: self.member.talk(messages), None)
+
+    def _named(self, given: Request) -> str:
+        return self.member.conversation if given.talk is None else given.talk.id
 
     async def _summarise(self, given: Request) -> None:
         """Before the layout, which does not wait: the summary that a compaction wants of a model."""
@@ -175,7 +184,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             body=last[1],
             api=last[0],
             send=sender(self._innermost(), last[0]),
-            conversation=self.member.conversation,
+            conversation=self._named(given),
             scope=self.member.options.scope,
         )
         try:
@@ -206,8 +215,8 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
 
     def _sending(self, given: Request, layout: Layout | None) -> Sending:
         session = self.session
-        member, options = self.member, self.member.options
-        sending = Sending(session, agent=self.role, conversation=member.conversation, scope=options.scope)
+        options = self.member.options
+        sending = Sending(session, agent=self.role, conversation=self._named(given), scope=options.scope)
         sending.client = self._innermost()
         if session.attempt("tap", lambda: tap(self._innermost()), otherwise=False):
             sending.volatile, sending.volatile_role = given.volatile, options.volatile_role

@@ -51,7 +51,8 @@ class ForkContext(ChatCompletionContext, Component[ForkContextConfig]):
         return await self.inner.get_messages()
 
     async def clear(self) -> None:
-        """Clear the wrapped context; decisions stay, since what they were taken on may come again."""
+        """Clear the wrapped context, and what was decided on its messages."""
+        self.saved, self.conversation = {}, None
         await self.inner.clear()
 
     async def save_state(self) -> Mapping[str, Any]:
@@ -78,7 +79,9 @@ class ForkContext(ChatCompletionContext, Component[ForkContextConfig]):
 _CURRENT: ContextVar[weakref.ref[ForkContext] | None] = ContextVar("cacheprefix_autogen_context", default=None)
 
 
-def current_context() -> ForkContext | None:
-    """The context whose messages were asked for last, here."""
+def take_context() -> ForkContext | None:
+    """The context whose messages were just asked for, here; whoever asks a model next without one has none."""
     found = _CURRENT.get()
+    if found is not None:
+        _CURRENT.set(None)
     return None if found is None else found()

@@ -129,6 +129,12 @@ class Group:
             member.broken = True
             self._report("turn", error)
 
+    def let_go(self) -> None:
+        """Once nobody has anything in view any more: drop what was decided on what was said."""
+        views = [member.view for _, member in self.members if member.view is not None]
+        if not any(view.everything() for view in views):
+            self.session.forget(self.transcript.id, self.options.scope)
+
     def use_tools(self) -> None:
         """A member's tool was called through the tool cache."""
         self._used_tools = True

@@ -18,7 +18,7 @@ from autogen_core.models import (
 )
 from autogen_core.tools import Tool, ToolSchema
 
-from cacheprefix import Session
+from cacheprefix import Conversation, Session
 from cacheprefix.bodies import instruction_of
 from cacheprefix.profiles import Profile
 from cacheprefix_autogen._canonical import SENDER, called
@@ -46,6 +46,8 @@ class Request:
     """Text for this request alone; it is sent behind everything, and no layout holds it."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What came beside the messages and tools, by name."""
+    talk: Conversation | None = None
+    """Where what is decided on it stands; None where nothing is decided."""
 
 
 @dataclass(frozen=True, slots=True)

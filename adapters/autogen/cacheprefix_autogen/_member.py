@@ -23,8 +23,8 @@ from cacheprefix.bodies import instruction_of
 from cacheprefix.context import MessageView
 from cacheprefix.prefix import VolatileRole
 from cacheprefix_autogen._budget import Ask, condensed, summarised
-from cacheprefix_autogen._canonical import SENDER, from_history, lead, split_history
-from cacheprefix_autogen._context import ForkContext, current_context
+from cacheprefix_autogen._canonical import SENDER, from_history, lead, said_by, split_history
+from cacheprefix_autogen._context import ForkContext, take_context
 from cacheprefix_autogen._layout import (
     ANSWER,
     Layout,
@@ -184,7 +184,7 @@ class Member:
         if found is not None:
             model = model_of(client)
             beside = self._beside(texts, given)
-            await summarised(self.session, self.decisions(), found[0], model, self._views(model), ask, beside)
+            await summarised(self.session, self._talk(given), found[0], model, self._views(model), ask, beside)
 
     def layout(self, client: Any, given: Request) -> Layout | None:
         """The layout of a request; None to send it as it came."""
@@ -200,7 +200,7 @@ class Member:
     def _forked(self, given: Request, model: str) -> Layout | None:
         session = self.session
         texts, rest = lead(given.messages)
-        split = self._split(rest, model, self._beside(texts, given))
+        split = self._split(rest, model, self._beside(texts, given), self._talk(given))
         if split is None:
             return None
         shared, local = split
@@ -220,10 +220,10 @@ class Member:
             self.name,
             carried=set() if self.keeps_tools else carried,
         )
-        enough = session.shares(self.conversation, model, shared_tokens(session, model, restriction, shared))
+        enough = session.shares(self._talk(given).id, model, shared_tokens(session, model, restriction, shared))
         # A text for this turn alone goes to the end, and so does that of a client that has no conversation of its own:
         # its requests follow from nothing but its messages. Behind private tool traffic nothing continues a request.
-        settled = self.view is None and current_context() is None
+        settled = self.view is None and not self._talk(given).named
         settled |= self.options.tool_memory == "private" or any(isinstance(m, SystemMessage) for m in local)
 
         def place(text: str) -> Found:
@@ -231,7 +231,7 @@ class Member:
                 return len(shared) if enough else None, False
             late = self._alike(texts, restriction.tools, model)
             seen = self._views(model)
-            conversation = self.decisions()
+            conversation = self._talk(given)
             return self.placing.place(
                 session, conversation, self.name, text, shared, model, seen, enough=enough, late=late
             )
@@ -254,13 +254,14 @@ class Member:
         return "\n\n".join(text for text in known if text and text not in said)
 
     def _split(
-        self, rest: Sequence[LLMMessage], model: str, beside: str = ""
+        self, rest: Sequence[LLMMessage], model: str, beside: str = "", talk: Conversation | None = None
     ) -> tuple[list[UserMessage], list[LLMMessage]] | None:
         found = self._history(rest)
         if found is None:
             return None
+        talk = talk or self.talk(rest)
         done, own = condensed(
-            self.session, self.decisions(), found[0], model, first_own=found[1], seen=self._views(model), beside=beside
+            self.session, talk, found[0], model, first_own=found[1], seen=self._views(model), beside=beside
         )
         if self.view is None:
             return list(from_history(done[:own])), done[own:]
@@ -288,20 +289,27 @@ class Member:
             self._seen = (model, Seen())
         return self._seen[1]
 
-    def decisions(self) -> Conversation:
-        """The conversation that holds what was decided on this agent's messages."""
+    def talk(self, messages: Sequence[LLMMessage]) -> Conversation:
+        """The conversation that a request belongs to, which holds what was decided on this agent's messages.
+
+        A team's, or that of the context which the messages were just read from; a client alone serves many, so it is
+        told by what the messages go on from.
+        """
         scope = self.options.scope
         if self.view is not None:
             return self.session.conversation(self.view.transcript.id, scope=scope)
-        context = current_context()
+        context = take_context()
         if context is None:
-            return self.session.conversation(scope=scope)
+            return self.session.conversation(self.session.unnamed(said_by(messages), scope), scope=scope)
         if context.conversation is None:
             context.conversation = self.session.conversation(uuid.uuid4().hex, scope=scope)
             if "conversation" in context.saved:
                 context.conversation.restore(context.saved["conversation"], rebase=True)
         found: Conversation = context.conversation
         return found
+
+    def _talk(self, given: Request) -> Conversation:
+        return self.talk(given.messages) if given.talk is None else given.talk
 
     def _plain(self, given: Request, model: str, unsaid: str = "") -> Layout | None:
         """The application's own messages: large tool results shortened, and the tools kept in every request.
@@ -312,7 +320,7 @@ class Member:
         session = self.session
         texts, rest = lead(given.messages)
         done, _ = condensed(
-            session, self.decisions(), rest, model, seen=self._views(model), beside=self._beside(texts, given)
+            session, self._talk(given), rest, model, seen=self._views(model), beside=self._beside(texts, given)
         )
         messages = [*given.messages[: len(texts)], *done]
         messages = introduced(self._shared_first(texts, messages) or messages, unsaid)

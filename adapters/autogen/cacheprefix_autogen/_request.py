@@ -11,7 +11,7 @@ from autogen_core.models import ChatCompletionClient, CreateResult, LLMMessage, 
 from autogen_core.tools import Tool, ToolSchema
 from pydantic import BaseModel, Field
 
-from cacheprefix import Session
+from cacheprefix import Conversation, Session
 from cacheprefix.errors import SetupError
 from cacheprefix_autogen._agent import Binding
 from cacheprefix_autogen._client import PrefixClient
@@ -48,7 +48,7 @@ class ForkRequest(BaseModel):
             role=role or agent.name,
             instruction=instruction,
             log=[form for entry in view.everything() for form in entry.forms],
-            conversation=member.decisions().to_json(),
+            conversation=member.talk(()).to_json(),
         )
 
     async def answer(
@@ -63,7 +63,7 @@ class ForkRequest(BaseModel):
         session = session_of_settings(self.prefix)
         member = _LogMember(session, self.role, self.log)
         if self.conversation:
-            session.conversation(member.conversation).restore(self.conversation, rebase=True)
+            member.own.restore(self.conversation, rebase=True)
         forked = PrefixClient(client, session, role=self.role, member=member)
         return await forked.create(
             [SystemMessage(content=self.instruction), *own], tools=tools, cancellation_token=cancellation_token
@@ -76,9 +76,13 @@ class _LogMember(Member):
     def __init__(self, session: Session, name: str, log: Sequence[UserMessage]) -> None:
         super().__init__(session, name)
         self._log = list(log)
+        self.own = session.conversation()
+
+    def talk(self, messages: Sequence[LLMMessage]) -> Conversation:  # noqa: ARG002 - it came with the request
+        return self.own
 
     def _split(
-        self, rest: Sequence[LLMMessage], model: str, beside: str = ""
+        self, rest: Sequence[LLMMessage], model: str, beside: str = "", talk: Conversation | None = None
     ) -> tuple[list[UserMessage], list[LLMMessage]] | None:
-        local = super()._split([UserMessage(content="", source="user"), *rest], model, beside)
+        local = super()._split([UserMessage(content="", source="user"), *rest], model, beside, talk)
         return None if local is None else (self._log, local[1])

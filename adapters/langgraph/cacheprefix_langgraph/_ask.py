@@ -17,7 +17,7 @@ from cacheprefix.prompt import Api
 from cacheprefix.session import ForkResult
 from cacheprefix_langgraph._bodies import model_name
 from cacheprefix_langgraph._enter import with_union
-from cacheprefix_langgraph._frame import Frame, scope_of, thread_of
+from cacheprefix_langgraph._frame import Frame, scope_of
 from cacheprefix_langgraph._model import session_of
 from cacheprefix_langgraph._native import body_of, sender
 from cacheprefix_langgraph._rewrite import settled
@@ -132,10 +132,10 @@ def _asked(model: Any, values: Any, config: Any, role: str, system: str | None, 
         message = f"ask needs messages, or graph and config of a thread whose state has {key!r}"
         raise SetupError(message)
     settings = config or var_child_runnable_config.get()
-    thread, scope = thread_of(settings), scope_of(settings)
+    scope = scope_of(settings)
     ledger = values.get(CHANNEL) if isinstance(values, Mapping) else ledger_in(None, session)
-    found = conversation_of(session, thread, ledger, scope)
-    frame = Frame(session=session, role=role, conversation=thread, state=found, base=system, scope=scope)
+    found = conversation_of(session, settings, ledger, history, returned=False)
+    frame = Frame(session=session, role=role, conversation=found.id, state=found, base=system, scope=scope)
     responses = bool(getattr(model, "use_responses_api", False))
     kwargs.pop("tool_choice", None)
     kwargs, _ = with_union(model, kwargs, frame, responses=responses)
@@ -146,7 +146,7 @@ def _asked(model: Any, values: Any, config: Any, role: str, system: str | None, 
     head: list[BaseMessage] = [SystemMessage(prefix)] if prefix else []
     done = settled(list(history), frame, wrapping(model).views, model_name(model), head, "")
     body, api = body_of(model, [*head, *done.messages], kwargs)
-    return _Asked(model, session, thread, scope, body, api)
+    return _Asked(model, session, found.id, scope, body, api)
 
 
 def _known(session: Session, graph: Any, tools: Sequence[BaseTool]) -> dict[str, BaseTool]:

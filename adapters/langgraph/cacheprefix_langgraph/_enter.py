@@ -43,7 +43,7 @@ def enter(
     """
     session = session_in(model)
     settled = ensure_config(config)
-    frame = _frame(model, session, settled) if waited is None else waited
+    frame = _frame(model, session, settled, given) if waited is None else waited
     conversation, scope = (frame.conversation, frame.scope) if frame else (thread_of(settled), scope_of(settled))
     sending = Sending(session, frame, None, kwargs.get("tools"), conversation, scope)
     token = SENDING.set(sending)
@@ -76,12 +76,12 @@ def enter(
     return (given, config, kwargs, token) if made is None else (made[0], config, made[1], token)
 
 
-def waiting(model: Any, config: Any) -> Frame | None:
+def waiting(model: Any, given: Any, config: Any) -> Frame | None:
     """The fork that a call of the model is now, where ``ahead`` may have to wait for something before it."""
     session = session_in(model)
     if session.mode == "observe":
         return None
-    frame = _frame(model, session, ensure_config(config))
+    frame = _frame(model, session, ensure_config(config), given)
     return frame if frame is not None and _summarises(frame.session) else None
 
 
@@ -107,23 +107,25 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def _frame(model: Any, session: Session, config: RunnableConfig) -> Frame | None:
+def _frame(model: Any, session: Session, config: RunnableConfig, given: Any) -> Frame | None:
     frame = FRAME.get()
     if frame is not None and not session.related(frame.session):
         frame = None
     if wrapping(model).role is not None:
-        frame = session.attempt("role", lambda: _bound(model, session, config), frame)
+        frame = session.attempt("role", lambda: _bound(model, session, config, given), frame)
     return frame
 
 
-def _bound(model: Any, session: Session, config: RunnableConfig) -> Frame:
+def _bound(model: Any, session: Session, config: RunnableConfig, given: Any) -> Frame:
     """The fork of the role that the model was bound to."""
     role, instruction = wrapping(model).role or ("", "")
-    thread = thread_of(config)
     read = (config.get("configurable") or {}).get("__pregel_read")
-    scope = scope_of(config)
-    state = conversation_of(session, thread, ledger_in(None, session) if read is not None else None, scope)
-    return Frame(session=session, role=role, instruction=instruction, conversation=thread, state=state, scope=scope)
+    ledger = ledger_in(None, session) if read is not None else None
+    # A thread has a name; only without one it is told by what is said.
+    said = () if thread_of(config) else model._convert_input(given).to_messages()
+    said = [message for message in said if not isinstance(message, SystemMessage)]
+    state, scope = conversation_of(session, config, ledger, said, returned=FRAME.get() is not None), scope_of(config)
+    return Frame(session=session, role=role, instruction=instruction, conversation=state.id, state=state, scope=scope)
 
 
 class _Asked(NamedTuple):

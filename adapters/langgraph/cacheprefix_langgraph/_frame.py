@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 
 from cacheprefix import Conversation, Session
 from cacheprefix.contexts import BlockVar
@@ -137,6 +137,34 @@ def thread_of(config: Mapping[str, Any] | None) -> str:
     configurable = (config or {}).get("configurable") or {}
     thread = configurable.get("thread_id")
     return "" if thread is None else str(thread)
+
+
+def talk_of(
+    session: Session, config: Mapping[str, Any] | None, said: Sequence[BaseMessage], scope: str | None = None
+) -> str:
+    """The id of the conversation that a call belongs to: its thread's; without one its graph run's, with all subgraphs.
+
+    Outside of a graph, and for a run's first call, it is the one whose messages ``said`` goes on from.
+    """
+    thread = thread_of(config)
+    if thread:
+        return thread
+    runtime = ((config or {}).get("configurable") or {}).get("__pregel_runtime")
+    # One object for a run and the runs inside it; LangGraph before 1.1 has none, so each request is looked up.
+    return session.unnamed([_words(message) for message in said], scope, run=getattr(runtime, "control", None))
+
+
+def _words(message: BaseMessage) -> tuple[str, ...]:
+    """What a message says, whatever its ids."""
+    content = message.content if isinstance(message.content, str) else repr(message.content)
+    calls = message.tool_calls if isinstance(message, AIMessage) else ()
+    return (message.type, content, *(f"{call['name']} {call['args']}" for call in calls))
+
+
+def checkpoint_of(config: Mapping[str, Any] | None) -> str:
+    """The checkpoint that the outermost graph's step began with; the same for all that run in that step."""
+    known = ((config or {}).get("configurable") or {}).get("checkpoint_map") or {}
+    return str(known.get("", ""))
 
 
 def scope_of(config: Mapping[str, Any] | None) -> str | None:

@@ -22,10 +22,10 @@ from typing_extensions import NotRequired
 
 from cacheprefix import Session
 from cacheprefix.config import given_or_configured
-from cacheprefix.context import Ledger
+from cacheprefix.context import Ledger, update_json
 from cacheprefix.prefix import ForkPolicy, VolatileRole, tail_text
 from cacheprefix_langgraph._advice import advise
-from cacheprefix_langgraph._frame import Frame, said_now, scope_of, thread_of, unlaid, within_frame
+from cacheprefix_langgraph._frame import Frame, said_now, scope_of, unlaid, within_frame
 from cacheprefix_langgraph._model import session_of, shadow, wrap_model
 from cacheprefix_langgraph._state import CHANNEL, DECIDED, conversation_of
 from cacheprefix_langgraph._toolcache import CachedTools, Scope
@@ -152,14 +152,15 @@ class PrefixMiddleware(AgentMiddleware):
 
     def _prepare(self, request: ModelRequest, said: Mapping[str, str]) -> tuple[Frame, ModelRequest]:
         config = var_child_runnable_config.get()
-        thread, scope = thread_of(config), scope_of(config)
+        # The channel is not there until something was decided: then the checkpoint holds no decision.
+        talk = conversation_of(self.session, config, _ledger_in(request) or {}, request.messages, key="messages")
         frame = Frame(
             session=self.session,
             role=self.role,
             instruction=self.instruction,
-            conversation=thread,
-            state=conversation_of(self.session, thread, _ledger_in(request), scope),
-            scope=scope,
+            conversation=talk.id,
+            state=talk,
+            scope=scope_of(config),
             allowed=self.allowed,
             pinned=self.pinned,
             volatile=said,
@@ -186,10 +187,10 @@ class PrefixMiddleware(AgentMiddleware):
         before = _ledger_in(request)
 
         def answered() -> Any:
-            fresh = ledger.since(Ledger.from_json(before))
-            if not len(fresh):
+            update = update_json(Ledger.from_json(before), ledger)
+            if not update:
                 return response
-            command: Command[Any] = Command(update={CHANNEL: fresh.to_json()})
+            command: Command[Any] = Command(update={CHANNEL: update})
             return ExtendedModelResponse(model_response=response, command=command)
 
         return self.session.attempt("ledger", answered, response)

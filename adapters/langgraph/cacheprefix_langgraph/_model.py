@@ -143,7 +143,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             return first_call_only(answer) if sending is not None and sending.single else answer
 
         async def ainvoke(self, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any) -> Any:  # noqa: A002
-            waited = waiting(self, config)
+            waited = waiting(self, input, config)
             await ahead(self, input, kwargs, waited, whole=True)
             given, config, kwargs, token = enter(self, input, config, kwargs, whole=True, waited=waited)
             sending = SENDING.get()
@@ -161,7 +161,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             return within(sending, base.stream(self, given, config, stop=stop, **kwargs))
 
         def astream(self, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any) -> Any:  # noqa: A002
-            waited = waiting(self, config)
+            waited = waiting(self, input, config)
 
             def begun() -> AsyncIterator[Any]:
                 given, ours, options, token = enter(self, input, config, kwargs, waited=waited)
@@ -181,7 +181,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         def astream_events(self, input: Any, config: Any = None, *, version: Any = "v2", **kwargs: Any) -> Any:  # noqa: A002
             if version != _EVENTS:
                 return base.astream_events(self, input, config, version=version, **kwargs)
-            waited = waiting(self, config)
+            waited = waiting(self, input, config)
 
             async def begun() -> Any:
                 await ahead(self, input, kwargs, waited)

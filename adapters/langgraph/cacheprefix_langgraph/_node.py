@@ -17,7 +17,7 @@ from langgraph.pregel.protocol import PregelProtocol
 
 from cacheprefix import Session
 from cacheprefix.config import given_or_configured
-from cacheprefix.context import Ledger
+from cacheprefix.context import Ledger, update_json
 from cacheprefix.errors import SetupError
 from cacheprefix.locks import Lock
 from cacheprefix.prefix import ForkPolicy, VolatileRole
@@ -27,7 +27,6 @@ from cacheprefix_langgraph._frame import (
     aunder,
     said_now,
     scope_of,
-    thread_of,
     under,
     unlaid,
     within_frame,
@@ -149,15 +148,16 @@ class _Fork:
         plain = unlaid(session, self.name, self.instruction, said, self.volatile_role)
 
         def frame() -> Frame:
-            thread, scope = thread_of(config), scope_of(config)
+            shared = messages_in(state, self.messages_key)
+            talk = conversation_of(session, config, ledger_in(state, session), shared or (), key=self.messages_key)
             return Frame(
                 session=session,
                 role=self.name,
                 instruction=self.instruction,
-                shared=messages_in(state, self.messages_key),
-                conversation=thread,
-                state=conversation_of(session, thread, ledger_in(state, session), scope),
-                scope=scope,
+                shared=shared,
+                conversation=talk.id,
+                state=talk,
+                scope=scope_of(config),
                 allowed=self.allowed,
                 pinned=self.pinned,
                 volatile=said,
@@ -173,8 +173,8 @@ class _Fork:
             return result
         ledger = frame.state.ledger
         before = Ledger.from_json(ledger_in(state, self.session))
-        fresh = ledger.since(before)
-        return self.session.attempt("ledger", lambda: with_update(result, fresh, self.session, self.name), result)
+        update = update_json(before, ledger)
+        return self.session.attempt("ledger", lambda: with_update(result, update, self.session, self.name), result)
 
 
 def _function(function: Callable[..., Any], fork: _Fork) -> Callable[..., Any]:

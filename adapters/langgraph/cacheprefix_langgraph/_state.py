@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -14,7 +14,9 @@ from langgraph.types import Command
 from typing_extensions import NotRequired, TypedDict
 
 from cacheprefix import Conversation, Session
-from cacheprefix.context import Ledger, merge_json
+from cacheprefix.context import Ledger, digests_of, join_updates, merge_json
+from cacheprefix_langgraph._frame import checkpoint_of, scope_of, talk_of
+from cacheprefix_langgraph._views import Views
 
 CHANNEL = "cacheprefix"
 """The state key; its values are plain JSON types, merged in any order with the same result."""
@@ -73,12 +75,12 @@ def ledger_in(state: Any, session: Session) -> Mapping[str, Any] | None:
     return value if isinstance(value, Mapping) else None
 
 
-def has_channel(read: Any) -> bool:
-    """Whether the running graph's state has the ledger's channel, as far as its reader tells."""
+def has_channel(read: Any, name: str = CHANNEL) -> bool:
+    """Whether the running graph's state has a channel, the ledger's by default, as far as its reader tells."""
     channels = next(
         (a for a in (*getattr(read, "args", ()), *getattr(read, "keywords", {}).values()) if _is_channels(a)), None
     )
-    return channels is not None and CHANNEL in channels
+    return channels is not None and name in channels
 
 
 def _is_channels(value: Any) -> bool:
@@ -86,18 +88,60 @@ def _is_channels(value: Any) -> bool:
 
 
 def conversation_of(
-    session: Session, thread: str, ledger: Mapping[str, Any] | None, scope: str | None = None
+    session: Session,
+    config: Mapping[str, Any] | None,
+    ledger: Mapping[str, Any] | None,
+    said: Sequence[BaseMessage],
+    *,
+    returned: bool = True,
+    key: str = "",
 ) -> Conversation:
-    """The conversation of a thread with the ledger of the graph's state; a run without a thread has its own."""
-    where = session.scope if scope is None else scope
-    found = session.conversation(thread, scope=where) if thread else Conversation("", scope=where)
-    found.merge(ledger)
-    return found
+    """The conversation of a call, as the checkpoint that its step began with has it.
+
+    ``ledger`` is that of the graph's state, None where the state has none: then it is the process's own. It wins over
+    what the process decided since, so that a thread that was taken back to an earlier checkpoint goes on as it would
+    in a fresh process; what siblings in the same step decide holds for all of them. ``returned`` is False where
+    decisions do not come into the state: then the process keeps them. ``key`` names the state's messages: decisions on
+    what is no longer among them are dropped.
+    """
+    scope = scope_of(config)
+    found = session.conversation(talk_of(session, config, said, scope), scope=scope)
+    if ledger is None:
+        return found
+    known = Ledger.from_json(ledger)
+    whole = _thread(config, key) if key and known.alters else None
+    if whole is not None:
+        known = standing(known, whole, found)
+    return found.at(checkpoint_of(config), known, returned=returned)
 
 
-def with_update(result: Any, fresh: Ledger, session: Session, node: str) -> Any:
+def _thread(config: Mapping[str, Any] | None, key: str) -> list[BaseMessage] | None:
+    """All messages of a thread, as the outermost graph's state has them: a node may have been given less."""
+    configurable = (config or {}).get("configurable") or {}
+    read, inside = configurable.get("__pregel_read"), "|" in str(configurable.get("checkpoint_ns", ""))
+    if inside or not callable(read) or not has_channel(read, key):
+        return None
+    value = read(key, False)  # noqa: FBT003 - LangGraph takes it by position
+    return [one for one in value if isinstance(one, BaseMessage)] if isinstance(value, list) else None
+
+
+def standing(found: Ledger, messages: Sequence[BaseMessage], talk: Conversation) -> Ledger:
+    """A thread's ledger without what was decided on messages that are gone from it (cleared, removed, rewound).
+
+    ``messages`` are all that the thread has. They are looked at only where they became fewer, and when a process sees
+    the thread first.
+    """
+    known, talk.messages_seen = talk.messages_seen, len(messages)
+    if known is not None and len(messages) >= known:
+        return found
+    live = digests_of(Views().of(messages, len))
+    talk.keep(live)
+    return found.standing(live)
+
+
+def with_update(result: Any, update_: Mapping[str, Any], session: Session, node: str) -> Any:
     """A node's result with the decisions it made. Shapes LangGraph takes: None, dict, Command, lists, state objects."""
-    if not len(fresh):
+    if not update_:
         return result
     config = var_child_runnable_config.get() or {}
     read = (config.get("configurable") or {}).get("__pregel_read")
@@ -111,11 +155,11 @@ def with_update(result: Any, fresh: Ledger, session: Session, node: str) -> Any:
             "session.conversation(thread_id).dumps() yourself"
         )
         return result
-    update = {CHANNEL: fresh.to_json()}
+    update = {CHANNEL: dict(update_)}
     if result is None:
         return update
     if isinstance(result, dict):
-        return {**result, CHANNEL: merge_json(result.get(CHANNEL), update[CHANNEL])}
+        return {**result, CHANNEL: join_updates(result.get(CHANNEL), update[CHANNEL])}
     if isinstance(result, Command):
         return _command(result, update)
     if isinstance(result, (list, tuple)) and any(isinstance(item, Command) for item in result):
@@ -129,6 +173,6 @@ def _command(command: Command[Any], update: dict[str, Any]) -> Any:
     if command.update is None:
         return replace(command, update=update)
     if isinstance(command.update, dict):
-        merged = merge_json(command.update.get(CHANNEL), update[CHANNEL])
+        merged = join_updates(command.update.get(CHANNEL), update[CHANNEL])
         return replace(command, update={**command.update, CHANNEL: merged})
     return replace(command, update=[*command._update_as_tuples(), (CHANNEL, update[CHANNEL])])

@@ -14,7 +14,7 @@ from langgraph.types import Command
 from cacheprefix import Session
 from cacheprefix.errors import SetupError
 from cacheprefix.prefix import ForkPolicy, VolatileRole
-from cacheprefix_langgraph._frame import Frame, aunder, said_now, scope_of, thread_of, under, unlaid
+from cacheprefix_langgraph._frame import Frame, aunder, said_now, scope_of, under, unlaid
 from cacheprefix_langgraph._state import conversation_of, ledger_in, messages_in
 from cacheprefix_langgraph._tools import render
 
@@ -58,15 +58,16 @@ def subgraph(
     session.join(name)
 
     def enter(state: Any, config: Any, said: Mapping[str, str]) -> Frame:
-        thread, scope = thread_of(config), scope_of(config)
+        messages = messages_in(state, messages_key)
+        talk = conversation_of(session, config, ledger_in(state, session), messages or (), returned=False)
         return Frame(
             session=session,
             role=name,
             instruction=instruction,
-            shared=messages_in(state, messages_key) if pinned else None,
-            conversation=thread,
-            state=conversation_of(session, thread, ledger_in(state, session), scope),
-            scope=scope,
+            shared=messages if pinned else None,
+            conversation=talk.id,
+            state=talk,
+            scope=scope_of(config),
             pinned=pinned,
             volatile=said,
             volatile_role=volatile_role,

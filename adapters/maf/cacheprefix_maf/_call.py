@@ -138,6 +138,9 @@ async def _prepared(
     if stored:
         session.note(f"agent {member.role!r} is only measured: the service keeps its history (store=False shares)")
     layout, prepared, body = None, given, body_of(given)
+    if writes and not name:
+        prompt = session.attempt("conversation", lambda: session.decode(body_of(given), api), None)
+        name = session.unnamed(() if prompt is None else prompt.digests[prompt.head :], member.scope)
     if writes:
         adopt(member, own)
         conversation = _conversation(asked, name)

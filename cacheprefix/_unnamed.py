@@ -1,0 +1,149 @@
+"""Conversations that nobody named: a request belongs to the one that it goes on from, else to one of its own.
+
+A client, an agent or a process serves many people, so none of them is a conversation. What is recorded of one is a
+hash a message, and no text. Those that were not gone on with for longest are let go.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import Final, NamedTuple
+
+from cacheprefix.locks import Lock
+
+Owner = tuple[str, str]
+"""Session name and scope: conversations of two are never one."""
+
+KEPT: Final = 1_000
+"""Conversations without a name that are kept at most."""
+_MARK: Final = "unnamed-"
+
+
+def new_name() -> str:
+    """An id that no other conversation has."""
+    return f"{_MARK}{uuid.uuid4().hex}"
+
+
+def is_named(conversation: str) -> bool:
+    """Whether the application, or its framework, gave a conversation its id."""
+    return bool(conversation) and not conversation.startswith(_MARK)
+
+
+def common_key(conversation: str) -> str:
+    """The id for what is no conversation's own, as the tools of a role: all that nobody named have one."""
+    return conversation if is_named(conversation) else ""
+
+
+class _Said(NamedTuple):
+    """What a conversation's longest request said."""
+
+    length: int
+    whole: int
+    last: int
+    before: int | None
+    """The message before the last one, by which a history that was cut at its front is known."""
+    kin: str
+    """The conversation that its first request seemed to be an altered history of."""
+
+
+class Found(NamedTuple):
+    """A request's conversation."""
+
+    conversation: str
+    gone: Sequence[tuple[Owner, str]]
+    """Those that are forgotten to make room for it."""
+
+
+class Unnamed:
+    """What the newest request of each unnamed conversation said. Thread-safe, bounded."""
+
+    def __init__(self, keep: int = KEPT) -> None:
+        self._keep = keep
+        self._lock = Lock()
+        self._said: OrderedDict[tuple[Owner, str], _Said] = OrderedDict()
+        self._runs: OrderedDict[tuple[Owner, int], tuple[object, str]] = OrderedDict()
+        self._ends: dict[tuple[Owner, int], set[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._said)
+
+    def find(self, owner: Owner, messages: Sequence[Hashable], *, run: object = None) -> Found:
+        """The one conversation of ``owner`` whose recorded messages a request begins with; a new one's id if none.
+
+        Of several the one with most messages counts; two that said the very same are nobody's. The request is
+        recorded. Requests of one ``run``, an object that is there as long as that, are one conversation.
+        """
+        said = [hash(message) for message in messages]
+        with self._lock:
+            mine = None if run is None else self._runs.get((owner, id(run)))
+            found, kin = None if mine is None else mine[1], ""
+            if found is None:
+                found = self._of(owner, said)
+            if found is None:
+                found, kin = new_name(), self._resembles(owner, said)
+            if run is not None:
+                self._runs[owner, id(run)] = run, found
+                self._runs.move_to_end((owner, id(run)))
+                while len(self._runs) > self._keep:
+                    self._runs.popitem(last=False)
+            known = self._said.get((owner, found))
+            # What a member of a run says to itself goes on from nothing that the others know of.
+            gone = [] if known is not None and not _begins(said, known) else self._record(owner, found, said, kin)
+        return Found(found, gone)
+
+    def _of(self, owner: Owner, said: Sequence[int]) -> str | None:
+        for length in range(len(said), 0, -1):
+            ends = self._ends.get((owner, said[length - 1]))
+            if ends is None:
+                continue
+            found = [one for one in ends if self._said[owner, one].length == length]
+            found = [one for one in found if _begins(said, self._said[owner, one])]
+            if found:
+                return found[0] if len(found) == 1 else None
+        return None
+
+    def kin(self, owner: Owner, conversation: str) -> str | None:
+        """The conversation that this one seems to be an altered history of, empty if none; None for a named one."""
+        known = self._said.get((owner, conversation))
+        return None if known is None else known.kin
+
+    def _resembles(self, owner: Owner, said: Sequence[int]) -> str:
+        """The conversation whose last two messages, an answer and what was said to it, stand in a request."""
+        for at in range(len(said) - 1, 0, -1):
+            for one in self._ends.get((owner, said[at]), ()):
+                if self._said[owner, one].before == said[at - 1]:
+                    return one
+        return ""
+
+    def _record(self, owner: Owner, conversation: str, said: Sequence[int], kin: str) -> list[tuple[Owner, str]]:
+        if not said:
+            return []
+        key = (owner, conversation)
+        known = self._said.get(key)
+        kin = kin if known is None else known.kin
+        self._leave(key)
+        before = said[-2] if len(said) > 1 else None
+        self._said[key] = _Said(len(said), hash(tuple(said)), said[-1], before, kin)
+        self._ends.setdefault((owner, said[-1]), set()).add(conversation)
+        gone = []
+        while len(self._said) > self._keep:
+            gone.append(next(iter(self._said)))
+            self._leave(gone[-1])
+        return gone
+
+    def _leave(self, key: tuple[Owner, str]) -> None:
+        known = self._said.pop(key, None)
+        if known is None:
+            return
+        ends = self._ends[key[0], known.last]
+        ends.discard(key[1])
+        if not ends:
+            del self._ends[key[0], known.last]
+
+
+def _begins(said: Sequence[int], known: _Said) -> bool:
+    """Whether messages begin with what is recorded."""
+    length = known.length
+    return len(said) >= length and said[length - 1] == known.last and hash(tuple(said[:length])) == known.whole

@@ -1,0 +1,200 @@
+"""Whose words stand in a prompt: threads that are cleared or rewound, runs without a thread, pairs of conversations."""
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import HumanMessage, RemoveMessage, SystemMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+
+from cacheprefix import Compaction
+from cacheprefix_langgraph import PrefixState, forked, wrap_model
+
+HANDBOOK = "The handbook of the house, rule by rule. " * 150
+
+
+class State(MessagesState, PrefixState):
+    pass
+
+
+def _graph(bench, session, saver=None, state=State, *, roles=("helper", "critic"), bound=False):
+    """Nodes one after the other, each with its role's own system text."""
+    model = wrap_model(bench.model(), session)
+    graph = StateGraph(state)
+    before = START
+    for role in roles:
+        mine = wrap_model(bench.model(), session, role=role) if bound else model
+
+        def node(given, role=role, mine=mine):
+            return {"messages": [mine.invoke([SystemMessage(f"{HANDBOOK}\n\nYou are {role}."), *given["messages"]])]}
+
+        graph.add_node(role, node if bound else forked(session, role=role)(node))
+        graph.add_edge(before, role)
+        before = role
+    graph.add_edge(before, END)
+    return graph.compile(checkpointer=saver)
+
+
+def _said(name, number):
+    return HumanMessage(f"{name} {number}: " + " ".join(f"{name}-value-{number}-{k}" for k in range(60)))
+
+
+def _session(bench, **options):
+    return bench.session(HANDBOOK, compaction=Compaction(trigger=5_000, horizon=1_000), gate=None, **options)
+
+
+def _thread(name):
+    return {"configurable": {"thread_id": name}}
+
+
+def _bodies(chat, start=0):
+    return [body.decode() for body in chat.bodies[start:]]
+
+
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize("state", [State, MessagesState])
+def test_a_cleared_thread_leaves_nothing_behind(chat, state, bound):
+    """After ``RemoveMessage(REMOVE_ALL_MESSAGES)`` neither the next prompt nor the next checkpoint has its words."""
+    session, config = _session(chat), _thread("t")
+    app = _graph(chat, session, InMemorySaver(), state, bound=bound)
+    for number in range(14):
+        app.invoke({"messages": [_said("old", number)]}, config)
+    assert session.conversation("t").ledger.epoch > 0
+    app.update_state(config, {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES)]})
+    before = len(chat.bodies)
+    app.invoke({"messages": [HumanMessage("What is the weather?")]}, config)
+    assert not any("old-value" in body for body in _bodies(chat, before))
+    values = app.get_state(config).values
+    assert "old-value" not in str(values.get("cacheprefix"))
+    if state is State and not bound:
+        assert "old-value" not in session.conversation("t").ledger.dumps()
+
+
+@pytest.mark.parametrize("back", [4, 20, 26])
+def test_a_rewound_thread_goes_on_as_in_a_fresh_process(chat, back):
+    """The checkpoint's ledger wins: not a byte of the prompt depends on what this process decided later."""
+    saver, config = InMemorySaver(), _thread("t")
+    app = _graph(chat, _session(chat), saver)
+    for number in range(16):
+        app.invoke({"messages": [_said("task", number)]}, config)
+    states = [one for one in app.get_state_history(config) if len(one.values["messages"]) >= back and not one.next]
+    then = states[-1].config
+    sent = []
+    for graph in (app, _graph(chat, _session(chat), saver)):
+        before = len(chat.bodies)
+        graph.invoke({"messages": [HumanMessage("And now?")]}, then)
+        sent.append([{**json.loads(body), "stream": 0, "stream_options": 0} for body in chat.bodies[before:]])
+    assert sent[0] == sent[1]
+    assert not any("task-value-15" in json.dumps(body) for body in sent[0])
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_messages_taken_out_of_a_thread_take_their_decisions_along(chat, fresh):
+    """Removing old messages one by one drops what was decided on them, from the process and from the checkpoint."""
+    saver, config = InMemorySaver(), _thread("t")
+    session = _session(chat)
+    app = _graph(chat, session, saver)
+    for number in range(14):
+        app.invoke({"messages": [_said("old", number)]}, config)
+    assert "old-value" in str(app.get_state(config).values["cacheprefix"])
+    if fresh:
+        session = _session(chat)
+        app = _graph(chat, session, saver)
+    gone = app.get_state(config).values["messages"][:-2]
+    app.update_state(config, {"messages": [RemoveMessage(id=message.id) for message in gone]})
+    before = len(chat.bodies)
+    app.invoke({"messages": [HumanMessage("And now?")]}, config)
+    assert not any("old-value-0-" in body for body in _bodies(chat, before))
+    assert "old-value" not in str(app.get_state(config).values["cacheprefix"])
+
+
+def test_runs_without_a_thread_are_conversations_of_their_own(chat):
+    """Questions of many people raise no alarm, and each run with its subgraph is one conversation."""
+    session = chat.session(HANDBOOK, gate=None)
+    inner = _graph(chat, session, roles=("inner",))
+    model = wrap_model(chat.model(), session)
+
+    @forked(session, role="outer")
+    def outer(given):
+        return {"messages": [model.invoke([SystemMessage(f"{HANDBOOK}\n\nYou are outer."), *given["messages"]])]}
+
+    graph = StateGraph(State)
+    graph.add_node("outer", outer)
+    graph.add_node("inside", inner)
+    graph.add_edge(START, "outer")
+    graph.add_edge("outer", "inside")
+    graph.add_edge("inside", END)
+    app = graph.compile()
+    document = HumanMessage("The same document. " + "words of it " * 800)
+    for number in range(4):
+        app.invoke({"messages": [HumanMessage(f"Question number {number}. " * 3), document]})
+    calls = session.calls
+    assert not any(call.verdict.alarm for call in calls)
+    names = [call.conversation for call in calls]
+    assert len(set(names)) == 4
+    assert names[::2] == names[1::2]
+
+
+def test_a_run_that_begins_with_the_last_one_goes_on_with_its_conversation(chat):
+    """An application that keeps the history itself is told by it, and its compactions hold."""
+    session = _session(chat)
+    app = _graph(chat, session)
+    history = []
+    for number in range(14):
+        history = app.invoke({"messages": [*history, _said("mine", number)]})["messages"]
+    assert len({call.conversation for call in session.calls}) == 1
+    assert max(len(json.loads(body)["messages"]) for body in chat.bodies) < len(history)
+
+
+def test_what_parallel_nodes_say_to_themselves_parts_no_run(chat):
+    """Branches with messages of their own stay in the run's conversation."""
+    session = chat.session(HANDBOOK, gate=None)
+    model = wrap_model(chat.model(), session)
+    graph = StateGraph(State)
+    for role in ("one", "two", "three"):
+
+        def node(given, role=role):
+            own = [SystemMessage(f"{HANDBOOK}\n\nYou are {role}."), *given["messages"]]
+            first = model.invoke(own)
+            return {"messages": [model.invoke([*own, first, HumanMessage(f"{role}: shorter, please")])]}
+
+        graph.add_node(role, forked(session, role=role)(node))
+        graph.add_edge(START, role)
+        graph.add_edge(role, END)
+    app = graph.compile()
+    app.invoke({"messages": [HumanMessage("Say something.")]})
+    app.invoke({"messages": [HumanMessage("Say something else.")]})
+    assert len(session.calls) == 12
+    assert len({call.conversation for call in session.calls}) == 2
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["threads", "none", "model"]),
+    st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=12, max_size=30),
+)
+def test_no_section_of_one_conversation_is_in_anothers_prompt(chat, way, turns):
+    """People with equal texts among theirs, in threads, in runs without one, and by a bound model alone."""
+    session = _session(chat)
+    users = ("alice", "bob", "carol")
+    app = _graph(chat, session, InMemorySaver() if way == "threads" else None, roles=("helper",))
+    model = wrap_model(chat.model(), session, role="helper")
+    talks = {user: [] for user in users}
+    for number, (who, wordy) in enumerate(turns):
+        user = users[who]
+        said = _said(user, number) if wordy else HumanMessage("Go on.")
+        before = len(chat.bodies)
+        if way == "threads":
+            app.invoke({"messages": [said]}, _thread(user))
+        elif way == "none":
+            talks[user] = app.invoke({"messages": [*talks[user], said]})["messages"]
+        else:
+            system = SystemMessage(f"{HANDBOOK}\n\nYou are helper.")
+            talks[user] = [*talks[user], said]
+            talks[user].append(model.invoke([system, *talks[user]]))
+        for body in _bodies(chat, before):
+            assert not any(other in body for other in users if other != user)
+    assert not session.failures
