@@ -124,7 +124,13 @@ def test_gemini_shares_at_the_level_of_messages_and_is_measured(gemini, how):
     session = Session(SharedPrefix(system=HANDBOOK, tools=[look_up]), counter=ESTIMATE)
     model = wrap_model(make(), session)
     if how == "ainvoke":
-        asyncio.run(team(session, model.ainvoke, later=True).ainvoke({"messages": ASKED}))
+
+        async def run():
+            await team(session, model.ainvoke, later=True).ainvoke({"messages": ASKED})
+            # Google's client opens a session of aiohttp where that is installed, and leaves closing it to its user.
+            await model.client.aio.aclose()
+
+        asyncio.run(run())
     else:
         call = model.invoke if how == "invoke" else lambda given: list(model.stream(given))
         team(session, call).invoke({"messages": ASKED})
