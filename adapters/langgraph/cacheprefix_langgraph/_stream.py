@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cacheprefix.prompt import Api
 
 
+_REFUSED = (400, 404, 405, 415, 422, 501)
+"""Statuses that say something of the request itself."""
 _OWN_ERRORS = ("openai", "anthropic", "google", "langchain_openai", "langchain_anthropic", "langchain_google_genai")
 
 
@@ -111,12 +113,14 @@ def again(model: Any, sending: Sending, error: Exception) -> bool:
     """Whether an answer that was streamed only for waiting siblings is to be asked for again, as a whole.
 
     What a stream breaks with is not what a whole answer breaks with, and an application's retries go by the type.
-    The SDKs' own errors, refusals above all, are the same either way.
+    The SDKs' own errors are the same either way, but for a refusal: that may be one of the stream, by a gateway that
+    knows no ``stream_options``.
     """
-    if type(error).__module__.partition(".")[0] in _OWN_ERRORS:
+    refused = getattr(error, "status_code", None) in _REFUSED
+    if type(error).__module__.partition(".")[0] in _OWN_ERRORS and not refused:
         return False
-    if isinstance(error, UnfinishedError):
-        # Another stream of this model would lack the same.
+    if refused or isinstance(error, UnfinishedError):
+        # Another stream of this model would fare no better.
         wrapping(model).streams = False
     fail(sending)
     sending.turn = sending.payload = None

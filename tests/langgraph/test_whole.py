@@ -1,0 +1,74 @@
+"""Leaders whose whole answer comes as a stream: who waits goes on, and nobody sees the stream."""
+
+import asyncio
+import operator
+from typing import Annotated
+
+import pytest
+from langchain_core.messages import HumanMessage, SystemMessage
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Send
+from typing_extensions import TypedDict
+
+from cacheprefix.server import Fault, Reply
+from cacheprefix_langgraph import forked, wrap_model
+
+HANDBOOK = "The handbook says that every statement needs a source. " * 90
+
+
+class State(TypedDict, total=False):
+    parts: Annotated[list, operator.add]
+
+
+def fan(bench, later):
+    """Three workers of one cold prefix; what each was answered."""
+    session = bench.session(HANDBOOK)
+    llm = wrap_model(bench.model(), session)
+
+    def asked(_):
+        return [SystemMessage(f"You work.\n\n{HANDBOOK}"), HumanMessage("Begin.")]
+
+    @forked(session, role="worker")
+    def work(given):
+        return {"parts": [llm.invoke(asked(given))]}
+
+    @forked(session, role="worker")
+    async def awork(given):
+        return {"parts": [await llm.ainvoke(asked(given))]}
+
+    graph = StateGraph(State)
+    graph.add_node("work", awork if later else work)
+    graph.add_conditional_edges(START, lambda _: [Send("work", {"part": n}) for n in range(3)], ["work"])
+    graph.add_edge("work", END)
+    app = graph.compile()
+    found = asyncio.run(app.ainvoke({"parts": []})) if later else app.invoke({"parts": []})
+    return found["parts"], session
+
+
+def streamed(bench):
+    """Which of the requests asked for a stream."""
+    return [bool(record.json.get("stream")) for record in bench.provider.requests]
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_the_leader_is_streamed_and_its_answer_is_a_whole_one(bench, later):
+    """Its metadata are those of the others, who asked for no stream."""
+    bench.script([Reply("An answer.")])
+    bench.slow(0.05)
+    parts, session = fan(bench, later)
+    assert sum(streamed(bench)) == 1
+    assert len({frozenset(part.response_metadata) for part in parts}) == 1
+    assert all(part.text == parts[0].text and part.usage_metadata for part in parts)
+    assert not session.failures
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_gateway_that_refuses_streams_is_asked_for_a_whole_answer(bench, later):
+    """The application gets what it asked for, and that model's next leader is no stream."""
+    refusing = Reply(fault=Fault(status=400, message="unknown field: stream_options"))
+    bench.script(lambda request: refusing if request.asked.stream else Reply("An answer."))
+    bench.slow(0.05)
+    parts, session = fan(bench, later)
+    assert len(parts) == 3
+    assert streamed(bench).count(True) == 1
+    assert not session.failures
