@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from cacheprefix.audit._layouts import VOLATILE
 from cacheprefix.audit._records import Broken
 from cacheprefix.bounded import Bounded
 from cacheprefix.cache import answers, equal_digests
@@ -153,6 +154,8 @@ class Conversations:
         self._openings: Bounded[tuple[str, str], deque[_Opening]] = Bounded(_THREADS)
         self._ends: _Recent[int] = _Recent()
         """Which conversation a request with these messages belonged to."""
+        self._firsts: _Recent[int] = _Recent()
+        """Which conversation a first message opened, by what it says beside ids, times and numbers."""
         self._calls: _Recent[int] = _Recent()
         """The model's number of the latest request with these messages."""
         self.calls = 0
@@ -214,7 +217,9 @@ class Conversations:
             if thread is None and branch is None:
                 thread = self._by_content(prompt, messages)
                 opens = thread is None
-            thread = thread or self._open()
+            if thread is None:
+                thread = self._open()
+                self._firsts.put(_first_mask(prompt.sections[prompt.head :]), thread.number)
         self._threads.move_to_end(thread.number)
         if identity is not None:
             self._name(identity, thread.number)
@@ -245,7 +250,9 @@ class Conversations:
             related = () if number is None else (number,)
         elif entered.opens:
             related = self._related(prompt, agent)
-        return Placed(ready, f"{thread.number}.{seat}", agent or f"speaker {seat}", related, entered.ends[-1])
+        # Without a system prompt nothing tells who speaks: it may be any of several.
+        speaker = agent or (f"speaker {seat}" if system else "")
+        return Placed(ready, f"{thread.number}.{seat}", speaker, related, entered.ends[-1])
 
     def _name(self, identity: tuple[str, str], number: int) -> None:
         self._of_id[identity] = number
@@ -306,17 +313,22 @@ class Conversations:
         found, answered = self._most_alike(sections, lambda at: self._holders.get(messages[at], ()))
         if found is None:
             # A time or a number put before or behind each message leaves its other end as it was.
-            found, answered = self._most_alike(sections, lambda at: self._by_edges(sections[at]))
+            found, answered = self._most_alike(sections, lambda at: self._by_edges(sections[at]), least=2)
+            if found is None:
+                # One message alone says little: it is the same only when ids, times and numbers are all that differs.
+                found = self._firsts.get(_first_mask(sections))
+                answered = any(map(answers, sections))
         thread = self._threads.get(found) if found is not None else None
         if thread is None:
             return None
         return thread if answered or set(thread.latest) <= set(messages) else None
 
     def _most_alike(
-        self, sections: Sequence[Section], holders_of: Callable[[int], tuple[int, ...]]
+        self, sections: Sequence[Section], holders_of: Callable[[int], tuple[int, ...]], *, least: int = 1
     ) -> tuple[int | None, bool]:
         """The conversation that holds most of these messages, and whether an answer stands behind what any holds."""
         scores: dict[int, float] = {}
+        times: Counter[int] = Counter()
         looked, answered = 0, False
         for at in range(len(sections) - 1, -1, -1):
             holders = holders_of(at)
@@ -324,11 +336,13 @@ class Conversations:
                 answered = answered or answers(sections[at])
                 continue
             looked += 1
+            times.update(holders)
             for number in holders:
                 scores[number] = scores.get(number, 0.0) + (sections[at].tokens + 1) / len(holders)
             if looked == _LOOKED:
                 break
-        return max(scores, key=lambda number: (scores[number], number), default=None), answered
+        met = (number for number in scores if times[number] >= least)
+        return max(met, key=lambda number: (scores[number], number), default=None), answered
 
     def _by_edges(self, section: Section) -> tuple[int, ...]:
         found = (self._holders.get(edge, ()) for edge in _edges(section))
@@ -389,6 +403,11 @@ def _system(prompt: Prompt) -> bytes:
         for one, digest in zip(prompt.sections[: prompt.head], prompt.digests, strict=False)
         if one.tier == "system"
     )
+
+
+def _first_mask(sections: Sequence[Section]) -> int:
+    """The first message without ids, times and numbers."""
+    return hash(VOLATILE.sub("\0", sections[0].text)) if sections else 0
 
 
 def _edges(section: Section) -> tuple[bytes, ...]:
