@@ -37,6 +37,8 @@ _LOOKED = 32
 _HOLDERS = 4
 """Conversations remembered for one message; what more of them hold tells nothing apart."""
 _OPENINGS = 4
+_LOOKED_AT = 1_000
+"""Characters of a first message by which it is known again."""
 _EDGE = 32
 """Bytes at either end of a message by which it is known again when it was changed."""
 _AGAIN = 3_600.0
@@ -407,7 +409,7 @@ def _system(prompt: Prompt) -> bytes:
 
 def _first_mask(sections: Sequence[Section]) -> int:
     """The first message without ids, times and numbers."""
-    return hash(VOLATILE.sub("\0", sections[0].text)) if sections else 0
+    return hash(VOLATILE.sub("\0", sections[0].text[:_LOOKED_AT])) if sections else 0
 
 
 def _edges(section: Section) -> tuple[bytes, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import warnings
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -22,6 +22,8 @@ MERGED_FILES = 64
 """Files read side by side and merged by time; more than that are read one after another."""
 
 _KEPT_FORMS = 10_000
+_CHAINS = 2_000
+"""Answers whose requests are kept, for requests that go on from them."""
 
 _CHAT_ROLES = frozenset({"system", "developer", "tool", "function"})
 _CLIENTS_OWN = frozenset({
@@ -57,6 +59,7 @@ class Reading:
         self._forms: dict[tuple[str | None, ...], Api] = {}
         self._index = 0
         self._last = 0.0
+        self._chains: OrderedDict[str, Prompt] = OrderedDict()
         self.timed = 0
         self.aside: Counter[str] = Counter()
         """Requests that ask no language model, by what they ask for."""
@@ -96,10 +99,15 @@ class Reading:
         model = self._overrides.model or _model(record)
         api = None if body is None else record.api or self._form(record.session, body, model, provider)
         prompt: Prompt | None = None
+        before = body.get("previous_response_id") if body is not None and api == "openai-responses" else None
+        if body is not None and before is not None:
+            body = {name: value for name, value in body.items() if name != "previous_response_id"}
         unknown: Mapping[str, str] = {}
         profile = self._profile(model, provider, api if record.wire else None)
         if body is not None and api is not None:
             prompt, unknown = self._without_unknown(self._prompt(body, api, model, record, profile), profile)
+        if prompt is not None and api == "openai-responses":
+            prompt = self._chained(prompt, before, record.response_id)
         at = record.ts
         if at is None:
             at = self._last + UNTIMED_STEP
@@ -119,6 +127,22 @@ class Reading:
         return decode(
             body, api, headers=_relevant(record.headers, profile), count=self._counter(model), memo=self._memo
         )
+
+    def _chained(self, prompt: Prompt, before: Any, answer: str) -> Prompt:
+        """The prompt with what an earlier answer was given to, where a request goes on from that answer's id.
+
+        The provider keeps the messages and the answer; instructions and tools are the request's own. The answer's
+        text is not in the log, and no earlier request had it cached.
+        """
+        earlier = self._chains.get(before) if isinstance(before, str) else None
+        if earlier is not None:
+            own, kept = prompt.sections, earlier.sections[earlier.head :]
+            prompt = replace(prompt, sections=(*own[: prompt.head], *kept, *own[prompt.head :]))
+        if answer:
+            self._chains[answer] = prompt
+            if len(self._chains) > _CHAINS:
+                self._chains.popitem(last=False)
+        return prompt
 
     def _without_unknown(self, prompt: Prompt, profile: Profile) -> tuple[Prompt, Mapping[str, str]]:
         """The prompt without fields that no rule knows, and those fields.

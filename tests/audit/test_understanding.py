@@ -217,3 +217,25 @@ def test_an_unknown_field_explains_what_nothing_else_does(tmp_path):
     assert [(row.public["cause"], row.public["path"]) for row in rows if row.view["broke"]] == [
         ("settings_changed", "safety_mode")
     ]
+
+
+def test_a_previous_response_is_followed(tmp_path):
+    """A request that goes on from an answer's id has all that was before it, and its id is no setting."""
+    lines = []
+    talk = Conversation(seed=9, words=300)
+    for turn in range(5):
+        if turn:
+            talk.turn()
+        body = {
+            "model": "gpt-5",
+            "instructions": talk.system,
+            "input": [talk.messages[-1]],
+            **({"previous_response_id": f"resp_{turn - 1}"} if turn else {}),
+        }
+        counts = {"input_tokens": 2_200 + 700 * turn, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 5}
+        if turn and turn != 3:
+            counts["input_tokens_details"]["cached_tokens"] = (2_200 + 700 * (turn - 1)) // 128 * 128
+        lines.append({"ts": 1_000 + 20 * turn, "request": body, "response_id": f"resp_{turn}", "usage": counts})
+    _, rows = judged(tmp_path / "log.jsonl", lines)
+    assert [row.public["cause"] for row in rows] == ["cold_start", "hit", "hit", "provider_miss", "hit"]
+    assert [row.view["sections"] for row in rows] == [2, 3, 4, 5, 6]
