@@ -1,4 +1,6 @@
-"""How fast ``cacheprefix audit`` reads long conversations, and how much memory it needs.
+"""How fast ``cacheprefix audit`` reads logs, smooth and ragged, and how much memory it needs.
+
+Time is also told as a multiple of what orjson and SHA-256 need for the same bytes in the same process.
 
 ``python -m benchmarks.bench_audit`` prints a table and writes ``benchmarks/results/audit.json``. ``--megabytes``
 sets the size of each log (default 100), ``--rows`` chooses logs. Each log is audited in a process of its own.
@@ -56,14 +58,23 @@ WORKLOADS = {
     "openai, 250 B messages": ("openai", 40, 1, 1),
     "anthropic team of 5, 1 kB messages": ("anthropic", 160, 5, 1),
     "openai without usage": ("openai", 160, 1, 0),
+    "ragged": ("ragged", 160, 1, 1),
 }
-"""Name: wire, words a message, agents a session, 1 where the log has usage."""
+"""Name: wire, words a message, agents a session, 1 where the log has usage. ``ragged``: many short conversations of all
+sizes side by side, each with a system prompt and tools of its own, JSON and code in the results, edits, other scripts."""
 
 _CHILD = """
 import json, resource, sys, time
 from cacheprefix.audit import audit, write_json
 from cacheprefix.report import write_page
+import hashlib, orjson
 path, out = sys.argv[1:3]
+start = time.process_time()
+with open(path, "rb") as stream:
+    for line in stream:
+        orjson.loads(line)
+        hashlib.sha256(line).digest()
+base = time.process_time() - start
 start = time.process_time()
 with audit([path]) as result:
     audited = time.process_time() - start
@@ -71,7 +82,7 @@ with audit([path]) as result:
         write_json(result, stream)
     with open(out + "/a.html", "w", encoding="utf-8") as stream:
         write_page(result, stream)
-    told = {"calls": result.calls, "seconds": audited, "all_seconds": time.process_time() - start,
+    told = {"calls": result.calls, "seconds": audited, "base": base, "all_seconds": time.process_time() - start,
             "breaks": sum(group.count for group in result.totals.breaks),
             "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 print(json.dumps(told))
@@ -132,6 +143,42 @@ def lines(wire: str, words: int, agents: int, reported: int, seed: int = 0) -> I
             yield json.dumps(record) + "\n"
 
 
+def ragged(seed: int = 0) -> Iterator[str]:
+    """Conversations as they come: ten side by side, of two to thirty turns, one message in ten edited afterwards."""
+    draw = random.Random(seed)
+    now, number = 1_760_000_000.0, 0
+    open_talks: list[dict[str, Any]] = []
+    while True:
+        if len(open_talks) < 10:
+            number += 1
+            own = [{"type": "function", "function": {"name": f"t{number}_{at}", "description": text(25, draw),
+                    "parameters": {"type": "object", "properties": {}}}} for at in range(draw.randint(0, 6))]  # fmt: skip
+            system = text(draw.randint(200, 2_500), draw)
+            first = {"role": "user", "content": text(draw.randint(5, 300), draw)}
+            open_talks.append({"tools": own, "messages": [{"role": "system", "content": system}, first],
+                               "left": draw.randint(2, 30), "before": 0, "name": f"s{number}"})  # fmt: skip
+        talk = draw.choice(open_talks)
+        messages = talk["messages"]
+        if draw.random() < 0.1 and len(messages) > 3:
+            messages[draw.randrange(1, len(messages))]["content"] += " (edited)"
+            talk["before"] = 0
+        total = sum(len(str(one)) for one in messages) // 4
+        details = {"cached_tokens": talk["before"] // 128 * 128}
+        usage = {"prompt_tokens": total, "completion_tokens": 9, "prompt_tokens_details": details}
+        body = {"model": "gpt-4.1", "messages": messages, **({"tools": talk["tools"]} if talk["tools"] else {})}
+        line = {"ts": now, "provider": "openai", "session": talk["name"], "request": body, "usage": usage}
+        yield json.dumps(line, ensure_ascii=False) + "\n"
+        talk["before"], talk["left"], now = total, talk["left"] - 1, now + draw.expovariate(1)
+        messages.append({"role": "assistant", "content": text(draw.randint(3, 400), draw)})
+        rows = [
+            {"id": draw.randint(0, 99_999), "name": draw.choice(WORDS), "größe": draw.random()}
+            for _ in range(draw.randint(1, 60))
+        ]
+        messages.append({"role": "user", "content": json.dumps(rows, ensure_ascii=False)})
+        if not talk["left"]:
+            open_talks.remove(talk)
+
+
 def _body(wire: str, system: str, tools: list[Any], history: list[dict[str, Any]]) -> dict[str, Any]:
     if wire == "openai":
         return {
@@ -169,7 +216,7 @@ def write_log(path: Path, size: int, wire: str, words: int, agents: int, reporte
     """Write about ``size`` bytes; returns how many."""
     written = 0
     with path.open("w", encoding="utf-8") as stream:
-        for line in lines(wire, words, agents, reported):
+        for line in ragged() if wire == "ragged" else lines(wire, words, agents, reported):
             written += stream.write(line)
             if written >= size:
                 return written
@@ -190,9 +237,12 @@ def measure(name: str, megabytes: int) -> list[dict[str, Any]]:
     unit = "MB/s of CPU time, one core"
     return [
         _table.topic(f"audit speed, {name}", speed, unit, digits=2, **base),
+        _table.topic(
+            f"time as a multiple of orjson and SHA-256, {name}", told["seconds"] / told["base"], "times", digits=1, **base
+        ),
         _table.topic(f"peak memory, {name}", told["peak_bytes"] / 1e6, "MB", digits=0, **base),
         _table.topic(f"audit, JSON and HTML, {name}", whole, unit, digits=2, **base),
-        _table.topic(f"breaks found in an undisturbed log, {name}", told["breaks"], "breaks", **base),
+        _table.topic(f"breaks found, {name}", told["breaks"], "breaks", **base),
     ]
 
 
