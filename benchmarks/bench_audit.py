@@ -60,8 +60,11 @@ WORKLOADS = {
     "openai without usage": ("openai", 160, 1, 0),
     "ragged": ("ragged", 160, 1, 1),
 }
-"""Name: wire, words a message, agents a session, 1 where the log has usage. ``ragged``: many short conversations of all
-sizes side by side, each with a system prompt and tools of its own, JSON and code in the results, edits, other scripts."""
+"""Name: wire, words a message, agents a session, 1 where the log has usage.
+
+``ragged``: many short conversations of all sizes side by side, each with a system prompt and tools of its own, JSON in
+the results, edits, other scripts.
+"""
 
 _CHILD = """
 import json, resource, sys, time
@@ -151,8 +154,11 @@ def ragged(seed: int = 0) -> Iterator[str]:
     while True:
         if len(open_talks) < 10:
             number += 1
-            own = [{"type": "function", "function": {"name": f"t{number}_{at}", "description": text(25, draw),
-                    "parameters": {"type": "object", "properties": {}}}} for at in range(draw.randint(0, 6))]  # fmt: skip
+            functions = [
+                {"name": f"t{number}_{at}", "description": text(25, draw), "parameters": {"type": "object"}}
+                for at in range(draw.randint(0, 6))
+            ]
+            own = [{"type": "function", "function": one} for one in functions]
             system = text(draw.randint(200, 2_500), draw)
             first = {"role": "user", "content": text(draw.randint(5, 300), draw)}
             open_talks.append({"tools": own, "messages": [{"role": "system", "content": system}, first],
@@ -237,9 +243,7 @@ def measure(name: str, megabytes: int) -> list[dict[str, Any]]:
     unit = "MB/s of CPU time, one core"
     return [
         _table.topic(f"audit speed, {name}", speed, unit, digits=2, **base),
-        _table.topic(
-            f"time as a multiple of orjson and SHA-256, {name}", told["seconds"] / told["base"], "times", digits=1, **base
-        ),
+        _table.topic(f"time of orjson and SHA-256, {name}", told["seconds"] / told["base"], "times", digits=1, **base),
         _table.topic(f"peak memory, {name}", told["peak_bytes"] / 1e6, "MB", digits=0, **base),
         _table.topic(f"audit, JSON and HTML, {name}", whole, unit, digits=2, **base),
         _table.topic(f"breaks found, {name}", told["breaks"], "breaks", **base),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from cacheprefix.audit._records import Broken
 from cacheprefix.bounded import Bounded
-from cacheprefix.profiles import normalise_usage
 
 if TYPE_CHECKING:
     from cacheprefix.audit._order import Ready
@@ -111,10 +110,7 @@ class Duplicates:
 
 
 def _counts(item: Ready) -> tuple[int | None, int | None]:
-    if item.record.usage is None:
-        return None, None
-    usage = normalise_usage(item.record.usage, profile=item.profile)
-    return usage.input_tokens, usage.output_tokens
+    return (None, None) if item.usage is None else (item.usage.input_tokens, item.usage.output_tokens)
 
 
 def _body(item: Ready) -> int:
@@ -134,4 +130,5 @@ def _fuller(first: Ready, second: Ready) -> Ready:
         agent=text.record.agent or other.record.agent,
         response_ended_ts=text.record.response_ended_ts or other.record.response_ended_ts,
     )
-    return replace(first, record=record, prompt=text.prompt, profile=text.profile, place=text.place)
+    usage = text.usage if text.usage is not None else other.usage
+    return replace(first, record=record, prompt=text.prompt, profile=text.profile, place=text.place, usage=usage)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from cacheprefix.audit._records import Broken, Record
-from cacheprefix.profiles import Profile
+from cacheprefix.profiles import Profile, Usage
 from cacheprefix.prompt import Prompt
 
 WINDOW_CALLS = 2_000
@@ -34,6 +34,8 @@ class Ready:
     prompt: Prompt | None
     profile: Profile
     size: int
+    usage: Usage | None = None
+    """Its counts as we read them; None where the log has none."""
     reader: str = ""
     """Whose form its entry had."""
     unknown: Mapping[str, str] = field(default_factory=dict)

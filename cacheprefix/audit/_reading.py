@@ -15,7 +15,7 @@ from cacheprefix.audit._order import UNTIMED_STEP, Ready, in_time
 from cacheprefix.audit._readers import Placed, Reader, records
 from cacheprefix.audit._records import Broken, Record, place, printable
 from cacheprefix.errors import BodyError
-from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry
+from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, normalise_usage
 from cacheprefix.prompt import Api, CountTokens, Memo, Prompt, decode, default_counter, guess_api
 
 MERGED_FILES = 64
@@ -114,11 +114,14 @@ class Reading:
         else:
             self.timed += 1
         self._last = at
+        usage = None
+        if record.usage is not None:
+            usage = normalise_usage(record.usage, None if prompt is None else prompt.api, provider, profile=profile)
         # Counted only once it could be read: broken lines have no index.
         index, self._index = self._index, self._index + 1
         where = place(item.file, item.line, item.item)
         bare = replace(record, body=None, model=model, provider=provider)
-        return Ready(index, where, at, bare, prompt, profile, item.size, item.reader, unknown)
+        return Ready(index, where, at, bare, prompt, profile, item.size, usage, item.reader, unknown)
 
     def _prompt(self, body: Mapping[str, Any], api: Api, model: str, record: Record, profile: Profile) -> Prompt:
         named = body.get("modelId" if api == "bedrock" else "model")

@@ -30,7 +30,7 @@ from cacheprefix.audit._whatif import SECTIONS, Saving, WhatIf
 from cacheprefix.bounded import Bounded
 from cacheprefix.cache import FIXES, CacheModel, Observation, Verdict, plan_breakpoints
 from cacheprefix.errors import SetupError
-from cacheprefix.profiles import Registry, Usage, cost_units, default_registry, normalise_usage
+from cacheprefix.profiles import Registry, Usage, cost_units, default_registry
 from cacheprefix.prompt import CountTokens, Prompt
 
 _RECENT = 4_096
@@ -250,9 +250,7 @@ class _Run:
             yield f"{self.duplicates.dropped} calls stand in the log twice and are counted once"
 
     def _usage(self, ready: Ready, prompt: Prompt) -> Usage | None:
-        if ready.record.usage is None:
-            return None
-        return self._possible(normalise_usage(ready.record.usage, prompt.api, profile=ready.profile), prompt)
+        return None if ready.usage is None else self._possible(ready.usage, prompt)
 
     def _possible(self, usage: Usage, prompt: Prompt | None) -> Usage:
         """The counts without those that cannot be; what was wrong with them is named in the notes."""
@@ -349,8 +347,7 @@ class _Run:
     def _without_text(self, ready: Ready) -> None:
         """A call of which only the counts are known."""
         record = ready.record
-        usage = normalise_usage(record.usage, None, ready.record.provider, profile=ready.profile)
-        usage = self._possible(usage, None)
+        usage = self._possible(ready.usage or Usage(), None)
         judged = self._counts.judge(ready.index, record.session, usage, ready.profile)
         totals = self.totals
         totals.without_text += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +15,7 @@ _OPTIONS_SORTED = orjson.OPT_SORT_KEYS
 _DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
 _LONG = b"0" * 19
 """Fewer digits than these always fit into 64 bits."""
+_INTEGER = re.compile(rb"(?<![\d.])\d{19,}(?![\d.])")
 
 
 def dumps(value: Any, path: str) -> bytes:
@@ -52,7 +54,8 @@ def loads(data: bytes | str, path: str = "body") -> Any:
 
 def _has_long_number(data: bytes | str) -> bool:
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-    return _LONG in raw.translate(_DIGITS)
+    # A fraction may have as many digits, and is a float either way.
+    return _LONG in raw.translate(_DIGITS) and _INTEGER.search(raw) is not None
 
 
 def _slow_dumps(value: Any, path: str, *, sort_keys: bool) -> bytes:
