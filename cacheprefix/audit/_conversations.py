@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from cacheprefix.audit._layouts import VOLATILE
 from cacheprefix.audit._records import Broken
 from cacheprefix.bounded import Bounded
 from cacheprefix.cache import answers, equal_digests
@@ -58,6 +57,7 @@ VOLATILE_IDS = re.compile(
     re.IGNORECASE,
 )
 """What one text has where the next call's has something else: ids, dates, times, long numbers."""
+_NUMBER = re.compile(r"\d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +394,7 @@ class Conversations:
         system = _system(prompt)
         found = self._masks.get(system)
         if found is None:
-            found = self._masks[system] = str(hash(VOLATILE_IDS.sub("\0", _system_text(prompt))))
+            found = self._masks[system] = str(hash(_without(VOLATILE_IDS, _system_text(prompt))))
         return found
 
 
@@ -409,7 +409,12 @@ def _system(prompt: Prompt) -> bytes:
 
 def _first_mask(sections: Sequence[Section]) -> int:
     """The first message without ids, times and numbers."""
-    return hash(VOLATILE.sub("\0", sections[0].text[:_LOOKED_AT])) if sections else 0
+    return hash(_without(_NUMBER, sections[0].text[:_LOOKED_AT])) if sections else 0
+
+
+def _without(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
+    """The words of a text, those that hold the pattern left out. Only words with a digit are looked at."""
+    return tuple(word for word in text.split() if word.isalpha() or not pattern.search(word))
 
 
 def _edges(section: Section) -> tuple[bytes, ...]:

@@ -8,7 +8,7 @@ from cacheprefix.bounded import Bounded
 from cacheprefix.cache import LintWarning, lint
 from cacheprefix.prompt import Prompt
 
-LOOKS = 120
+LOOKS = 80
 """Stable parts that are looked at: a system prompt that changes on every call has shown itself long before."""
 
 _TWINS = 4

@@ -18,7 +18,8 @@ from cacheprefix.prompt import Section
 
 _LETTERS = (ascii_letters + " ").encode()
 _DIGITS = digits.encode()
-_LOOKED = 4_000
+_KINDS = 20_000
+_LOOKED = 2_000
 """Bytes of a section that are looked at: its kind shows soon."""
 _BOUNDS = (0.03, 0.08, 0.16, 0.28)
 """Shares of signs that part prose, prose with structure, code and JSON. All-numeric content counts as the last."""
@@ -33,16 +34,17 @@ class Calibration:
 
     def __init__(self) -> None:
         self._scales: dict[tuple[str, int], list[float]] = {}
+        self._kinds: dict[bytes, int] = {}
 
     def weigh(self, sections: Sequence[Section], model: str) -> float:
         """What the provider is likely to count for these sections."""
-        return sum(one.tokens * self._scale(model, _kind(one)) for one in sections)
+        return sum(one.tokens * self._scale(model, self._kind(one)) for one in sections)
 
     def learn(self, sections: Sequence[Section], model: str, counted: int) -> None:
         """The provider counted ``counted`` tokens for these sections together."""
         ours: dict[int, int] = {}
         for one in sections:
-            kind = _kind(one)
+            kind = self._kind(one)
             ours[kind] = ours.get(kind, 0) + one.tokens
         expected = sum(tokens * self._scale(model, kind) for kind, tokens in ours.items())
         if expected <= 0 or counted <= 0:
@@ -52,6 +54,14 @@ class Calibration:
             theirs = tokens * self._scale(model, kind) * min(4.0, max(0.25, counted / expected))
             fade = min(1.0, _MEMORY / (row[1] + tokens))
             row[0], row[1] = (row[0] + theirs) * fade, (row[1] + tokens) * fade
+
+    def _kind(self, section: Section) -> int:
+        found = self._kinds.get(section.digest)
+        if found is None:
+            if len(self._kinds) >= _KINDS:
+                self._kinds.clear()
+            found = self._kinds[section.digest] = _kind(section)
+        return found
 
     def _scale(self, model: str, kind: int) -> float:
         row = self._scales.get((model, kind))

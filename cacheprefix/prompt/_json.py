@@ -15,7 +15,7 @@ _OPTIONS_SORTED = orjson.OPT_SORT_KEYS
 _DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
 _LONG = b"0" * 19
 """Fewer digits than these always fit into 64 bits."""
-_INTEGER = re.compile(rb"(?<![\d.])\d{19,}(?![\d.])")
+_ZEROS = re.compile(b"0*")
 
 
 def dumps(value: Any, path: str) -> bytes:
@@ -54,8 +54,13 @@ def loads(data: bytes | str, path: str = "body") -> Any:
 
 def _has_long_number(data: bytes | str) -> bool:
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    digits = raw.translate(_DIGITS)
+    at = digits.find(_LONG)
     # A fraction may have as many digits, and is a float either way.
-    return _LONG in raw.translate(_DIGITS) and _INTEGER.search(raw) is not None
+    while at > 0 and raw[at - 1 : at] == b".":
+        found = _ZEROS.match(digits, at)
+        at = digits.find(_LONG, at if found is None else found.end())
+    return at >= 0
 
 
 def _slow_dumps(value: Any, path: str, *, sort_keys: bool) -> bytes:
