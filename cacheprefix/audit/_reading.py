@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import warnings
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -14,6 +14,7 @@ from typing import Any
 from cacheprefix.audit._order import UNTIMED_STEP, Ready, in_time
 from cacheprefix.audit._readers import Placed, Reader, records
 from cacheprefix.audit._records import Broken, Record, place, printable
+from cacheprefix.bounded import Bounded
 from cacheprefix.errors import BodyError
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, normalise_usage
 from cacheprefix.prompt import Api, CountTokens, Memo, Prompt, decode, default_counter, guess_api
@@ -59,7 +60,7 @@ class Reading:
         self._forms: dict[tuple[str | None, ...], Api] = {}
         self._index = 0
         self._last = 0.0
-        self._chains: OrderedDict[str, Prompt] = OrderedDict()
+        self._chains: Bounded[str, Prompt] = Bounded(_CHAINS)
         self.timed = 0
         self.aside: Counter[str] = Counter()
         """Requests that ask no language model, by what they ask for."""
@@ -143,8 +144,6 @@ class Reading:
             prompt = replace(prompt, sections=(*own[: prompt.head], *kept, *own[prompt.head :]))
         if answer:
             self._chains[answer] = prompt
-            if len(self._chains) > _CHAINS:
-                self._chains.popitem(last=False)
         return prompt
 
     def _without_unknown(self, prompt: Prompt, profile: Profile) -> tuple[Prompt, Mapping[str, str]]:
