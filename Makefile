@@ -59,10 +59,10 @@ $(CREWAI)/$(READY): PINS = constraints/crewai.txt
 $(CREWAI)/$(READY): pyproject.toml adapters/crewai/pyproject.toml constraints/crewai.txt
 # Without what only the core's own tests need.
 $(MAF)/$(READY): WHAT = -e '.[server]' -e './adapters/maf[openai,anthropic,orchestrations]' \
-	hypothesis mypy pytest pytest-asyncio pytest-xdist
+	blockbuster hypothesis mypy pytest pytest-asyncio pytest-xdist
 $(MAF)/$(READY): PINS = constraints/maf.txt
 $(MAF)/$(READY): pyproject.toml adapters/maf/pyproject.toml constraints/maf.txt
-$(AG2)/$(READY): WHAT = -e '.[server]' -e './adapters/ag2[openai,anthropic]' hypothesis mypy pytest pytest-asyncio pytest-xdist
+$(AG2)/$(READY): WHAT = -e '.[server]' -e './adapters/ag2[openai,anthropic]' blockbuster hypothesis mypy pytest pytest-asyncio pytest-xdist
 $(AG2)/$(READY): PINS = constraints/ag2.txt
 $(AG2)/$(READY): pyproject.toml adapters/ag2/pyproject.toml constraints/ag2.txt
 $(DOCS)/$(READY): WHAT = -e '.[docs]'

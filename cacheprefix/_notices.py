@@ -61,6 +61,16 @@ class Notices:
             log.warning(text)
             _warn(text)
 
+    def not_kept(self, error: Exception) -> None:
+        """Count a full text that its store did not take, and warn once."""
+        with self._lock:
+            self.failures["full tool results"] += 1
+        self.warn_once(
+            "full tool results",
+            f"full tool results: the store failed ({error}); until it answers, new results stay whole, and texts that "
+            "are referred to already wait in memory",
+        )
+
     def note(self, text: str) -> None:
         """Remember something the user should know; it stands in the report and, once, in the log."""
         text = plain(text)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.errors import SetupError
 from cacheprefix.locks import Lock
+from cacheprefix.stores import Settle
 from cacheprefix.toolcache import Attempt, CacheStats, Origin, ToolCacheOptions, ToolResultCache, ToolSpec
 
 if TYPE_CHECKING:
@@ -129,13 +131,25 @@ class ToolCalls:
         Where no other scope has used the cache, its counts start at zero too. A store that is down keeps what it
         holds until it expires; that is noted among the failures.
         """
+        work = self._reset(conversation, scope)
+        if work is not None:
+            work.now()
+
+    async def areset(self, conversation: str = "", scope: str | None = None) -> None:
+        """``reset`` without blocking the event loop."""
+        work = self._reset(conversation, scope)
+        if work is not None:
+            await work.later()
+
+    def _reset(self, conversation: str, scope: str | None) -> Settle | None:
         cache = self.cache
         if cache is None:
-            return
+            return None
         where = self._scope(cache, scope)
         self.new_turn(conversation, scope=scope)
         alone = self._scopes <= {where}
-        self._session.attempt("tool cache reset", lambda: cache.clear(None if alone else where), 0)
+        clear = partial(cache.clear, None if alone else where)
+        return Settle(cache.store, partial(self._session.attempt, "tool cache reset", clear, 0))
 
     def stats(self) -> CacheStats | None:
         """Counts of this process and what the store holds; None without a cache."""

@@ -7,6 +7,7 @@ program says wins over both. ``CACHEPREFIX_CONFIG`` names the file, or with an e
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
@@ -22,6 +23,7 @@ from cacheprefix.context import Compaction, RequestBudget, ToolResultBudget, ext
 from cacheprefix.errors import SHOW, ConfigError, SetupError
 from cacheprefix.plugins import VARIABLE as PLUGINS
 from cacheprefix.profiles import default_registry
+from cacheprefix.stores import in_a_loop
 from cacheprefix.toolcache import ToolResultCache
 
 if sys.version_info >= (3, 11):
@@ -127,13 +129,16 @@ def load(
     """The configuration in force.
 
     ``path`` names the file; without it, ``CACHEPREFIX_CONFIG`` or the nearest one upwards from ``start`` (the working
-    directory) counts. Raises ``ConfigError`` with file and line, or the variable, and what is expected there.
+    directory) counts. In an event loop, which must not wait for a disk, the nearest one is that of when this module was
+    imported. Raises ``ConfigError`` with file and line, or the variable, and what is expected there.
     """
     variable = os.environ if environ is None else environ
     chosen = path if path is not None else variable.get(FILE)
     if chosen is not None:
         file = Path(chosen) if str(chosen) else None
         found = None if file is None else (file, _table_of(file, _text(file), required=True))
+    elif start is None and in_a_loop():
+        found = _first_look()
     else:
         found = _nearest(Path(start) if start is not None else _here())
     settings: dict[str, Setting] = {}
@@ -199,6 +204,22 @@ def _here() -> Path | None:
         return Path.cwd()
     except FileNotFoundError:
         return None
+
+
+_FIRST: list[tuple[Path, Mapping[str, Any] | None] | ConfigError | None] = []
+
+
+def _first_look() -> tuple[Path, Mapping[str, Any] | None] | None:
+    """The nearest file as it was read when this module was imported; what was wrong with it is raised when asked."""
+    if not _FIRST:
+        try:
+            _FIRST.append(None if os.environ.get(FILE) is not None else _nearest(_here()))
+        except ConfigError as error:
+            _FIRST.append(error)
+    found = _FIRST[0]
+    if isinstance(found, ConfigError):
+        raise found
+    return found
 
 
 def _nearest(start: Path | None) -> tuple[Path, Mapping[str, Any] | None] | None:
@@ -302,3 +323,9 @@ def _compaction(**values: Any) -> Compaction:
     if writer is not None:
         values["summarise"] = {"extract": extract, "fork": "fork", "none": None}[writer]
     return Compaction(**values)
+
+
+# A front door without a session may be called in an event loop.
+if not in_a_loop():
+    with contextlib.suppress(ConfigError):
+        _first_look()

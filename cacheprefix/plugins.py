@@ -265,12 +265,11 @@ class Plugins:
             self._broken(name, "", None, LookupError(f"{VARIABLE} names it, but it is not installed"))
         self._discovered = True
 
-    def _add_entry_point(self, point: EntryPoint) -> None:
-        distribution = f"{point.dist.name} {point.dist.version}" if point.dist else None
+    def _add_entry_point(self, point: _Installed) -> None:
         try:
-            self._add(point.load(), point.name, "entry point", distribution)
+            self._add(point.entry.load(), point.name, "entry point", point.distribution)
         except (Exception, SystemExit) as error:
-            self._broken(point.name, point.value, distribution, error)
+            self._broken(point.name, point.entry.value, point.distribution, error)
 
     def _broken(self, name: str, value: str, distribution: str | None, error: BaseException) -> None:
         self._failures[name] += 1
@@ -283,11 +282,27 @@ class Plugins:
             _warn(f"plugin {name!r}{source} was not loaded: {said}")
 
 
+def look_up_installed() -> None:
+    """Read which plugins are installed, once a process: the files of every distribution are looked through."""
+    _entry_points()
+
+
+@dataclass(frozen=True, slots=True)
+class _Installed:
+    name: str
+    entry: EntryPoint
+    distribution: str | None
+
+
 @functools.cache
-def _entry_points() -> tuple[EntryPoint, ...]:
+def _entry_points() -> tuple[_Installed, ...]:
     from importlib.metadata import entry_points  # noqa: PLC0415 - scanning costs more than importing all of the core
 
-    return tuple(sorted(entry_points(group=GROUP), key=lambda point: point.name))
+    found = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    return tuple(
+        _Installed(point.name, point, f"{point.dist.name} {point.dist.version}" if point.dist else None)
+        for point in found
+    )
 
 
 def _selection() -> set[str] | None:
@@ -321,3 +336,4 @@ def _warn(text: str) -> None:
         warnings.warn(text, CacheprefixPluginWarning, stacklevel=2)
     except CacheprefixPluginWarning:
         log.warning("%s (a filter turned the warning into an error, so it is only logged)", text)
+

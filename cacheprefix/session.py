@@ -37,10 +37,10 @@ from cacheprefix.context import (
 )
 from cacheprefix.context import Mode as CommitMode
 from cacheprefix.errors import SetupError
-from cacheprefix.plugins import Plugins
+from cacheprefix.plugins import Plugins, look_up_installed
 from cacheprefix.prefix import FOLLOW, Fork, ForkPolicy, Pass, SharedPrefix, TailPlacement, Tool, Worth, tail_text
-from cacheprefix.profiles import Profile, Registry, default_registry
-from cacheprefix.prompt import Api, Counter, Prompt, decode
+from cacheprefix.profiles import Profile, Registry, default_registry, load_price_library, load_price_table
+from cacheprefix.prompt import Api, Counter, Prompt, decode, load_vocabularies
 from cacheprefix.stores import MemoryStore, ResultStore, Store
 
 __all__ = [
@@ -119,6 +119,8 @@ class Session:
         self.plugins = Plugins.with_builtins(plugins)
         self._counting = Counting(counter, self.plugins)
         self.shared = Shared.fresh(clock, self.count, counter.opening if counter else 0, gate_price)
+        if isinstance(self.results, ResultStore):
+            self.results.on_failure(self.shared.notices.not_kept)
         self.gate_store = gate_store
         self._gate = gate_of(gate_store, gate, self.shared.notices) if gate else None
         self.tool_calls = ToolCalls(self, tool_cache)
@@ -127,6 +129,7 @@ class Session:
         self._prefix = freeze(self.plugins, prefix)
         self.beside: dict[str, Any] = {}
         """What adapters keep for this session, by their names; it goes with the session."""
+        load_price_library()
 
     @classmethod
     def from_config(
@@ -454,3 +457,10 @@ def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         message = f"Session({option}={value!r}): use {' or '.join(repr(name) for name in allowed)}"
         raise SetupError(message)
+
+
+# What every session reads is read here, once: a session may be made in an event loop.
+default_registry()
+load_price_table()
+load_vocabularies()
+look_up_installed()

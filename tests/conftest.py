@@ -19,6 +19,7 @@ from hypothesis import settings
 
 from benchmarks import local_engine
 from benchmarks.local_engine import LocalEngine
+from tests.blocking import Detector
 
 # A busy machine is no failure of what is tested.
 settings.register_profile("cacheprefix", parent=settings.default, deadline=None)
@@ -29,6 +30,21 @@ os.environ.setdefault("CACHEPREFIX_SHOW_ERRORS", "1")
 
 ROOT = Path(__file__).resolve().parents[1]
 _DIGITS = itertools.cycle("0123456789")
+
+
+@pytest.fixture(scope="session")
+def _detector() -> Detector:
+    return Detector()
+
+
+@pytest.fixture(autouse=True)
+def blocking_calls(_detector: Detector) -> Iterator[Detector]:
+    """Nothing of ours may block an event loop: the test fails that does, with where."""
+    _detector.start()
+    yield _detector
+    _detector.stop()
+    found = _detector.found
+    assert not found, f"{len(found)} blocking calls of ours in an event loop, the first one {found[0]}"
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from cacheprefix.errors import StoreError
 from cacheprefix.server import Fault, Queue, Reply, ToolCall
 from cacheprefix.stores import MemoryStore, ResultStore
 from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache
+from tests.blocking import Hanging
 
 HANDBOOK = "Everyone keeps to these rules of the house and cites them by number. " * 120
 FOUND = "A passage that was found and goes on for a while. " * 40
@@ -98,7 +99,7 @@ class Down(MemoryStore):
     def get(self, *args: Any, **kwargs: Any) -> Any:
         raise StoreError(self.problem)
 
-    read = set = delete = generations = bump = sizes = acquire = renew = release = get
+    read = set = delete = generations = mark = bump = sizes = acquire = renew = release = get
 
 
 class Full(Down):
@@ -201,6 +202,20 @@ def check(case: Case, run: Application, monkeypatch: pytest.MonkeyPatch, known: 
         assert failed >= 1
     elif not case.break_ and "raises" not in case.name and "gives" not in case.name and case.store is None:
         assert failed == 0, dict(session.failures)
+
+
+def check_event_loop(run: Application) -> None:
+    """With a store that takes its time for every call the result is the same, and no call is made in an event loop."""
+    store = Hanging()
+    case = Case("store hangs", store=lambda: store)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        unmodified = run(None, replies(case))
+        session = session_for(case)
+        assert run(session, replies(case)) == unmodified
+    assert not store.in_a_loop, f"{len(store.in_a_loop)} calls in an event loop, the first one {store.in_a_loop[0]}"
+    assert store.calls
+    assert not session.failures, dict(session.failures)
 
 
 def names(found: Sequence[Case]) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import threading
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from functools import lru_cache
@@ -146,6 +148,29 @@ def _listed(row: Mapping[str, float], data: Mapping[str, Any]) -> ListPrice:
     return ListPrice(float(row["input"]), float(row["read"]), write, data["source"], data["checked_on"])
 
 
+def load_price_table() -> None:
+    """Read the shipped table, once."""
+    _prices()
+
+
+def load_price_library() -> None:
+    """Import, once, the library that prices are looked up with; it is slow to import.
+
+    In an event loop a thread does; calls that end before it is there are priced by the shipped table.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        _genai()
+        return
+    if not _loading:
+        _loading.append(threading.Thread(target=_genai, name="cacheprefix-prices", daemon=True))
+        _loading[0].start()
+
+
+_loading: list[threading.Thread] = []
+
+
 @lru_cache(maxsize=1)
 def _genai() -> tuple[ModuleType, str] | None:
     try:
@@ -156,7 +181,7 @@ def _genai() -> tuple[ModuleType, str] | None:
 
 
 def _genai_price(usage: Usage, model: str, provider: str, at: float | None = None) -> Money | None:
-    library = _genai()
+    library = None if _loading and _loading[0].is_alive() else _genai()
     seller = GENAI_PROVIDERS.get(provider)
     # The library matches a fine-tuned model to its base, whose price is another.
     if library is None or seller is None or "ft:" in model.lower():

@@ -37,6 +37,7 @@ from cacheprefix.prompt._tokens import (
     count_messages,
     default_counter,
     estimate_tokens,
+    load_vocabularies,
     template_counter,
     tiktoken_counter,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "estimate_tokens",
     "guess_api",
     "lane_key",
+    "load_vocabularies",
     "loads",
     "placed",
     "reads_as_error",

@@ -157,6 +157,12 @@ def _tiktoken(encoding: str) -> Counter | None:
     return Counter(f"tiktoken {encoding}", exact=True, count=count)
 
 
+def load_vocabularies() -> None:
+    """Load, once, the vocabularies that stand on this machine: at import, since reading them takes a while."""
+    for encoding in _VOCABULARY:
+        _tiktoken(encoding)
+
+
 def _folder_with(name: str, checksum: str) -> Path | None:
     folders = [os.environ.get("TIKTOKEN_CACHE_DIR"), os.environ.get("DATA_GYM_CACHE_DIR")]
     folders.append(str(Path(tempfile.gettempdir()) / "data-gym-cache"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cacheprefix.stores._effects import aside
+from cacheprefix.stores._effects import Settle, aside, in_a_loop
 from cacheprefix.stores._lease import Lease, Turn, aelect, elect
 from cacheprefix.stores._memory import MemoryStore
 from cacheprefix.stores._protocol import Departure, Listener, Store
@@ -17,6 +17,7 @@ __all__ = [
     "MemoryStore",
     "RedisStore",
     "ResultStore",
+    "Settle",
     "Slice",
     "SqliteStore",
     "Store",
@@ -24,4 +25,5 @@ __all__ = [
     "aelect",
     "aside",
     "elect",
+    "in_a_loop",
 ]

@@ -7,6 +7,7 @@ driver does each in place, the async driver awaits it, and the logic stands only
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -135,14 +136,20 @@ async def adrive(flow: Generator[Effect, Any, T]) -> T:
         return cast("T", end.value)
 
 
-def aside(store: Store, work: Callable[..., None], *arguments: Any) -> None:
-    """Do a store's work that nobody waits for: here, or in a thread where it would block an event loop."""
+def in_a_loop() -> bool:
+    """Return whether an event loop runs in this thread, so that nobody may wait here."""
     try:
         asyncio.get_running_loop()
-        if store.blocking:
+    except RuntimeError:
+        return False
+    return True
+
+
+def aside(store: Store, work: Callable[..., None], *arguments: Any) -> None:
+    """Do a store's work that nobody waits for: here, or in a thread where it would block an event loop."""
+    if store.blocking and in_a_loop():
+        # An interpreter that is ending takes no more work.
+        with contextlib.suppress(RuntimeError):
             _workers.pool().submit(work, *arguments)
             return
-    except RuntimeError:
-        # No event loop here, or an interpreter that is ending and takes no more work.
-        pass
     work(*arguments)

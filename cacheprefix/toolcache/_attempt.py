@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.stores._effects import Effect
+from cacheprefix.stores._effects import Effect, aside, in_a_loop
 from cacheprefix.toolcache._engine import Answer
 from cacheprefix.toolcache._flight import Ran, Run
 from cacheprefix.toolcache._plan import Plan
@@ -37,6 +37,7 @@ class Attempt:
         self._began = cache._clock()  # noqa: SLF001 - the cache's own second half
         self._flow: Generator[Effect, Any, Answer] | None = None
         self._plan: Plan | None = None
+        self._aside = False
         if cache.enabled:
             self._start(tool, arguments, scope, conversation, cacheable)
 
@@ -62,7 +63,12 @@ class Attempt:
         cacheable: bool | None,  # noqa: FBT001 - passed through
     ) -> None:
         cache = self._cache
-        plan = self._plan = cache._plan(tool, arguments, scope, cacheable)  # noqa: SLF001 - as above
+        plan = cache._plan(tool, arguments, scope, cacheable)  # noqa: SLF001 - as above
+        # A front door that calls from an event loop cannot wait for a store: reads run, and writes are told aside.
+        self._aside = cache.store.blocking and in_a_loop()
+        if self._aside:
+            plan = plan._replace(key=None)
+        self._plan = plan
         self._flow = cache._flow(plan, _never, conversation)  # noqa: SLF001 - as above
         self._step(None)
 
@@ -73,12 +79,18 @@ class Attempt:
         try:
             effect = flow.send(None) if ran is None else flow.send(ran)
             while not isinstance(effect, Run):
-                effect = flow.send(effect.now())
+                effect = flow.send(self._done(effect))
         except StopIteration as end:
             answer: Answer = end.value
             self._flow = None
             self.outcome, self.result = answer.outcome, answer.ran.result
             self._cache._note(plan, answer, self._began)  # noqa: SLF001 - as above
+
+    def _done(self, effect: Effect) -> Any:
+        if self._aside:
+            aside(self._cache.store, effect.now)
+            return None
+        return effect.now()
 
 
 def _never() -> Any:

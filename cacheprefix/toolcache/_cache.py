@@ -160,6 +160,11 @@ class ToolResultCache:
             raise SetupError(f"tool-result cache: {error}") from error
 
     @property
+    def store(self) -> Store:
+        """Where results are kept, or what outdates them."""
+        return self._engine.store
+
+    @property
     def shared(self) -> bool:
         """Whether other processes read and write the same results; statistics then walk a common store."""
         return self._engine.store.shared

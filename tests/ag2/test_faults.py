@@ -10,7 +10,7 @@ from ag2_driver import configured
 from test_layout import named
 
 from cacheprefix_ag2 import wrap
-from tests.fault_matrix import FOUND, HANDBOOK, PROVIDER, Case, check, names
+from tests.fault_matrix import FOUND, HANDBOOK, PROVIDER, Case, check, check_event_loop, names
 
 STEPS = (
     "cacheprefix_ag2._client._seated",
@@ -86,3 +86,8 @@ def test_the_result_is_that_of_the_unmodified_application(case, application, mon
 
     check(case, run, monkeypatch, KNOWN)
     assert not case.break_ or sum(sessions[-1].failures.values()) >= 1
+
+
+def test_a_store_that_hangs_never_holds_the_event_loop(application):
+    """Full texts, kept tool results and the gate, in a store that takes its time for each call."""
+    check_event_loop(application)

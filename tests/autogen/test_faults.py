@@ -13,7 +13,7 @@ from autogen_ext.models.openai import OpenAIChatCompletionClient
 
 from cacheprefix.server import SimulatedProvider
 from cacheprefix_autogen import wrap
-from tests.fault_matrix import FOUND, HANDBOOK, cases, check, names
+from tests.fault_matrix import FOUND, HANDBOOK, cases, check, check_event_loop, names
 
 CASES = cases()
 KNOWN: dict[str, list[str]] = {}
@@ -73,3 +73,9 @@ def application(provider):
 def test_the_result_is_that_of_the_unmodified_team(case, application, monkeypatch):
     """Whatever raises, is slow, answers rubbish or cannot be reached."""
     check(case, application, monkeypatch, KNOWN)
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_a_store_that_hangs_never_holds_the_event_loop(application):
+    """Full texts, kept tool results and the gate, in a store that takes its time for each call."""
+    check_event_loop(application)

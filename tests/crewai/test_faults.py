@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from crewai import Agent, Crew, Task
 from crewai.tools import tool
@@ -9,7 +11,7 @@ from crewai.tools import tool
 from benchmarks.crewai_workloads import new_llm
 from cacheprefix.server import SimulatedProvider
 from cacheprefix_crewai import install
-from tests.fault_matrix import FOUND, HANDBOOK, cases, check, names
+from tests.fault_matrix import FOUND, HANDBOOK, cases, check, check_event_loop, names
 
 CASES = cases()
 KNOWN: dict[str, list[str]] = {}
@@ -21,9 +23,13 @@ def look(at: str) -> str:
     return f"{at}: {FOUND}"
 
 
-@pytest.fixture(scope="module")
-def application():
-    """A finder with a tool and a writer, one task each."""
+@pytest.fixture(scope="module", params=["kickoff"])
+def application(request):
+    """A finder with a tool and a writer, one task each, run by a thread or in an event loop."""
+
+    def kick(crew):
+        return crew.kickoff() if request.param == "kickoff" else asyncio.run(crew.akickoff())
+
     with SimulatedProvider("openai") as provider:
         llm = new_llm("gpt-5-2025-08-07", provider.openai_base_url, max_retries=0)
 
@@ -41,10 +47,10 @@ def application():
             crew = Crew(agents=people, tasks=tasks)
             try:
                 if session is None:
-                    result = crew.kickoff()
+                    result = kick(crew)
                 else:
                     with install(crew, session):
-                        result = crew.kickoff()
+                        result = kick(crew)
             except Exception as error:
                 return [type(error).__name__]
             return [each.raw for each in result.tasks_output]
@@ -57,3 +63,10 @@ def application():
 def test_the_result_is_that_of_the_unmodified_crew(case, application, monkeypatch):
     """Whatever raises, is slow, answers rubbish or cannot be reached."""
     check(case, application, monkeypatch, KNOWN)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("application", ["akickoff"], indirect=True)
+def test_a_store_that_hangs_never_holds_the_event_loop(application):
+    """Full texts, kept tool results and the gate, in a store that takes its time for each call."""
+    check_event_loop(application)

@@ -1,5 +1,8 @@
 """The matrix of faults on a LangGraph application: its result is that of the unmodified one."""
 
+import asyncio
+
+import httpx
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage, SystemMessage
@@ -9,7 +12,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from cacheprefix.server import SimulatedProvider
 from cacheprefix_langgraph import PrefixMiddleware, PrefixState, forked, wrap_model
-from tests.fault_matrix import FOUND, HANDBOOK, cases, check, names
+from tests.fault_matrix import FOUND, HANDBOOK, cases, check, check_event_loop, names
 
 CASES = cases()
 KNOWN = {}
@@ -77,3 +80,58 @@ def application(provider):
 def test_the_result_is_that_of_the_unmodified_application(case, application, monkeypatch):
     """Whatever raises, is slow, answers rubbish or cannot be reached."""
     check(case, application, monkeypatch, KNOWN)
+
+
+@pytest.fixture(params=["ainvoke", "astream"])
+def async_application(request, provider):
+    """The same agent and node in an event loop; the node answers at once or streams."""
+
+    async def go(session, replies):
+        provider.reset()
+        provider.simulator.script = replies
+        # One of its own: LangChain keeps one for all models, in whatever event loop they are used.
+        client = httpx.AsyncClient()
+        plain = ChatOpenAI(
+            model="gpt-5.2",
+            base_url=provider.openai_base_url,
+            api_key="k",
+            max_retries=0,
+            stream_usage=True,
+            http_async_client=client,
+        )
+        model = plain if session is None else wrap_model(plain, session)
+        finder = create_agent(
+            model,
+            [look],
+            system_prompt=f"{HANDBOOK}\n\nYou are the finder.",
+            middleware=[] if session is None else [PrefixMiddleware(session, role="finder")],
+        )
+
+        async def find(state):
+            return {"messages": (await finder.ainvoke({"messages": state["messages"]}))["messages"][-1:]}
+
+        async def write(state):
+            asked = [SystemMessage(f"{HANDBOOK}\n\nYou are the writer."), *state["messages"]]
+            if request.param == "ainvoke":
+                return {"messages": [await model.ainvoke(asked)]}
+            whole = None
+            async for chunk in model.astream(asked):
+                whole = chunk if whole is None else whole + chunk
+            return {"messages": [whole]}
+
+        graph = StateGraph(State)
+        graph.add_node("find", find)
+        graph.add_node("write", write if session is None else forked(session, role="writer")(write))
+        graph.add_edge(START, "find").add_edge("find", "write").add_edge("write", END)
+        try:
+            out = await graph.compile().ainvoke({"messages": [HumanMessage("Find it and write it down.")]})
+        finally:
+            await client.aclose()
+        return [message.text for message in out["messages"]]
+
+    return lambda session, replies: asyncio.run(go(session, replies))
+
+
+def test_a_store_that_hangs_never_holds_the_event_loop(async_application):
+    """Full texts, kept tool results and the gate, in a store that takes its time for each call."""
+    check_event_loop(async_application)

@@ -10,12 +10,14 @@ import pytest
 from sdk_driver import MODELS, RULES, creator, make_client
 
 import cacheprefix
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Session, SharedPrefix, ToolResultBudget
 from cacheprefix.bodies import allowed_choice
 from cacheprefix.errors import BudgetError, ConfigError, SetupError
 from cacheprefix.prompt import ESTIMATE, decode
 from cacheprefix.server import Fault, Queue, Reply, SimulatedProvider, ToolCall
+from cacheprefix.stores import ResultStore
 from cacheprefix_sdk import role, wrap
+from tests.blocking import Hanging
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
 APIS = tuple(RULES)
@@ -294,6 +296,36 @@ def test_roles_of_parallel_tasks_do_not_mix(servers, session_for):
     records = servers["openai-chat"].requests
     assert sorted(call.agent for call in session.calls) == ["a", "b", "c", "d"]
     assert sorted(record.outcome.read_tokens > 1_000 for record in records) == [False, True, True, True]
+
+
+def test_a_store_that_hangs_never_holds_the_event_loop(servers, session_for):
+    """Full texts and the gate, in a store that takes its time for each call."""
+    servers["openai-chat"].reset()
+    store = Hanging()
+    options = {"results": ResultStore(store), "budget": ToolResultBudget(max_tokens=100), "gate_store": store}
+    session = session_for("openai-chat", **options)
+
+    async def go():
+        async with make_client("openai-chat", servers["openai-chat"], later=True) as client:
+            wrapped = wrap(client, session)
+
+            async def ask(name):
+                with role(name):
+                    asked = body("openai-chat", system=f"You are {name}.")
+                    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+                    asked["messages"] += [
+                        {"role": "assistant", "content": None, "tool_calls": [call]},
+                        {"role": "tool", "tool_call_id": "c", "content": "hit " * 4_000},
+                    ]
+                    await creator(wrapped, "openai-chat")(**asked)
+
+            await asyncio.gather(*(ask(name) for name in "abcd"))
+
+    asyncio.run(go())
+    assert len(session.calls) == 4
+    assert store.calls
+    assert not store.in_a_loop
+    assert not session.failures
 
 
 def test_a_budget_that_cannot_be_met_is_heard_of(servers, session_for):

@@ -12,6 +12,7 @@ from cacheprefix.errors import StateError, StoreError
 from cacheprefix.session import ToolUse
 from cacheprefix.stores import MemoryStore, RedisStore, ResultStore
 from cacheprefix.toolcache import DEFAULT_ALLOW, CacheStats, ToolCacheOptions, ToolCall, ToolResultCache, ToolSpec
+from tests.blocking import Hanging
 
 
 class Tool:
@@ -220,3 +221,14 @@ def test_full_results_live_in_the_same_store_as_the_tool_cache(valkey, tool):
     assert session.tool_calls.run(use(), tool) == "run 2"
     store.close()
     other.close()
+
+
+async def test_a_reset_in_an_event_loop_does_not_hold_it(tool):
+    """The store is walked by a thread, and what it held is gone."""
+    store = Hanging()
+    declared = ToolCacheOptions(tools=[ToolSpec("read", cacheable=True, version="1")])
+    session = Session(tool_cache=ToolResultCache(store, declared))
+    await asyncio.to_thread(session.tool_calls.run, use(), tool)
+    await session.tool_calls.areset()
+    assert not store.in_a_loop
+    assert await asyncio.to_thread(session.tool_calls.run, use(), tool) == "run 2"

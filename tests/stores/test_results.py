@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cacheprefix.stores import MemoryStore, ResultStore, Slice, Store
+from cacheprefix import Session
+from cacheprefix.errors import StoreError
+from cacheprefix.stores import MemoryStore, ResultStore, Slice, SqliteStore, Store
+from tests.blocking import Hanging
 
 TEXT = st.text(st.characters(codec=None), max_size=200)
 
@@ -98,3 +108,101 @@ def test_texts_are_forgotten_one_by_one_or_by_scope(store: Store) -> None:
     assert results.get(two, scope="a") is None
     assert results.clear() == 1
     assert set(store.sizes()) == {"cacheprefix:other"}
+
+
+async def test_in_an_event_loop_nobody_waits_for_the_store() -> None:
+    """A text is readable here at once, under the reference that it has anywhere, and elsewhere when it is written."""
+    store = Hanging()
+    results, elsewhere = ResultStore(store), ResultStore(store)
+    refs = [results.put(f"text {number}", scope="s") for number in range(3)]
+    assert [results.get(ref, scope="s").text for ref in refs] == ["text 0", "text 1", "text 2"]
+    assert not store.in_a_loop
+    assert await asyncio.to_thread(results.flush)
+    assert await asyncio.to_thread(lambda: elsewhere.get(refs[2], scope="s").text) == "text 2"
+    assert refs[0] == await asyncio.to_thread(elsewhere.put, "text 0")
+
+
+async def test_a_store_that_fails_later_is_tried_until_it_takes_the_text(tmp_path: Path) -> None:
+    """Another process holds the file: the first failure is counted, then results stay whole, and nothing is lost."""
+    store = SqliteStore(tmp_path / "store.db", timeout=0.05)
+    results = ResultStore(store)
+    session = Session(results=results)
+    lock = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    with pytest.warns(UserWarning, match="full tool results: the store failed"):
+        ref = results.put("text")
+        while not session.failures:  # noqa: ASYNC110 - counted by a thread
+            await asyncio.sleep(0.01)
+    with pytest.raises(StoreError, match="a moment ago"):
+        results.put("another")
+    assert results.get(ref).text == "text"
+    lock.execute("ROLLBACK")
+    lock.close()
+    assert await asyncio.to_thread(results.flush, 60)
+    assert await asyncio.to_thread(lambda: ResultStore(store).get(ref).text) == "text"
+    assert session.failures["full tool results"] >= 2
+    store.close()
+
+
+def test_after_one_failure_the_rest_of_a_turn_waits_no_more() -> None:
+    """A thread waits once, and each text that is not kept is counted."""
+    asked: list[str] = []
+
+    class Gone(MemoryStore):
+        def set(self, key: str, value: bytes, ttl: float | None = None) -> None:
+            asked.append(key)
+            raise StoreError("gone")
+
+    results = ResultStore(Gone())
+    session = Session(results=results)
+    with pytest.warns(UserWarning, match="results stay whole"):
+        for number in range(8):
+            with pytest.raises(StoreError):
+                results.put(f"text {number}")
+    assert len(asked) == 1
+    assert session.failures["full tool results"] == 8
+
+
+async def test_texts_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that takes nothing fills no memory: beyond the bound results stay whole."""
+    release = threading.Event()
+
+    class Stuck(Hanging):
+        def __getattribute__(self, name: str) -> Any:
+            found = super().__getattribute__(name)
+            return (lambda *given: release.wait(60) and found(*given)) if name == "set" else found
+
+    monkeypatch.setattr("cacheprefix.stores._results._MOST_WAITING", 1_000)
+    results = ResultStore(Stuck())
+    refs = [results.put(character * 400) for character in "ab"]
+    with pytest.raises(StoreError, match="wait for the store already"):
+        results.put("c" * 400)
+    assert results.put("a" * 400) == refs[0]
+    release.set()
+    assert await asyncio.to_thread(results.flush, 60)
+    assert results._held == 0
+
+
+def test_what_waits_at_the_end_of_a_process_is_written(tmp_path: Path) -> None:
+    """A program that ends right after its event loop leaves no reference that nobody can read."""
+    import subprocess
+    import sys
+
+    code = """
+import asyncio, sys, time
+from cacheprefix.stores import ResultStore, SqliteStore
+class Slow(SqliteStore):
+    def set(self, *given):
+        time.sleep(0.3)
+        super().set(*given)
+results = ResultStore(Slow(sys.argv[1]))
+async def main():
+    for number in range(2):
+        print(results.put(f"text {number}"))
+asyncio.run(main())
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "store.db")]
+    refs = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    store = SqliteStore(tmp_path / "store.db")
+    assert [ResultStore(store).get(ref).text for ref in refs] == ["text 0", "text 1"]
+    store.close()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from cacheprefix.stores import Store
 from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec, repeat_message
+from tests.blocking import Hanging
 
 
 def test_the_first_runs_and_the_second_is_answered(read) -> None:
@@ -117,3 +120,26 @@ def test_the_same_thread_does_not_wait_for_its_own_attempt(read, tool) -> None:
     assert cache.call(read, {}, tool) == "content"
     assert time.monotonic() - began < 5
     attempt.finish("content")
+
+
+async def test_in_an_event_loop_a_blocking_store_is_not_waited_for(tool) -> None:
+    """Who cannot wait runs the tool; what a write changed is told to the store all the same."""
+    store = Hanging()
+    cache = ToolResultCache(store)
+    read = ToolSpec("look", cacheable=True, version="1")
+
+    def look() -> Any:
+        return cache.call(read, {}, tool)
+
+    for _ in range(2):
+        await asyncio.to_thread(look)
+    assert tool.runs == 1
+    attempt = cache.begin(read, {})
+    assert not attempt.answered
+    attempt.finish("anything")
+    cache.begin(ToolSpec("note"), {}).finish("written")
+    while store.calls.count("bump") < 1:  # noqa: ASYNC110 - a thread's doing
+        await asyncio.sleep(0.01)
+    await asyncio.to_thread(look)
+    assert tool.runs == 2
+    assert not store.in_a_loop

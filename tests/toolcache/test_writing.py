@@ -170,7 +170,7 @@ async def test_a_cancelled_second_invalidation_is_done_all_the_same(tmp_path: Pa
 
     store, hold, waiting = SqliteStore(tmp_path / "store.db"), threading.Event(), threading.Event()
     cache, other = ToolResultCache(store), ToolResultCache(SqliteStore(tmp_path / "store.db"))
-    file.seen(other)
+    await asyncio.to_thread(file.seen, other)
     bumped = threading.Event()
     bump = store.bump
 
@@ -194,10 +194,10 @@ async def test_a_cancelled_second_invalidation_is_done_all_the_same(tmp_path: Pa
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert file.seen(other) == "new"
+    assert await asyncio.to_thread(file.seen, other) == "new"
     hold.set()
     assert await asyncio.to_thread(bumped.wait, 60)
-    assert file.seen(other) == "new"
+    assert await asyncio.to_thread(file.seen, other) == "new"
     store.close()
 
 

@@ -164,7 +164,7 @@ def _watch_turns(agent: BaseChatAgent, group: Group, member: Member, patches: Pa
         await reset(cancellation_token)
         member.reset()
         group.let_go()
-        group.reset_tools(member)
+        await group.reset_tools(member)
 
     async def save_state() -> Mapping[str, Any]:
         return {**await save(), STATE: save_member(member, group)}

@@ -139,7 +139,7 @@ class Group:
         """A member's tool was called through the tool cache."""
         self._used_tools = True
 
-    def reset_tools(self, member: Member) -> None:
+    async def reset_tools(self, member: Member) -> None:
         """A member was reset: it may repeat itself, and with the first of a team the kept results are forgotten.
 
         An inner team is reset after every answer, which ends no conversation.
@@ -148,7 +148,7 @@ class Group:
         calls.new_turn(member.conversation, member.name, self.options.scope)
         if self._used_tools and calls.owner is self.session:
             self._used_tools = False
-            calls.reset(member.conversation, self.options.scope)
+            await calls.areset(member.conversation, self.options.scope)
 
     def _voices(self) -> set[str]:
         """Names of those whose messages come from a model; anybody else's begin a new turn of the user."""
