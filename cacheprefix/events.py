@@ -24,7 +24,8 @@ from cacheprefix.cache import Verdict
 from cacheprefix.errors import SetupError, StateError, plain
 from cacheprefix.locks import Lock
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, default_registry, usage_from_dict
-from cacheprefix.toolcache import CacheStats, ToolCall
+from cacheprefix.stores import aside
+from cacheprefix.toolcache import CacheStats, ToolCall, ToolResultCache
 
 if TYPE_CHECKING:
     from cacheprefix.session import Session
@@ -111,6 +112,12 @@ class EventLog:
         if cache is None or (cache.shared and not last and time.monotonic() - self._asked < _ASK_SECONDS):
             return
         self._asked = time.monotonic()
+        if last:
+            self._tell(cache)
+        else:
+            aside(cache.store, self._tell, cache)
+
+    def _tell(self, cache: ToolResultCache) -> None:
         now = cache.stats()
         if now != self._told:
             self._told = now

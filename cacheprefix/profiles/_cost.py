@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from functools import lru_cache
@@ -177,6 +178,9 @@ def _genai() -> tuple[ModuleType, str] | None:
         import genai_prices  # noqa: PLC0415 - an extra, and slow to import
     except ImportError:
         return None
+    with suppress(LookupError):
+        # Its tables come with the first question.
+        genai_prices.calc_price(genai_prices.Usage(input_tokens=1), model_ref="gpt-4o")
     return genai_prices, f"genai-prices {genai_prices.__version__}"
 
 

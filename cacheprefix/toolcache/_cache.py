@@ -278,7 +278,10 @@ class ToolResultCache:
         return gone
 
     def stats(self) -> CacheStats:
-        """Return counts of this process and what the store holds now, in total and by tool."""
+        """Return counts of this process and what the store holds now, in total and by tool.
+
+        In an event loop a store that blocks is not asked: entries are then those that only this process holds.
+        """
         held: dict[str, tuple[int, int]] = {}
         for key, size in self._engine.held(self._planner.prefix).items():
             tool = self._tool_of(key) or OTHER

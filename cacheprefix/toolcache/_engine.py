@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from cacheprefix.errors import told
 from cacheprefix.locks import RLock
-from cacheprefix.stores._effects import Do, Effect, Settle, aside
+from cacheprefix.stores._effects import Do, Effect, Settle, aside, in_a_loop
 from cacheprefix.stores._lease import Lease, contend
 from cacheprefix.stores._lru import Lru
 from cacheprefix.stores._protocol import Departure, Store
@@ -303,6 +303,9 @@ class Engine:
         with self._lock:
             self._objects.sweep()
             sizes = dict(self._objects.sizes(prefix))
+        if self.store.blocking and in_a_loop():
+            # Nobody may wait here for a store to be walked.
+            return sizes
         try:
             sizes.update(self.store.sizes(prefix))
         except Exception as error:
