@@ -165,7 +165,7 @@ def load_price_library() -> None:
         _genai()
         return
     if not _loading:
-        _loading.append(threading.Thread(target=_genai, name="cacheprefix-prices", daemon=True))
+        _loading.append(threading.Thread(target=_genai, name="cacheprefix-prices"))
         _loading[0].start()
 
 

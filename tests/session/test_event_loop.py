@@ -14,7 +14,7 @@ from cacheprefix.toolcache import ToolResultCache, ToolSpec
 from tests.blocking import Detector, Hanging
 
 PROGRAM = """
-import asyncio, sys
+import asyncio, sys, threading
 sys.path.insert(0, {root!r})
 {imports}
 from tests.blocking import Detector
@@ -29,6 +29,9 @@ async def configured():
 detector.start()
 for make in (first, first, configured):
     asyncio.run(make())
+for thread in threading.enumerate():
+    if thread is not threading.current_thread():
+        thread.join()
 detector.stop()
 print(len(detector.found), *detector.found)
 """
