@@ -27,8 +27,10 @@ class Memo:
         self._kept: Generations[Key, tuple[Section, ...]] = Generations(max_bytes)
         self.runs = Runs(max_bytes // 4)
         """Whole rows of messages, so that a history is not even looked up message by message."""
-        self.get = self._kept.get
-        """The sections stored under a key; None when unknown."""
+
+    def get(self, key: Key) -> tuple[Section, ...] | None:
+        """The sections stored under ``key``; None when unknown."""
+        return self._kept.get(key)
 
     def put(self, key: Key, sections: tuple[Section, ...]) -> None:
         """Store the sections of one message."""
