@@ -148,6 +148,9 @@ class ForkBody:
         if found is not None:
             usage.update(merge_usage(usage, found))
         ours = self.body.get("stream_options") != self.given.get("stream_options")
+        if ours:
+            # Every event says then that it has none.
+            getattr(event, "__pydantic_fields_set__", set()).discard("usage")
         return not (ours and getattr(event, "usage", None) is not None and not getattr(event, "choices", None))
 
     def _boundary(self, prompt: Prompt) -> int:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
+import warnings
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from benchmarks.crewai_workloads import BRIEF, agents, crew, tasks
 from cacheprefix import Session, wrap
@@ -93,6 +97,111 @@ def test_another_session_takes_over(team) -> None:
     install(plain, second)
     assert session_of(plain) is second
     uninstall(plain)
+
+
+def test_the_last_who_leaves_takes_it_back(team) -> None:
+    """A helper that installs what is installed already ends nothing for those around it."""
+    _, plain = team()
+    session = Session()
+    with install(plain, session) as outer:
+        with install(plain, session) as inner:
+            assert session_of(plain) is session
+        assert (inner.active, outer.active) == (False, True)
+        assert session_of(plain) is session
+        inner.undo()
+        assert session_of(plain) is session
+    assert session_of(plain) is None
+
+
+def test_what_was_in_force_before_is_so_again(team) -> None:
+    """Another session inside a block rules there, and nowhere else; taken back in whatever order."""
+    _, plain = team()
+    first, second = Session(), Session()
+    outer = install(plain, first)
+    with install(plain, second):
+        assert session_of(plain) is second
+    assert session_of(plain) is first
+    inner = install(plain, second)
+    outer.undo()
+    assert session_of(plain) is second
+    inner.undo()
+    assert session_of(plain) is None
+    assert not any("__cacheprefix__" in vars(one) for one in (plain, *plain.agents))
+
+
+def test_crews_may_share_their_agents(provide, new_llm) -> None:
+    """Each crew's requests are its own installation's, after the other one's was taken back too."""
+    provider = provide()
+    who = agents(lambda: new_llm(provider), tools=False)
+    one, two = crew(who, tasks(who)), crew(who, tasks(who))
+    first, second = Session(), Session()
+    outer = install(one, first)
+    with install(two, second):
+        run(provider, one)
+        run(provider, two)
+    run(provider, one)
+    assert outer.active
+    assert (first.report().total.calls, second.report().total.calls) == (6, 3)
+    outer.undo()
+
+
+def test_installing_asks_for_nothing_that_crewai_deprecates(team) -> None:
+    """Its warning would be about what the application never named."""
+    _, plain = team()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with install(plain, Session(mode="observe")):
+            pass
+
+
+def test_copies_belong_to_the_installation_and_pickles_to_nobody(team) -> None:
+    """What stands on an agent goes with its copies; a pickle holds nothing that only we could load."""
+    _, plain = team()
+    with install(plain):
+        owned = vars(plain.agents[0])["__cacheprefix__"]
+        made = copy.deepcopy(owned)
+        assert made is not owned
+        assert made.found() is owned.found() is not None
+        assert pickle.loads(pickle.dumps(owned)) == {}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"use_system_prompt": False},
+        {"system_template": "<s>{{ .System }}", "prompt_template": "<u>{{ .Prompt }}"},
+    ],
+    ids=["no system message", "templates"],
+)
+def test_prompts_of_the_applications_own_keep_their_layout(provide, new_llm, options) -> None:
+    """An agent that is to have no system message, or words of its own, gets none of ours."""
+    provider = provide()
+    sent = []
+    for installed in (False, True):
+        who = agents(lambda: new_llm(provider), tools=False, **options)
+        team = crew(who, tasks(who))
+        if installed:
+            install(team)
+        run(provider, team)
+        sent.append([record.json["messages"] for record in provider.requests])
+    assert sent[0] == sent[1]
+    assert all(len(messages) == 1 for messages in sent[1])
+
+
+def test_an_answer_that_is_asked_for_in_another_form_is_counted(provide, new_llm) -> None:
+    """CrewAI names no agent where it turns an answer into a model."""
+
+    class Answer(BaseModel):
+        headline: str
+
+    provider = provide()
+    who = agents(lambda: new_llm(provider))[1:]
+    with install(who) as installed:
+        for agent in who:
+            agent.kickoff("Do your part of the work. (plan writing)", response_format=Answer)
+    assert len(provider.requests) > 2 * len(who)
+    assert installed.session.report().total.calls == len(provider.requests)
+    assert {call.agent for call in installed.session.calls} == {agent.role for agent in who}
 
 
 def test_only_crews_and_agents_can_be_installed_on() -> None:

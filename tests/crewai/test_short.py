@@ -87,11 +87,16 @@ def test_a_card_of_the_role_stands_beside_the_shared_text(made) -> None:
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
-def test_agents_without_a_system_text_get_one_of_the_shared_text(made, kind) -> None:
-    """``use_system_prompt=False`` leaves all to the user message, which stays as it is."""
+def test_agents_without_a_system_message_get_the_shared_text_in_front_of_their_own(made, kind) -> None:
+    """``use_system_prompt=False`` is for models that take none: all stays in the user's message."""
     provider, team = made(kind, answering, use_system_prompt=False)
-    said = runs(provider, team, Session(SharedPrefix(system=HANDBOOK)))
-    assert written(provider) == [[HANDBOOK, *texts] for texts in said]
+    team.kickoff(inputs=INPUTS)
+    said = written(provider)
+    provider.reset()
+    with install(team, Session(SharedPrefix(system=HANDBOOK))):
+        team.kickoff(inputs=INPUTS)
+    assert written(provider) == [[f"{HANDBOOK}\n\n{own}", *rest] for own, *rest in said]
+    assert not any(message["role"] == "system" for record in provider.requests for message in record.json["messages"])
 
 
 @pytest.mark.filterwarnings("ignore::cacheprefix.session.CacheprefixWarning")

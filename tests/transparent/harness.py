@@ -25,7 +25,7 @@ from tests.transparent.plain import normalised, plain
 Mode = Literal["unmodified", "observed", "forked"]
 T = TypeVar("T")
 
-_SAME_EVERYWHERE = ("host", "content-length", "x-stainless-retry-count", "idempotency-key", "traceparent")
+_SAME_EVERYWHERE = ("host", "content-length", "x-stainless-retry-count", "idempotency-key", "traceparent", "baggage")
 _HARMLESS = (ResourceWarning,)
 
 

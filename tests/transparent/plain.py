@@ -97,7 +97,7 @@ _RANDOM = (
     ("uuid", re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")),
     ("time", re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?")),
     ("id", re.compile(r"\b(?:chatcmpl|msg|resp|req|toolu|tooluse|call|fc|rs|gen|run|lc)[-_][0-9A-Za-z]{6,}\b")),
-    ("hex", re.compile(r"\b[0-9a-f]{32,64}\b")),
+    ("hex", re.compile(r"\b(?:(?<!cacheprefix-)[0-9a-f]{24}|[0-9a-f]{32,64})\b")),
     ("address", re.compile(r"\b0x[0-9a-f]{6,16}\b")),
 )
 _TIMES = frozenset({"created", "created_at", "timestamp", "ts", "time", "started_at", "ended_at", "duration"})

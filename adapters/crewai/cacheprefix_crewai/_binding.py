@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,7 +52,10 @@ class Options:
 
 @dataclass
 class Binding:
-    """One installation. Thread-safe; crew copies, their agents and models share it."""
+    """One installation. Thread-safe; crew copies, their agents and models share it.
+
+    ``holders`` counts who installed it; the last of them to leave takes it back.
+    """
 
     session: Session
     options: Options
@@ -60,6 +64,7 @@ class Binding:
     union: bool = True
     """Whether the crew's tools make a union; two tools of one name do not."""
     active: bool = True
+    holders: int = 0
     constant: frozenset[str] = frozenset()
     """Inputs that are the same in all runs of the ``kickoff_for_each`` under way."""
     runs_left: int = 0
@@ -218,6 +223,40 @@ class Binding:
             self.tasks[call.index] = (task, call)
 
 
+class Bound:
+    """The installations on one crew or agent: the newest counts, outside of a run of another one's.
+
+    Installations may be taken back in any order. Copies of the object belong to the same ones; a pickle has none.
+    """
+
+    def __init__(self) -> None:
+        self._all: list[Binding] = []
+
+    def add(self, binding: Binding) -> None:
+        """One more installation, in force from now on."""
+        self._all = [*self._all, binding]
+
+    def discard(self, binding: Binding) -> bool:
+        """One less; whether it was the last one."""
+        self._all = [one for one in self._all if one is not binding]
+        return not self._all
+
+    def found(self) -> Binding | None:
+        """The one in force here."""
+        alive = [one for one in self._all if one.active]
+        running = RUN.get()
+        return running if running in alive else alive[-1] if alive else None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Bound:
+        """A list of its own of the same installations."""
+        made = Bound()
+        made._all = list(self._all)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, ()
+
+
 class Owners:
     """The bindings whose agents use one model object. Weak: a forgotten crew does not live on in its model."""
 
@@ -244,11 +283,44 @@ class Owners:
         """Copies of a model belong to the same crews."""
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, ()
+
+
+def as_base(base: Any) -> Callable[[Any, Any], Any]:
+    """How an object of a generated subclass is pickled: as one of the class that it was made as."""
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        build, arguments, *rest = base.__reduce_ex__(self, protocol)
+        if build is copyreg.__newobj__:  # type: ignore[attr-defined]
+            # pickle holds that this one gets the object's own class; the other does the same and asks for none.
+            return (copyreg._reconstructor, (base, object, None), *rest)  # type: ignore[attr-defined]
+        return (build, arguments, *rest)
+
+    return reduce
+
 
 def binding_of(target: Any) -> Binding | None:
     """The installation on a crew or agent; None without one."""
     found = getattr(target, "__dict__", {}).get(KEY)
-    return found if isinstance(found, Binding) and found.active else None
+    return found.found() if isinstance(found, Bound) else None
+
+
+def bind(target: Any, binding: Binding) -> None:
+    """Put an installation on a crew or agent."""
+    found = vars(target).get(KEY)
+    if not isinstance(found, Bound):
+        found = vars(target)[KEY] = Bound()
+    found.add(binding)
+
+
+def unbind(target: Any, binding: Binding) -> bool:
+    """Take one off again; whether the object is free then."""
+    found = vars(target).get(KEY)
+    free = not isinstance(found, Bound) or found.discard(binding)
+    if free:
+        vars(target).pop(KEY, None)
+    return free
 
 
 def binding_for(llm: Any, agent: Any) -> Binding | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix_crewai._binding import KEY, RUN, Binding, binding_of
+from cacheprefix_crewai._binding import KEY, RUN, Binding, as_base, binding_of
 from cacheprefix_crewai._toolcache import new_turn, resetting
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def _subclass(base: Any) -> Any:
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
         "__cacheprefix_subclass__": True,
+        "__reduce_ex__": as_base(base),
     }
     for name in _SYNC:
         if hasattr(base, name):

@@ -69,18 +69,17 @@ class Frame:
     @property
     def own_head(self) -> int:
         """``head`` of the application's own layout."""
-        return self.opening.rest + (bool(self.missing) and self.opening.rest == 1)
+        return self.opening.rest
 
     def own(self, given: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
-        """The messages in the application's own layout, with what is missing in front of the system text.
+        """The messages in the application's own layout, with what is missing in front of their first text.
 
         The very same messages where nothing is.
         """
         if not self.missing:
             return given
-        if self.opening.rest == 1:
-            return [{"role": "system", "content": self.missing}, *given]
-        text = "\n\n".join(part for part in (self.missing, self.opening.system) if part)
+        # Without a system message there is none to be: the model may not take one.
+        text = "\n\n".join(part for part in (self.missing, str(given[0].get("content") or "")) if part)
         return [{**given[0], "content": text}, *given[1:]]
 
     @property

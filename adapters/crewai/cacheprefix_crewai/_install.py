@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -13,7 +14,7 @@ from cacheprefix import Call, Session
 from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError
 from cacheprefix.prefix import VolatileRole
-from cacheprefix_crewai._binding import KEY, Binding, Options, Owners, binding_of
+from cacheprefix_crewai._binding import KEY, Binding, Options, Owners, bind, binding_of, unbind
 from cacheprefix_crewai._budget import unwatch_tools, watch_tools
 from cacheprefix_crewai._crew import is_swapped, swap_crew, unswap_crew
 from cacheprefix_crewai._frame import SYSTEM
@@ -29,6 +30,9 @@ class Installation:
     def __init__(self, target: Any, binding: Binding) -> None:
         self._target = target
         self._binding = binding
+        self._left = False
+        with binding.lock:
+            binding.holders += 1
 
     @property
     def session(self) -> Session:
@@ -51,7 +55,7 @@ class Installation:
     @property
     def active(self) -> bool:
         """False once it was taken back."""
-        return self._binding.active
+        return self._binding.active and not self._left
 
     @property
     def calls(self) -> tuple[tuple[str, Call], ...]:
@@ -59,11 +63,16 @@ class Installation:
         return tuple(self._binding.tasks.values())
 
     def undo(self) -> None:
-        """Restore every object; requests are byte-identical again. Calling it twice is harmless."""
+        """Restore every object, when whoever else installed the same has done so too; twice is harmless."""
         binding = self._binding
-        binding.active = False
-        while binding.undo:
-            binding.undo.pop()()
+        with binding.lock:
+            if self._left:
+                return
+            self._left = True
+            binding.holders -= 1
+            if binding.holders:
+                return
+        take_back(binding)
 
     def __enter__(self) -> Self:
         return self
@@ -72,6 +81,13 @@ class Installation:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.undo()
+
+
+def take_back(binding: Binding) -> None:
+    """Restore every object, whoever still holds the installation."""
+    binding.active = False
+    while binding.undo:
+        binding.undo.pop()()
 
 
 def install(
@@ -95,7 +111,9 @@ def install(
     is the tenant whose crew it is, by default the session's: decisions, cache lanes, side questions and cached tool
     results of tenants are kept apart.
 
-    Installing again with the same session and scope gives the installation there is; with another it is replaced.
+    Installing again with the same session and scope gives the installation there is, which ends when each ``install``
+    was undone; with another, that one is in force until it is undone. Crews may share agents: each crew's runs are its
+    own installation's.
     Raises ``SetupError`` for anything else. Nothing global changes; models are changed in place and restored.
     """
     crew, agents = _resolved(target)
@@ -105,9 +123,8 @@ def install(
     known = binding_of(crew if crew is not None else agents[0])
     if known is not None:
         session = known.session if session is None else session
-        if known.session is session and scope in (None, known.scope):
+        if known.session is session and scope in (None, known.scope) and all(binding_of(a) is known for a in agents):
             return Installation(target, known)
-        Installation(target, known).undo()
     session = given_or_configured(session)
     declared = bool(session.prefix.text) and session.prefix.system != SYSTEM
     inputs = None if shared_inputs is None else tuple(shared_inputs)
@@ -134,9 +151,8 @@ def uninstall(target: Any) -> None:
     """Take an installation back, whoever made it. Does nothing where there is none."""
     crew, agents = _resolved(target)
     for one in (crew, *agents):
-        binding = binding_of(one)
-        if binding is not None:
-            Installation(target, binding).undo()
+        while (binding := binding_of(one)) is not None:
+            take_back(binding)
 
 
 def callback(session: Session | None = None, **options: Any) -> Callable[[Any], Any]:
@@ -171,7 +187,8 @@ def bind_copy(binding: Binding, crew: Any) -> None:
     """Make a crew's copy (one run of a ``kickoff_for_each``) part of the same installation."""
     if binding_of(crew) is None:
         _bind_crew(binding, crew, copy=True)
-        for agent in _agents(crew):
+    for agent in _agents(crew):
+        if binding_of(agent) is None:
             _bind_agent(binding, agent, copy=True)
 
 
@@ -216,14 +233,12 @@ def _conversation(crew: Any, agents: Sequence[Any]) -> str:
 
 
 def _bind_crew(binding: Binding, crew: Any, *, copy: bool = False) -> None:
-    vars(crew)[KEY] = binding
+    bind(crew, binding)
     binding.began(crew)
     if not is_swapped(crew):
         swap_crew(crew)
-        if not copy:
-            binding.undo.append(lambda: unswap_crew(crew))
     if not copy:
-        binding.undo.append(lambda: vars(crew).pop(KEY, None))
+        binding.undo.append(lambda: unswap_crew(crew) if unbind(crew, binding) else None)
     for name in ("manager_llm", "planning_llm", "function_calling_llm", "chat_llm"):
         _bind_llm(binding, crew, name, copy=copy)
     _bind_memory(binding, getattr(crew, "_memory", None), copy=copy)
@@ -243,18 +258,23 @@ def _bind_memory(binding: Binding, memory: Any, *, copy: bool) -> None:
 
 
 def _bind_agent(binding: Binding, agent: Any, *, copy: bool = False) -> None:
-    vars(agent)[KEY] = binding
+    bind(agent, binding)
     if not copy:
         binding.agents.append(agent)
-        binding.undo.append(lambda: vars(agent).pop(KEY, None))
+        binding.undo.append(partial(_unbound, agent, binding))
     for name in ("llm", "function_calling_llm"):
         _bind_llm(binding, agent, name, copy=copy)
+
+
+def _unbound(agent: Any, binding: Binding) -> None:
+    unbind(agent, binding)
 
 
 def _bind_llm(binding: Binding, owner: Any, name: str, *, copy: bool) -> None:
     from crewai.llms.base_llm import BaseLLM  # noqa: PLC0415 - CrewAI loads slowly
 
-    llm = getattr(owner, name, None)
+    # Not by the attribute: CrewAI warns of one that it deprecates, which the application has not asked for.
+    llm = vars(owner)[name] if name in vars(owner) else getattr(owner, name, None)
     if isinstance(llm, str) and name in ("manager_llm", "planning_llm"):
         model = llm
         llm = binding.session.attempt(name, lambda: _made(binding, owner, name, model), None)

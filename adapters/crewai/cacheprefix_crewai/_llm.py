@@ -7,11 +7,12 @@ What the executor keeps (``messages``, task outputs) is not touched: only the re
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.contexts import BlockVar
-from cacheprefix_crewai._binding import KEY, Binding, Owners, binding_for
+from cacheprefix_crewai._binding import KEY, Binding, Owners, as_base, binding_for
 from cacheprefix_crewai._history import limits
 from cacheprefix_crewai._sending import Sending
 
@@ -72,40 +73,54 @@ def unswap(llm: Any, binding: Binding) -> None:
         object.__setattr__(llm, "__class__", type(llm).__mro__[1])
 
 
-def _open(
-    llm: Any, messages: Any, tools: Any, from_task: Any, from_agent: Any, response_model: Any
-) -> Sending | None:
+_NAMES = ("messages", "tools", "callbacks", "available_functions", "from_task", "from_agent", "response_model")
+"""Arguments of ``call`` by position, in all of CrewAI's classes; an application's own may take fewer."""
+
+
+def _open(llm: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Sending | None:
     """What to do with a request; None to leave it to the class as it is."""
+    asked = {**dict(zip(_NAMES, given, strict=False)), **named}
+    messages, agent = asked.get("messages"), asked.get("from_agent")
     current = SENDING.get()
     if current is not None and current.messages is messages:
         return None  # the class repeats a request of its own, which is laid out already
-    binding = binding_for(llm, from_agent)
+    binding = binding_for(llm, agent)
     if binding is None:
         return None
-    return Sending.opened(binding, llm, messages, tools, from_task, from_agent, response_model)
+    schema = asked.get("response_model")
+    return Sending.opened(binding, llm, messages, asked.get("tools"), asked.get("from_task"), agent, schema)
+
+
+def _changed(
+    sending: Sending, given: tuple[Any, ...], named: Mapping[str, Any], *, takes_tools: bool
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as they came, but for messages and tools of another layout."""
+    places, names = list(given), dict(named)
+    for at, (name, value) in enumerate((("messages", sending.messages), ("tools", sending.tools))):
+        if at < len(places):
+            places[at] = value
+        elif name in names or name == "messages" or (value is not None and takes_tools):
+            names[name] = value
+    return tuple(places), names
 
 
 @functools.lru_cache(maxsize=64)
 def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one piece
-    def call(
-        self: Any,
-        messages: Any,
-        tools: Any = None,
-        callbacks: Any = None,
-        available_functions: Any = None,
-        from_task: Any = None,
-        from_agent: Any = None,
-        response_model: Any = None,
-    ) -> Any:
-        rest = (callbacks, available_functions, from_task, from_agent, response_model)
-        sending = _open(self, messages, tools, from_task, from_agent, response_model)
+    taken = inspect.signature(base.call).parameters.values()
+    takes_tools = any(one.name == "tools" or one.kind is inspect.Parameter.VAR_KEYWORD for one in taken)
+
+    @functools.wraps(base.call)
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        sending = _open(self, given, named)
         if sending is None:
-            return base.call(self, messages, tools, *rest)
+            return base.call(self, *given, **named)
+        messages, tools = sending.given, sending.given_tools
         sending.enter()
         while True:
             token = SENDING.set(sending)
             try:
-                result = base.call(self, sending.messages, sending.tools, *rest)
+                places, names = _changed(sending, given, named, takes_tools=takes_tools)
+                result = base.call(self, *places, **names)
             except BaseException:
                 sending.failed()
                 raise
@@ -117,25 +132,18 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
                 return result
             sending = again
 
-    async def acall(
-        self: Any,
-        messages: Any,
-        tools: Any = None,
-        callbacks: Any = None,
-        available_functions: Any = None,
-        from_task: Any = None,
-        from_agent: Any = None,
-        response_model: Any = None,
-    ) -> Any:
-        rest = (callbacks, available_functions, from_task, from_agent, response_model)
-        sending = _open(self, messages, tools, from_task, from_agent, response_model)
+    @functools.wraps(base.acall)
+    async def acall(self: Any, *given: Any, **named: Any) -> Any:
+        sending = _open(self, given, named)
         if sending is None:
-            return await base.acall(self, messages, tools, *rest)
+            return await base.acall(self, *given, **named)
+        messages, tools = sending.given, sending.given_tools
         await sending.aenter()
         while True:
             token = SENDING.set(sending)
             try:
-                result = await base.acall(self, sending.messages, sending.tools, *rest)
+                places, names = _changed(sending, given, named, takes_tools=takes_tools)
+                result = await base.acall(self, *places, **names)
             except BaseException:
                 sending.failed()
                 raise
@@ -210,7 +218,7 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
         return base._emit_stream_chunk_event(self, *args, **kwargs)
 
     own: dict[str, Any] = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    own |= {"call": call, "acall": acall}
+    own |= {"call": call, "acall": acall, "__reduce_ex__": as_base(base)}
     for function in (
         _prepare_completion_params,
         _prepare_responses_params,

@@ -83,7 +83,13 @@ class Sending:
         if frame is None:
             from cacheprefix_crewai._binding import asks_for  # noqa: PLC0415 - the two modules know each other
 
-            return plain if from_agent is not None or asks_for(llm, binding) else None
+            if from_agent is not None or asks_for(llm, binding):
+                return plain
+            newest = binding.newest
+            if newest is None or newest.llm is not llm or not _repeats(messages, newest.answer):
+                return None
+            # CrewAI asks again for the agent's answer in another form, and names nobody.
+            return replace(plain, agent=newest.agent)
         plain.frame, plain.agent, plain.task, plain.executor = frame, frame.role, frame.task, True
         first = len(messages) <= frame.opening.rest
         plain.execution = session.attempt(
@@ -293,6 +299,11 @@ class Sending:
             return Sending(*own, self.agent, self.task, tried=True)
         again = [*self.messages, {"role": "user", "content": _REFUSAL}]
         return replace(self, messages=again, turn=None, usage=None, passed=None, tried=True)
+
+
+def _repeats(messages: Sequence[Any], answer: str) -> bool:
+    """Whether an answer stands in a request as a whole."""
+    return bool(answer) and any(answer in str(one.get("content")) for one in messages if isinstance(one, Mapping))
 
 
 def _clean(sending: Sending, messages: Any) -> Any:

@@ -36,6 +36,8 @@ def settle(
     plain = Frame(role, name, opening, tools)
     if not binding.rewrites or not binding.union:
         return plain
+    if _worded(agent):
+        return replace(plain, missing=_missing(binding, role, opening))
     crew = getattr(agent, "crew", None)
     crew = None if isinstance(crew, str) else crew
     text_mode = not tools and ACTION in opening.system
@@ -205,6 +207,12 @@ def _behind_mark(model: str, frame: Frame, front: str) -> Mark:
 
 def _own_mark(model: str, role: str) -> Mark:
     return model, _digest("own", role)
+
+
+def _worded(agent: Any) -> bool:
+    """Whether the application lays the agent's prompt out itself: by templates, or without a system message."""
+    templates = ("system_template", "prompt_template", "response_template")
+    return getattr(agent, "use_system_prompt", True) is False or any(getattr(agent, name, None) for name in templates)
 
 
 def _role(agent: Any) -> str:
