@@ -28,7 +28,7 @@ _SLIGHT = 0.05
 """So little of what is common that it does not matter when it was too old or too young to be read."""
 _LOUD = 0.01
 """Share of a prompt that has to be lost before people are told."""
-_FAN_OUT_SECONDS = 0.05
+_FAN_OUT_SECONDS = 0.02
 """Requests of one fan-out go out so close to each other; what other conversations do meanwhile is chance."""
 _FIRST_CALLS: frozenset[Cause] = frozenset({"breakpoint_after_change", "breakpoint_missing"})
 """Causes that an agent's first call may have without an alarm: it never had more to read."""
