@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cacheprefix import Session
 from cacheprefix_langgraph._views import Views
-
-if TYPE_CHECKING:
-    from cacheprefix_langgraph._sending import Sending
 
 _PRIVATE = "__cacheprefix__"
 """Where a wrapped model keeps what it knows beside its class's own private attributes: no field, and in no dump."""
@@ -23,8 +20,8 @@ class Wrapping:
     role: tuple[str, str] | None = None
     """Name and instruction of the role that the model was bound to."""
     prewarm: bool = False
-    held: Sending | None = None
-    """On a copy that is for one request alone: that request."""
+    held: Any = None
+    """On a copy that is for one request alone: that request, a ``Sending``, whose module builds on this one."""
     streams: bool = True
     """Whether a whole answer may come as a stream, for siblings that wait."""
     views: Views = field(default_factory=Views)
