@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from cacheprefix.cache import Verdict
+from cacheprefix.errors import plain
 from cacheprefix.profiles import Profile, Usage, cost_units
 from cacheprefix.toolcache import CacheStats
 
@@ -259,7 +260,7 @@ def _cells(line: Line) -> tuple[str, ...]:
     # Of a sum with calls that came without usage, part is not known.
     usd = "?" if line.money is None else f"{'~' if line.unreported else ''}{line.money:.4f}"
     return (
-        line.agent[:20],
+        plain(line.agent[:20]),
         str(line.calls),
         f"{line.input_tokens:,}",
         f"{line.cache_read_tokens:,}",
@@ -285,13 +286,13 @@ def _text(report: Report) -> Iterable[str]:
             "cache: they count by what was foreseen"
         )
     for item in report.breaks:
-        where = f" at {item.path}" if item.path else ""
+        where = f" at {plain(item.path)}" if item.path else ""
         lost = "" if item.lost_usd is None else f" ({item.lost_usd:.4f} USD)"
         yield f"{item.count} x {item.cause}{where}: {item.lost_tokens:,} tokens lost{lost}. {item.fix}"
-    yield from report.notes
+    yield from map(plain, report.notes)
     if report.tool_cache is not None:
         yield str(report.tool_cache)
     if report.gate is not None and (report.gate.seconds > _NOTICED or report.gate.at_once):
         yield str(report.gate)
     for step, count in report.failures.items():
-        yield f"{count} x sent the original request because {step} failed"
+        yield f"{count} x sent the original request because {plain(step)} failed"

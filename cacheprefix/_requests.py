@@ -21,6 +21,7 @@ from cacheprefix._totals import Totals
 from cacheprefix._turn import Seen, Turn
 from cacheprefix._unnamed import Owner, Unnamed, common_key
 from cacheprefix.cache import Breakpoint, CacheModel, mark, plan_breakpoints
+from cacheprefix.errors import named
 from cacheprefix.locks import RLock
 from cacheprefix.profiles import Profile, Usage, money, normalise_usage
 from cacheprefix.prompt import Api, Memo, Prompt, chain, dumps_sorted, lane_key, redecode
@@ -327,7 +328,7 @@ def _record(
         index=verdict.index,
         agent=seen.agent,
         conversation=seen.conversation,
-        model=seen.prompt.model,
+        model=named(seen.prompt.model),
         profile=seen.profile,
         input_tokens=seen.prompt.tokens,
         shared_tokens=expectation.shared_tokens,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix._unnamed import common_key
+from cacheprefix.errors import named
 from cacheprefix.prefix import Fork, SharedPrefix, Tool, union_tools
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry
 
@@ -36,8 +37,8 @@ def with_tools(session: Session, tools: Iterable[Any], render: Callable[[Any], M
     unfrozen = any(not isinstance(tool, Tool) for tool in prefix.tools)
     if added and not unfrozen and session.shared.totals.last is not None:
         session.note(
-            f"tools {', '.join(added)} came after the first request and stay outside the shared union, so that what "
-            "follows them is not shared: give all tools to SharedPrefix(tools=...)"
+            f"tools {', '.join(map(named, added))} came after the first request and stay outside the shared union, so "
+            "that what follows them is not shared: give all tools to SharedPrefix(tools=...)"
         )
         return prefix
     return union if added or unfrozen else prefix
@@ -51,12 +52,12 @@ def shares(session: Session, conversation: str, model: str, tokens: Callable[[],
         return True
     profile = session.profile(model)
     if profile.control == "none":
-        session.note(f"{model}: {profile.name} has no prompt cache, requests are left as they are")
+        session.note(f"{named(model)}: {profile.name} has no prompt cache, requests are left as they are")
         return False
     if tokens() + session.count(session.prefix.text, model) < profile.min_tokens:
         more = " (role texts given as SharedPrefix(roles=...) with tail='cards' are shared)"
         session.note(
-            f"{model}: requests share fewer tokens than the minimum of {profile.min_tokens:,} that "
+            f"{named(model)}: requests share fewer tokens than the minimum of {profile.min_tokens:,} that "
             f"{profile.name} caches, and are left as they are until they share more{more * (session.tail == 'tail')}"
         )
         return False

@@ -7,6 +7,9 @@ plugin is counted, warned about once, and the user's original request goes out.
 from __future__ import annotations
 
 import os
+import re
+import unicodedata
+from hashlib import blake2b
 from pathlib import Path
 
 SHOW = "CACHEPREFIX_SHOW_ERRORS"
@@ -108,11 +111,31 @@ class AbortedError(CacheprefixError):
     """The fork's abort handle was triggered before or during the call."""
 
 
-def plain(text: str) -> str:
-    """``text`` on one line, control characters written out: names and messages steer no terminal, forge no line."""
+def plain(text: str, keep: str = "") -> str:
+    """``text`` on one line, control characters written out: names and messages steer no terminal, forge no line.
+
+    Lone surrogates, which no file takes, are written out too. ``keep`` names what stays: line ends where text may
+    have several.
+    """
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(one if one in keep or _harmless(one) else one.encode("unicode_escape").decode() for one in text)
+
+
+def _harmless(one: str) -> bool:
+    # Spaces of other widths, and the joiners that scripts and emoji are made with, steer nothing.
+    return one.isprintable() or one in "\u200c\u200d" or unicodedata.category(one) == "Zs"
+
+
+def named(name: str) -> str:
+    """The name of a model or a field where it can be one; else its length and digest, as ``<83 characters, 1a2b3c4d>``.
+
+    A damaged body may hold prompt text in place of a name; what is shown of it tells two of them apart and no more.
+    """
+    if not name or _NAME.fullmatch(name):
+        return name
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return f"<{len(name)} characters, {digest}>"
 
 
 def told(error: BaseException) -> str:
@@ -130,4 +153,6 @@ def told(error: BaseException) -> str:
     return kind if raised is None else f"{kind} at {Path(raised.tb_frame.f_code.co_filename).name}:{raised.tb_lineno}"
 
 
+# ASCII alone: a sentence in a script that writes no spaces would be one word.
+_NAME = re.compile(r"[\w./:@$+-]{1,100}", re.ASCII)
 _WITHOUT_PROMPTS = (BudgetError, MissingExtraError, ProfileError, ConfigError, StoreError)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 import pluggy
 
 from cacheprefix import hookspecs
-from cacheprefix.errors import SetupError, told
+from cacheprefix.errors import SetupError, plain, told
 from cacheprefix.hookspecs import PREFIX, HookName, hookimpl
 from cacheprefix.locks import RLock, reset_in_child
 
@@ -331,6 +331,7 @@ def _name_of(plugin: object) -> str:
 
 def _warn(text: str) -> None:
     """Warn without letting a filter that turns warnings into errors reach the user's call."""
+    text = plain(text)
     log.debug(text)
     try:
         warnings.warn(text, CacheprefixPluginWarning, stacklevel=2)

@@ -36,7 +36,7 @@ from cacheprefix.context import (
     concatenate,
 )
 from cacheprefix.context import Mode as CommitMode
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import SetupError, named
 from cacheprefix.plugins import Plugins, look_up_installed
 from cacheprefix.prefix import FOLLOW, Fork, ForkPolicy, Pass, SharedPrefix, TailPlacement, Tool, Worth, tail_text
 from cacheprefix.profiles import Profile, Registry, default_registry, load_price_library, load_price_table
@@ -216,7 +216,8 @@ class Session:
         found = profile_of(self._registry, model, provider or self.provider, api, warn=not observed)
         if observed and not found.known and found.name not in (provider, self.provider):
             # A warning is something that the application sees.
-            self.note(f"no cache profile for model {model!r}: taken as 'automatic, nothing known'; name its provider")
+            told = f"no cache profile for model {named(model)!r}"
+            self.note(f"{told}: taken as 'automatic, nothing known'; name its provider")
         return found
 
     def shares(self, conversation: str, model: str, tokens: Callable[[], int]) -> bool:

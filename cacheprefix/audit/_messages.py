@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cacheprefix.audit._records import printable
-from cacheprefix.errors import BodyError
+from cacheprefix.errors import BodyError, plain
 from cacheprefix.prompt import dumps, loads
 
 _ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}
@@ -55,8 +54,8 @@ def from_parts(message: Mapping[str, Any], path: str) -> list[dict[str, Any]]:
             content.append(part)
     made: list[dict[str, Any]] = []
     if content or calls or not results:
-        plain = content[0]["text"] if len(content) == 1 and _is_text(content[0]) else content or None
-        one: dict[str, Any] = {"role": role_of(role), "content": plain}
+        held = content[0]["text"] if len(content) == 1 and _is_text(content[0]) else content or None
+        one: dict[str, Any] = {"role": role_of(role), "content": held}
         if isinstance(message.get("name"), str):
             one["name"] = message["name"]
         made.append({**one, "tool_calls": calls} if calls else one)
@@ -109,7 +108,7 @@ def as_tools(value: Any, path: str) -> list[Any]:
 
 def first_text(values: Iterable[Any]) -> str:
     """The first non-empty string."""
-    return printable(next((value for value in values if isinstance(value, str) and value), ""))
+    return plain(next((value for value in values if isinstance(value, str) and value), ""))
 
 
 def _as_tool(value: Any, path: str) -> Any:

@@ -13,9 +13,9 @@ from typing import Any
 
 from cacheprefix.audit._order import UNTIMED_STEP, Ready, in_time
 from cacheprefix.audit._readers import Placed, Reader, records
-from cacheprefix.audit._records import Broken, Record, place, printable
+from cacheprefix.audit._records import Broken, Record, place
 from cacheprefix.bounded import Bounded
-from cacheprefix.errors import BodyError
+from cacheprefix.errors import BodyError, plain
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, normalise_usage
 from cacheprefix.prompt import Api, CountTokens, Memo, Prompt, decode, default_counter, guess_api
 
@@ -216,7 +216,7 @@ def _when(item: Ready | Broken) -> float:
 def _model(record: Record) -> str:
     body: Mapping[str, Any] = record.body or {}
     named = body.get("model") or body.get("modelId") or record.model
-    return printable(named) if isinstance(named, str) else ""
+    return plain(named) if isinstance(named, str) else ""
 
 
 def _has_untyped_blocks(messages: Iterable[Any]) -> bool:

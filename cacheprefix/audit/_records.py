@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from cacheprefix.errors import BodyError
+from cacheprefix.errors import BodyError, plain
 from cacheprefix.prompt import Api
 
 
@@ -69,7 +69,7 @@ class Broken:
     """Entries that the problem stands for: those of one unknown form are named once."""
 
     def __str__(self) -> str:
-        return printable(f"{place(self.file, self.line, self.item)}: {self.problem}")
+        return plain(f"{place(self.file, self.line, self.item)}: {self.problem}")
 
 
 def place(file: str, line: int | None, item: int | None = None) -> str:
@@ -101,14 +101,14 @@ def seconds(value: Any, path: str) -> float | None:
 
 
 def _iso(text: str, path: str) -> float:
-    plain = text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text
-    head, dot, rest = plain.partition(".")
+    iso = text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text
+    head, dot, rest = iso.partition(".")
     if dot:
         digits = len(rest) - len(rest.lstrip("0123456789"))
         # Python 3.10 reads exactly three or six digits of a fraction.
-        plain = f"{head}.{rest[:digits][:6]:0<6}{rest[digits:]}"
+        iso = f"{head}.{rest[:digits][:6]:0<6}{rest[digits:]}"
     try:
-        read = datetime.fromisoformat(plain)
+        read = datetime.fromisoformat(iso)
     except ValueError:
         raise BodyError(path, f"expected a time, found {text[:60]!r}") from None
     return (read if read.tzinfo else read.replace(tzinfo=timezone.utc)).timestamp()
@@ -116,12 +116,7 @@ def _iso(text: str, path: str) -> float:
 
 def text_or_empty(value: Any) -> str:
     """Names and ids as text; empty for None."""
-    return "" if value is None else printable(value if isinstance(value, str) else str(value))
-
-
-def printable(text: str) -> str:
-    """Text that can be written as UTF-8: a lone surrogate, which JSON allows, as its escape."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+    return "" if value is None else plain(value if isinstance(value, str) else str(value))
 
 
 def mapping_or_none(value: Any, path: str) -> Mapping[str, Any] | None:

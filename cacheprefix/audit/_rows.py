@@ -6,8 +6,8 @@ from typing import Any
 
 from cacheprefix.audit._counts import Judged
 from cacheprefix.audit._order import Ready
-from cacheprefix.audit._records import printable
 from cacheprefix.cache import Verdict
+from cacheprefix.errors import named, plain
 from cacheprefix.profiles import Usage
 from cacheprefix.prompt import TIERS, Prompt, common_prefix, loads, shared_characters
 
@@ -21,16 +21,16 @@ def public(
     """The call's entry under ``calls``; the excerpt only where prompt text is wanted."""
     excerpt = None
     if text and (verdict.before or verdict.after):
-        excerpt = {"before": printable(verdict.before or ""), "after": printable(verdict.after or "")}
+        excerpt = {"before": plain(verdict.before or "", "\n\t"), "after": plain(verdict.after or "", "\n\t")}
     return {
         "index": ready.index,
         "session": ready.record.session,
         "agent": ready.record.agent,
         "provider": ready.record.provider or ready.profile.provider,
-        "model": ready.record.model,
+        "model": named(ready.record.model),
         "verdict": verdict.kind,
         "cause": verdict.cause,
-        "path": None if verdict.path is None else printable(verdict.path),
+        "path": verdict.path,
         "ancestor_index": ancestor,
         "expected_cached_tokens": verdict.expected_tokens,
         "cached_tokens": cached,
@@ -48,7 +48,7 @@ def public_counts(ready: Ready, judged: Judged, usage: Usage) -> dict[str, Any]:
         "session": ready.record.session,
         "agent": ready.record.agent,
         "provider": ready.record.provider or ready.profile.provider,
-        "model": ready.record.model,
+        "model": named(ready.record.model),
         "verdict": judged.kind,
         "cause": judged.cause,
         "path": None,
@@ -148,12 +148,12 @@ def wide_diff(before: Prompt, after: Prompt) -> dict[str, str] | None:
 
 
 def _first(text: str) -> str:
-    text = printable(text)
+    text = plain(text, "\n\t")
     return text if len(text) <= _CONTEXT else text[:_CONTEXT] + " …"
 
 
 def _last(text: str) -> str:
-    text = printable(text)
+    text = plain(text, "\n\t")
     return text if len(text) <= _CONTEXT else "… " + text[-_CONTEXT:]
 
 

@@ -21,7 +21,7 @@ from cacheprefix.audit._previous import PreviousRequestRule
 from cacheprefix.audit._prices import Prices
 from cacheprefix.audit._readers import BUILTIN, Reader
 from cacheprefix.audit._reading import Overrides, Reading
-from cacheprefix.audit._records import Broken, printable
+from cacheprefix.audit._records import Broken
 from cacheprefix.audit._rows import public, public_counts, view, view_counts, wide_diff
 from cacheprefix.audit._simulated import StandIn, Timed
 from cacheprefix.audit._totals import BreakGroup, Sum, Totals
@@ -29,7 +29,7 @@ from cacheprefix.audit._warnings import Warnings
 from cacheprefix.audit._whatif import SECTIONS, Saving, WhatIf
 from cacheprefix.bounded import Bounded
 from cacheprefix.cache import FIXES, CacheModel, Observation, Verdict, plan_breakpoints
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import SetupError, named
 from cacheprefix.profiles import Registry, Usage, cost_units, default_registry
 from cacheprefix.prompt import CountTokens, Prompt
 
@@ -243,7 +243,7 @@ class _Run:
         )
         if not changed:
             return verdict
-        return replace(verdict, cause="settings_changed", path=changed[0], fix=FIXES["settings_changed"])
+        return replace(verdict, cause="settings_changed", path=named(changed[0]), fix=FIXES["settings_changed"])
 
     def _dropped(self) -> Iterator[str]:
         if self.duplicates.dropped:
@@ -390,7 +390,7 @@ _MARKS = {"anthropic": "cache_control", "bedrock": "cachePoint", "openai": "prom
 def _place(verdict: Verdict, ready: Ready) -> str | None:
     """Where the break is; for a missing mark, the field it should stand in."""
     if verdict.path is None or verdict.cause != "breakpoint_missing":
-        return None if verdict.path is None else printable(verdict.path)
+        return verdict.path
     return f"{verdict.path}.{_MARKS.get(ready.profile.markers or '', 'cache_control')}"
 
 
@@ -423,7 +423,7 @@ def _notes(totals: Totals, reading: Reading, conversations: Conversations, playe
     if totals.all.calls and not reading.timed:
         yield "the log has no times; lifetimes and concurrent starts are not judged"
     if reading.unknown_models:
-        names = ", ".join(sorted(name or "(none)" for name in reading.unknown_models)[:5])
+        names = ", ".join(sorted(named(name) or "(none)" for name in reading.unknown_models)[:5])
         yield f"no cache rules are known for {names}; name the provider or the rules"
     if totals.failed:
         yield f"{totals.failed} failed requests are left out"

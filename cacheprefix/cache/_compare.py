@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cacheprefix.cache._causes import Cause
 from cacheprefix.cache._content import Change, alike, answers, change, kept
+from cacheprefix.errors import named
 from cacheprefix.prompt import Divergence, shared_characters
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ def _settings(own: Record, before: Record, tokens: int, profile: Profile) -> Fin
     if found is None:
         return None
     cause, path, old, new = found
-    return Finding(cause, path, _values(path, old, new), before, tokens, sure=True, whole=before.totals[-1])
+    shown = named(path)
+    return Finding(cause, shown, _values(shown, old, new), before, tokens, sure=True, whole=before.totals[-1])
 
 
 def _values(path: str, before: str, after: str) -> Divergence:

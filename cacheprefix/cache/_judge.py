@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cacheprefix.cache._causes import FIXES, QUIET, STRUCTURAL, Cause
 from cacheprefix.cache._verdict import Diagnosis, Verdict, VerdictKind
+from cacheprefix.errors import named
 from cacheprefix.profiles import Profile, Usage, lost_money
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def judge(
         ancestor_index=sight.finding.record.index if sight.finding is not None else sight.ancestor,
         agent=record.agent,
         session=record.session,
-        model=record.prompt.model,
+        model=named(record.prompt.model),
         fix=FIXES[cause],
         previous_read=sight.line.previous_read,
         current_read=reported,

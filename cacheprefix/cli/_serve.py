@@ -37,6 +37,9 @@ def register(app: "typer.Typer") -> None:
             int | None, typer.Option(help="Tokens the cache holds; the least recently used go first.", min=1)
         ] = None,
         keep: Annotated[int, typer.Option(help="Requests remembered in memory.", min=0)] = 100,
+        lax: Annotated[
+            bool, typer.Option("--lax", help="Answer requests too that the real provider would refuse with 400.")
+        ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print the address as data.")] = False,
     ) -> None:
         """Serve a simulated provider that speaks OpenAI, Anthropic, Gemini and Bedrock."""
@@ -51,6 +54,7 @@ def register(app: "typer.Typer") -> None:
             record=record,
             keep=keep,
             capacity_tokens=capacity,
+            strict=not lax,
         )
         with provider:
             _announce(provider.url, rules, as_json=as_json)

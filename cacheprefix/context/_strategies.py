@@ -110,7 +110,10 @@ def _json(text: str, cut: Cut) -> str:
 
 def _shrink(value: Any, items: int, chars: int) -> Any:
     if isinstance(value, str):
-        return value if len(value) <= chars + 24 else f"{value[:chars]}... ({len(value) - chars} more characters)"
+        if len(value) <= chars + 24:
+            return value
+        end = between_characters(value, chars)
+        return f"{value[:end]}... ({len(value) - end} more characters)"
     if isinstance(value, list):
         if len(value) <= items + 1:
             return [_shrink(item, items, chars) for item in value]
@@ -124,7 +127,8 @@ def _shrink(value: Any, items: int, chars: int) -> Any:
         kept_names = names if len(names) <= 3 * items + 1 else names[: 3 * items]
         out = {name: _shrink(value[name], items, chars) for name in kept_names}
         if len(kept_names) < len(names):
-            out["..."] = f"{len(names) - len(kept_names)} more fields: {', '.join(names[len(kept_names) :])[:chars]}"
+            more = ", ".join(names[len(kept_names) :])
+            out["..."] = f"{len(names) - len(kept_names)} more fields: {more[: between_characters(more, chars)]}"
         return out
     return value
 
@@ -219,7 +223,7 @@ def _error_lines(text: str, room: int) -> str:
     used = 0
     for line in text.splitlines():
         if _ERROR_LINE.search(line):
-            shown = line[:300]
+            shown = line[: between_characters(line, 300)]
             used += len(shown) + 1
             if used > room:
                 break

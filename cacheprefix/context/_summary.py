@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cacheprefix.context._situation import names_in, own_texts
+from cacheprefix.context._strategies import between_characters
 from cacheprefix.context._views import Count, MessageView
 from cacheprefix.errors import told
 
@@ -93,7 +94,7 @@ def fitted(text: str, max_tokens: int, count: Count) -> str:
     tokens = count(text)
     chars = len(text)
     while tokens > max_tokens and chars > 0:
-        chars = min(chars * max_tokens // tokens, chars - 1)
+        chars = between_characters(text, min(chars * max_tokens // tokens, chars - 1))
         text = text[:chars]
         tokens = count(text)
     return text

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cacheprefix.errors import ProfileError
+from cacheprefix.errors import ProfileError, named
 from cacheprefix.locks import Lock
 from cacheprefix.profiles._load import Row, load_rows
 from cacheprefix.profiles._names import provider_at, provider_of, read_model
@@ -123,11 +123,11 @@ class Registry:
             return _varied(rows[provider], name.spellings)
         served_by = provider_of(provider) or provider_at(base_url) or name.provider
         open_rows = [row for row in rows.values() if row.profile.found_by != "name"]
-        named = [row for row in open_rows if row.profile.provider == served_by]
-        best = _best(named, name.spellings, api)
+        theirs = [row for row in open_rows if row.profile.provider == served_by]
+        best = _best(theirs, name.spellings, api)
         if best is None and provider is not None and provider in rows:
             best = rows[provider]
-        if best is None and not named:
+        if best is None and not theirs:
             # A gateway, or a provider without a row: the model's own rules are the best guess there is.
             best = _best([row for row in open_rows if row.profile.found_by == "model"], name.spellings, api)
         return rows["unknown"].profile if best is None else _varied(best, name.spellings)
@@ -141,7 +141,7 @@ class Registry:
             self._warned.add(model)
         at = f" at provider {provider!r}" if provider else ""
         warnings.warn(
-            f"no cache profile for model {model!r}{at}: taken as 'automatic, nothing known'. "
+            f"no cache profile for model {named(model)!r}{at}: taken as 'automatic, nothing known'. "
             "Name its provider, or add a row in TOML (Registry.load) or by the profiles hook",
             CacheprefixProfileWarning,
             stacklevel=4,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Literal
 
-from cacheprefix.errors import BodyError
+from cacheprefix.errors import BodyError, named
 from cacheprefix.prompt._json import dumps, loads
 from cacheprefix.prompt._sections import DIGEST_BYTES, TIERS, CountTokens, Prompt, Section, Tier
 
@@ -170,7 +170,8 @@ def _walk(path: str, a: Any, b: Any) -> tuple[str, Any, Any]:
             step = next((key for key in a if not _same(a[key], b[key])), None)
             if step is None:
                 return path, a, b
-            path = f"{path}.{step}" if re.fullmatch(r"[A-Za-z_$][\w$-]*", str(step)) else f"{path}[{step!r}]"
+            shown = named(str(step))
+            path = f"{path}.{shown}" if re.fullmatch(r"[A-Za-z_$][\w$-]*", shown) else f"{path}[{shown!r}]"
             a, b = a[step], b[step]
         elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
             index = next((i for i, (x, y) in enumerate(zip(a, b, strict=True)) if not _same(x, y)), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from cacheprefix.errors import named
 from cacheprefix.prompt._json import loads
 from cacheprefix.prompt._reader import (
     Reader,
@@ -81,7 +82,7 @@ def split_message(reader: Reader, tier: Tier, path: str, message: Any) -> list[S
 
     for name, value in fields.items():
         if name not in _HANDLED and value is not None:
-            made.append(reader.json(tier, f"{path}.{name}", "block", next_head(), {name: value}))
+            made.append(reader.json(tier, f"{path}.{named(name)}", "block", next_head(), {name: value}))
     calls = items(fields.get("tool_calls") or [], f"{path}.tool_calls")
     content = fields.get("content")
     if isinstance(content, str):

@@ -175,7 +175,7 @@ def test_shared_sections_are_equal_and_the_next_are_not(a, b):
         (
             prompt("x", tools=[tool(input_schema={"properties": {"a b": {"enum": ["x", "y"]}}})]),
             prompt("x", tools=[tool(input_schema={"properties": {"a b": {"enum": ["x", "z"]}}})]),
-            "tools[0].input_schema.properties['a b'].enum[1]",
+            "tools[0].input_schema.properties['<3 characters, 7faae47c>'].enum[1]",
             "y",
             "z",
             0,

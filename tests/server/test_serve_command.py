@@ -49,3 +49,15 @@ def test_a_wrong_option_is_told_in_a_line(environment, wrong, said):
     assert ended.returncode == 2
     assert said in ended.stderr.decode()
     assert "Traceback" not in ended.stderr.decode()
+
+
+@pytest.mark.parametrize(("lax", "status"), [([], 400), (["--lax"], 200)])
+def test_lax_takes_what_the_real_provider_would_refuse(environment, lax, status):
+    """A tool's result that answers no call: 400, and an answer where that was asked for."""
+    body = {"model": "gpt-5.6", "messages": [{"role": "tool", "tool_call_id": "t1", "content": "lost"}]}
+    with subprocess.Popen([*COMMAND, "--json", *lax], env=environment, stdout=subprocess.PIPE) as running:
+        address = json.loads(running.stdout.readline())
+        answer = httpx.post(f"{address['openai_base_url']}/chat/completions", json=body)
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=60)
+    assert answer.status_code == status, answer.text

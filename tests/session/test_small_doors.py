@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import stat
+import warnings
+from dataclasses import replace
 
 import httpx
 import pytest
 
 from cacheprefix import Session, SharedPrefix
+from cacheprefix._calls import Break
 from cacheprefix.bodies import Role, fork_body
-from cacheprefix.context._strategies import between_characters
-from cacheprefix.errors import plain
+from cacheprefix.context._strategies import Cut, between_characters, head_tail, json_aware
+from cacheprefix.errors import named, plain
 from cacheprefix.events import EventLog, Run
+from cacheprefix.plugins import CacheprefixPluginWarning
 from cacheprefix.prefix import tail_text
+from cacheprefix.prompt import common_prefix, decode
 from cacheprefix.server import SimulatedProvider
 from cacheprefix.telemetry import CallLog
 
@@ -38,6 +45,79 @@ def test_no_log_line_holds_a_control_character(caplog):
     assert all(line.isprintable() for line in lines)
     assert any("critic\\x1b[2J\\nWARNING" in line for line in lines)
     assert plain("Ärger in 東京") == "Ärger in 東京"
+
+
+def test_a_report_is_text_line_by_line():
+    """Agents' names, notes and places steer no terminal when it is printed."""
+    session = Session(SharedPrefix(system="s"))
+    called(session)
+    broken = Break("x", NAME, 1, 1, None, (), "")
+    told = replace(session.report(), notes=(f"agent {NAME}",), failures={NAME: 1}, breaks=(broken,))
+    assert all(line.isprintable() for line in str(told).split("\n"))
+    assert str(told).count("critic\\x1b") == 4
+    assert "\nWARNING" not in str(told)
+
+
+def test_a_plugins_name_is_text_in_its_warning():
+    """A plugin of any name that fails forges no second line."""
+
+    class Failing:
+        def cacheprefix_after_call(self, call, verdict):
+            raise KeyError(call.agent)
+
+    session = Session(SharedPrefix(system="s"))
+    session.plugins.register(Failing(), NAME)
+    with pytest.warns(CacheprefixPluginWarning) as said:
+        called(session)
+    assert all(str(one.message).isprintable() for one in said)
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt-5.6", "ft:gpt-4o:o::a1", "models/m@2411", "arn:aws:bedrock:us-east-1:1:x/y", "$ref"]
+)
+def test_a_name_that_can_be_one_is_shown(name):
+    """Models of all providers, and settings."""
+    assert named(name) == name
+
+
+@pytest.mark.parametrize("name", ["my secret plan", "秘密の計画", "a" * 101, "{'role':'user'}", "x\n", "\ud800"])
+def test_what_can_be_no_name_is_shown_as_its_length_and_digest(name):
+    """It may be prompt text."""
+    assert re.fullmatch(rf"<{len(name)} characters, [0-9a-f]{{8}}>", named(name))
+
+
+@pytest.mark.parametrize("mode", ["fork", "observe"])
+@pytest.mark.parametrize("damage", ["model", "setting"])
+def test_a_damaged_body_shows_no_prompt_text(caplog, tmp_path, damage, mode):
+    """Text that stands where a model or a setting should: in warnings, logs, events and report."""
+    secret = "my secret plan"
+    session = Session(SharedPrefix(system="s " * 3000), plugins=[CallLog()], mode=mode)
+    log = EventLog(tmp_path / "run.events")
+    log.bind(session)
+    with caplog.at_level(logging.DEBUG), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for count in range(3):
+            body = {"model": "gpt-5.6", "messages": [{"role": "system", "content": "s " * 3000}, *BODY["messages"]]}
+            if count == 2:
+                body["model" if damage == "model" else f"{secret} {count}"] = secret
+            with fork_body(session, body, "openai-chat", Role("critic")).begin() as turn:
+                usage = {"prompt_tokens": 4000, "completion_tokens": 1}
+                turn.finish({**usage, "prompt_tokens_details": {"cached_tokens": 3000 if count == 1 else 0}})
+    log.close()
+    shown = [str(session.report()), json.dumps(session.report().as_dict()), (tmp_path / "run.events").read_text()]
+    shown += [record.getMessage() + str(record.__dict__) for record in caplog.records]
+    shown += [str(one.message) for one in said]
+    assert not [text for text in shown if "secret" in text]
+    assert "characters, " in "".join(shown)
+
+
+def test_a_place_shows_no_prompt_text():
+    """A message's field that is none, as a section and as what was changed in it."""
+    body = {**BODY, "messages": [{**BODY["messages"][0], "my secret plan": {"an inner plan": 1}}]}
+    other = {**BODY, "messages": [{**BODY["messages"][0], "my secret plan": {"an inner plan": 2}}]}
+    one, two = (decode(held, "openai-chat") for held in (body, other))
+    assert re.fullmatch(r"messages\[0\]\.<14 characters, [0-9a-f]{8}>", one.sections[0].path)
+    assert "plan" not in common_prefix(one, two).path
 
 
 def test_what_is_read_from_an_event_log_is_text(tmp_path):
@@ -73,6 +153,18 @@ def test_a_character_is_not_cut_in_two(one):
     borders = {0, 1, 2, 2 + len(one), 2 + 2 * len(one), 3 + 2 * len(one), len(text)}
     cuts = {between_characters(text, at) for at in range(len(text) + 1)}
     assert cuts <= borders
+
+
+def test_a_character_is_whole_in_cut_json_and_error_lines():
+    """A JSON text, an object's names and a long line of an error are cut between characters too."""
+    one = "👩\u200d👩\u200d👧"
+    listed, named_so = [one * 400], {one * count: 1 for count in range(1, 60)}
+    long = [json.dumps(value, ensure_ascii=False) for value in (listed, named_so)]
+    error = f"{'x' * 3000}\nerror: {one * 200}\n{'y' * 3000}"
+    for room in range(300, 340):
+        for text, strategy in ((long[0], json_aware), (long[1], json_aware), (error, head_tail)):
+            cut = strategy(text, Cut(room * (10 if text is error else 1)))
+            assert not re.search("👩(?!\u200d)|\u200d(?![👩👧])", cut), cut
 
 
 @pytest.mark.invalid_requests
