@@ -188,3 +188,43 @@ def test_memory_can_be_extracted_without_a_graph(bench):
     update = extract_memory(model, [SystemMessage("You read."), *HELLO["messages"], AIMessage("Understood.")])
     assert update.additions["preferences"] == ("short answers",)
     assert update.rationale == "said so"
+
+
+@ONE
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_run_without_a_thread_has_a_memory_of_its_own(bench, later):
+    """What one person's run remembered is in no other's prompt, though they say the very same; a run keeps its own."""
+
+    def remembering(request):
+        if "Pause the task" not in request.tail:
+            return Reply("Understood.")
+        user = "alice" if len(bench.provider.requests) < 4 else "bob"
+        return Reply(json.dumps({"additions": {"preferences": [f"calls the harbour {user}-value"]}}))
+
+    bench.script(remembering)
+    store, session = InMemoryStore(), bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+
+    def speak(state):
+        return {"messages": [AIMessage(model.invoke([SystemMessage("You read."), *state["messages"]]).text)]}
+
+    graph = StateGraph(State)
+    graph.add_node("speak", forked(session, role="reader")(speak))
+    graph.add_node("remember", memory_node(model))
+    graph.add_node("again", memory_node(model))
+    graph.add_edge(START, "speak")
+    graph.add_edge("speak", "remember")
+    graph.add_edge("remember", "again")
+    app = graph.compile(store=store)
+
+    async def both():
+        for _ in range(2):
+            await app.ainvoke(HELLO) if later else app.invoke(HELLO)
+
+    asyncio.run(both())
+    bodies = [record.body.decode() for record in bench.provider.requests]
+    assert len(bodies) == 6
+    assert not any("alice" in body for body in bodies[3:])
+    assert ["bob" in body for body in bodies] == [False] * 5 + [True]
+    assert len([item for space in store.list_namespaces() for item in store.search(space)]) == 2
+    assert not session.failures

@@ -149,9 +149,19 @@ def talk_of(
     thread = thread_of(config)
     if thread:
         return thread
+    return session.unnamed([_words(message) for message in said], scope, run=_run_of(config))
+
+
+def memory_of(session: Session, config: Mapping[str, Any] | None) -> str:
+    """Whose memory a call's is: its thread's; without one its graph run's own, also where another said the same."""
+    scope = scope_of(config) or session.scope
+    return thread_of(config) or session.unnamed((), f"memory of {scope}", run=_run_of(config))
+
+
+def _run_of(config: Mapping[str, Any] | None) -> object:
+    """One object for a run and the runs inside it; LangGraph before 1.1 has none, so each request stands alone."""
     runtime = ((config or {}).get("configurable") or {}).get("__pregel_runtime")
-    # One object for a run and the runs inside it; LangGraph before 1.1 has none, so each request is looked up.
-    return session.unnamed([_words(message) for message in said], scope, run=getattr(runtime, "control", None))
+    return getattr(runtime, "control", None)
 
 
 def _words(message: BaseMessage) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from langgraph.config import get_store
 
 from cacheprefix import ForkPolicy, Session
 from cacheprefix.errors import SetupError
-from cacheprefix_langgraph._frame import thread_of
+from cacheprefix_langgraph._frame import memory_of
 from cacheprefix_langgraph._memory import MemoryUpdate, SessionMemory, prompt_for, read_update
 from cacheprefix_langgraph._memory_store import MemoryKeeper, StoreMemory
 from cacheprefix_langgraph._model import session_of, wrap_model
@@ -33,15 +33,17 @@ def memory_node(
     """A node that remembers: a fork reads the conversation and its answer is merged into a memory.
 
     ``keeper`` is a ``FileMemory`` or ``StoreMemory``; by default the graph's own LangGraph store. ``id`` says whose
-    memory it is (a text, or a function of the state); by default the thread's. The state is left as it is. An answer
-    that cannot be read, and a call that fails, change nothing and are noted in the session's report.
+    memory it is (a text, or a function of the state); by default the thread's, and that run's own where there is no
+    thread. The state is left as it is. An answer that cannot be read, and a call that fails, change nothing and are
+    noted in the session's report.
     """
     bound = session_for(model, session)
 
     def place(state: Any) -> tuple[MemoryKeeper, str]:
         where = keeper if keeper is not None else _graphs_own()
-        thread = thread_of(var_child_runnable_config.get())
-        return where, (id(state) if callable(id) else id) or thread or "default"
+        name = id(state) if callable(id) else id
+        # Privacy: runs without a thread are of different people, so what one is told must not reach another.
+        return where, name or memory_of(bound, var_child_runnable_config.get())
 
     def request(where: MemoryKeeper, name: str, state: Any) -> list[BaseMessage] | None:
         loaded: SessionMemory | None = bound.attempt("memory", lambda: where.load(name), None)
