@@ -121,6 +121,8 @@ TAKEN = [
 REFUSED = [
     # OpenAI chat
     ("openai-chat", chat(), "at least one message"),
+    ("openai-chat", chat("hello", USER), "messages[0]: expected an object, found str"),
+    ("openai-chat", chat(USER, calling("a"), told("a", None)), "messages[2].content: expected text or a list"),
     ("openai-chat", chat(USER, told("a")), "messages[1]: answers the call 'a'"),
     ("openai-chat", chat(USER, calling("a"), told("a"), told("a")), "messages[3]: answers the call 'a'"),
     ("openai-chat", chat(USER, calling("a")), "missing: the results of the calls 'a'"),
@@ -147,6 +149,7 @@ REFUSED = [
     ("openai-responses", items(USER, REASONING, USER), "input[1]: is reasoning without"),
     ("openai-responses", items(USER, REASONING), "input[1]: is reasoning without"),
     ("openai-responses", items(USER, REASONING, SAID, REASONING, SAID), "two items have the id 'rs_1'"),
+    ("openai-responses", items(USER, call("a"), call("a"), output("a")), "two open calls have the id 'a'"),
     ("openai-responses", items({"role": "user", "content": []}), "at least one block"),
     # Anthropic
     ("anthropic", chat(), "at least one message"),

@@ -11,6 +11,7 @@ from cacheprefix import Session, SharedPrefix, hookimpl
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.context._summary import Removed, summarised
 from cacheprefix.errors import SHOW, BodyError, StoreError, told
+from cacheprefix.profiles import normalise_usage
 from cacheprefix.prompt import estimate_tokens
 
 SECRET = "the customer's name is Zacharias Quill"
@@ -81,6 +82,19 @@ def test_a_failed_summary_of_the_users_own_quotes_nothing(caplog):
     said = said_by(lambda: summarised(removed, summary), caplog)
     assert "the summary failed (ValueError at" in said
     assert "Zacharias" not in said
+
+
+def test_a_usage_that_cannot_be_read_quotes_nothing():
+    """A report may be any object, and what it raises any text."""
+
+    class Report:
+        @property
+        def prompt_tokens(self):
+            raise ValueError(SECRET)
+
+    (problem,) = normalise_usage(Report()).problems
+    assert "ValueError at" in problem
+    assert "Zacharias" not in problem
 
 
 def test_the_text_is_shown_where_the_user_wants_it(caplog, monkeypatch):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cacheprefix.errors import StoreError
+from cacheprefix.errors import SHOW, StoreError
 from cacheprefix.stores import MemoryStore, SqliteStore, Store
 from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 from cacheprefix.toolcache._codec import JsonCodec, keep, seal
@@ -70,6 +70,15 @@ def test_a_failure_is_counted_and_told_once(read, tool, caplog: pytest.LogCaptur
     assert len(caplog.records) == 1
     assert "the store failed" in caplog.text
     assert cache.stats().store_errors == 5
+
+
+def test_a_failure_is_told_without_its_text(read, tool, caplog: pytest.LogCaptureFixture, monkeypatch) -> None:
+    """What a store of somebody else's raises may quote what it was to keep."""
+    monkeypatch.delenv(SHOW, raising=False)
+    with caplog.at_level(logging.WARNING, logger="cacheprefix"):
+        ToolResultCache(Failing("read", error=ValueError)).call(read, {}, tool)
+    assert "ValueError at" in caplog.text
+    assert "the store failed" not in caplog.text
 
 
 def test_a_store_that_recovers_is_used_again(read, tool) -> None:
