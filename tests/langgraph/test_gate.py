@@ -231,8 +231,9 @@ def test_prewarming_writes_the_shared_part_and_all_siblings_read_it(claude, late
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
-def test_a_refused_prewarm_leaves_a_leader(claude, later):
-    """Then the leader is streamed, as without it."""
+def test_a_refused_prewarm_leaves_a_leader(claude, later, monkeypatch):
+    """Then the leader is streamed, as without it, and nothing that was refused is quoted."""
+    monkeypatch.delenv("CACHEPREFIX_SHOW_ERRORS", raising=False)
     claude.slow(0.05)
     claude.provider.simulator.script = lambda request: Reply("fine")
     session = claude.session(HANDBOOK)
@@ -240,12 +241,13 @@ def test_a_refused_prewarm_leaves_a_leader(claude, later):
     from cacheprefix_langgraph import _prewarm
 
     def broken(*args, **kwargs):
-        raise ConnectionError("refused")
+        raise ConnectionError("refused, and here is your prompt")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_prewarm, "sender", broken)
         out = gone(fan(model, session, later=later), later)
     assert out["reports"] == ["fine"] * WORKERS
+    assert "your prompt" not in str(session.report())
     assert sorted(record.outcome.read_tokens > 0 for record in claude.provider.requests) == [False, True, True, True]
 
 

@@ -142,6 +142,8 @@ REFUSED = [
     ("openai-chat", chat(USER, tool_choice="none"), "tool_choice: is only allowed when tools are specified"),
     ("openai-chat", chat(USER, tools=[TOOL], tool_choice={"type": "function", "function": {"name": "x"}}), "'x'"),
     # OpenAI responses
+    ("openai-responses", {"input": []}, "at least one item"),
+    ("openai-responses", items("hello"), "input[0]: expected an object, found str"),
     ("openai-responses", items(USER, output("a")), "input[1]: answers the call 'a'"),
     ("openai-responses", items(USER, call("a")), "missing: the results of the calls 'a'"),
     ("openai-responses", items(USER, call("a"), USER, output("a")), "input[2]: stands between the calls 'a'"),
