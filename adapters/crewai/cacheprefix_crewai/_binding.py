@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import uuid
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,6 +34,8 @@ _WARM_SECONDS = 240.0
 
 RUN: BlockVar[Binding] = BlockVar("cacheprefix_crewai_run")
 """The installed crew that is running here; its threads and tasks inherit it."""
+KICKOFF: BlockVar[str] = BlockVar("cacheprefix_crewai_kickoff")
+"""The name that the requests of the kickoff under way have in common."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,22 @@ class Binding:
                 key = next((known for known in reversed(self._executions) if known[0] == digest), key)
             if first:
                 self._executions.pop(key, None)
-            return self._executions.of(key, lambda: Execution(self.held.fork()))
+            return self._executions.of(key, self._executed)
+
+    def _executed(self) -> Execution:
+        # Of its kickoff, else of this task alone: the next one asks other things for somebody else.
+        conversation = self.held.fork()
+        conversation.id = self.talk or self.new_talk()
+        return Execution(conversation)
+
+    @property
+    def talk(self) -> str:
+        """The name of the conversation under way, a kickoff's; empty outside of one."""
+        return KICKOFF.get() or ""
+
+    def new_talk(self) -> str:
+        """A name for a kickoff that no other has."""
+        return f"{self.conversation}:{uuid.uuid4().hex}"
 
     def halved(self, model: str, messages: Sequence[Mapping[str, Any]]) -> bool:
         """Shorten a history that the provider refused; the request that follows replays what was decided."""

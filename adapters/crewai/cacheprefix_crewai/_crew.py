@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix_crewai._binding import KEY, RUN, Binding, as_base, binding_of
+from cacheprefix_crewai._binding import KEY, KICKOFF, RUN, Binding, as_base, binding_of
 from cacheprefix_crewai._toolcache import new_turn, resetting
 
 if TYPE_CHECKING:
     from cacheprefix_crewai._binding import Binding as _Binding
 
+_RUNS = ("kickoff", "akickoff", "replay")
 _SYNC = ("kickoff", "replay", "_run_sequential_process", "_run_hierarchical_process")
 _ASYNC = ("akickoff", "_arun_sequential_process", "_arun_hierarchical_process")
 
@@ -34,12 +35,18 @@ def is_swapped(crew: Any) -> bool:
 
 
 @contextmanager
-def running(crew: Any) -> Iterator[None]:
-    """What happens here belongs to the crew's binding, in its threads and tasks too."""
-    token = RUN.set(binding_of(crew))
+def running(crew: Any, name: str = "") -> Iterator[None]:
+    """What happens here belongs to the crew's binding, in its threads and tasks too; ``name`` is the method's."""
+    binding = binding_of(crew)
+    # A kickoff is a conversation: the same crew's next one is somebody else's.
+    token, talk = RUN.set(binding), None
+    if binding is not None and name in _RUNS:
+        talk = KICKOFF.set(binding.new_talk())
     try:
         yield
     finally:
+        if talk is not None:
+            KICKOFF.reset(talk)
         RUN.reset(token)
 
 
@@ -101,7 +108,7 @@ def _ran(base: type, name: str) -> Any:
     @functools.wraps(getattr(base, name))
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         _next_run(self, name)
-        with running(self):
+        with running(self, name):
             return getattr(base, name)(self, *args, **kwargs)
 
     return run
@@ -111,7 +118,7 @@ def _aran(base: type, name: str) -> Any:
     @functools.wraps(getattr(base, name))
     async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         _next_run(self, name)
-        with running(self):
+        with running(self, name):
             return await getattr(base, name)(self, *args, **kwargs)
 
     return run
@@ -119,7 +126,7 @@ def _aran(base: type, name: str) -> Any:
 
 def _next_run(crew: Any, name: str) -> None:
     binding = binding_of(crew)
-    if binding is None or name not in ("kickoff", "akickoff", "replay"):
+    if binding is None or name not in _RUNS:
         return
     binding.session.attempt("kickoff", lambda: binding.began(crew), None)
     if name != "replay":

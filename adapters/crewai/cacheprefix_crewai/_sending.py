@@ -203,7 +203,7 @@ class Sending:
         session, frame = self.binding.session, self.frame
         forked = self.offer is not None and frame is not None
         body = with_choice(params, self.offer.choice, api) if self.offer is not None else params
-        held: str | Conversation = self.binding.conversation
+        held: str | Conversation = self.binding.talk or self.binding.conversation
         if self.execution is not None:
             self.execution.llm, self.execution.api, self.execution.body = self.llm, api, body
             self.execution.agent, self.execution.answer = self.agent, ""

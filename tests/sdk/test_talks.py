@@ -1,0 +1,84 @@
+"""Whose words stand in a prompt: one wrapped client that serves several people, asynchronously and at a time."""
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sdk_driver import MODELS, RULES, creator, make_client
+
+from cacheprefix import Compaction, Session, SharedPrefix, ToolResultBudget
+from cacheprefix.prompt import ESTIMATE
+from cacheprefix.server import SimulatedProvider
+from cacheprefix_sdk import wrap
+
+HANDBOOK = "The handbook says that every statement needs a source. " * 90
+USERS = ("alice", "bob")
+
+
+@pytest.fixture(scope="module")
+def servers():
+    """One provider for each API's rules."""
+    with SimulatedProvider("openai-5.6") as chat, SimulatedProvider("anthropic") as claude:
+        yield {"openai-chat": chat, "openai-responses": chat, "anthropic": claude}
+
+
+def _body(api, history):
+    messages = [dict(message) for message in history]
+    if api == "anthropic":
+        return {"model": MODELS[api], "max_tokens": 50, "system": f"{HANDBOOK}\n\nYou help.", "messages": messages}
+    if api == "openai-responses":
+        return {"model": MODELS[api], "instructions": f"{HANDBOOK}\n\nYou help.", "input": messages}
+    system = {"role": "system", "content": f"{HANDBOOK}\n\nYou help."}
+    return {"model": MODELS[api], "messages": [system, *messages]}
+
+
+def _said(user, number, *, wordy):
+    words = " ".join(f"{user}-value-{number}-{k}" for k in range(60))
+    return {"role": "user", "content": f"{user} {number}: {words}" if wordy else "Go on."}
+
+
+@pytest.mark.parametrize("bounds", ["compaction", "budget", "none"])
+@pytest.mark.parametrize("api", tuple(RULES))
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=10, max_size=16))
+def test_no_section_of_one_conversation_is_in_anothers_prompt_and_no_message_is_missing(servers, api, bounds, turns):
+    """Two people with equal texts among theirs ask through one asynchronous client, also at the same time."""
+    server = servers[api]
+    server.reset()
+    options = {
+        "compaction": {"compaction": Compaction(trigger=3_600, horizon=1_000)},
+        "budget": {"budget": ToolResultBudget(max_tokens=300)},
+        "none": {},
+    }[bounds]
+    session = Session(SharedPrefix(system=HANDBOOK), provider=RULES[api], counter=ESTIMATE, gate=None, **options)
+    talks = {user: [] for user in USERS}
+
+    async def go():
+        async with make_client(api, server, later=True) as plain:
+            client = wrap(plain, session, role="helper")
+            for number, (wordy, together) in enumerate(turns):
+                asking = USERS if together else (USERS[number % 2],)
+                for user in asking:
+                    talks[user].append(_said(user, number, wordy=wordy))
+                await asyncio.gather(*(creator(client, api)(**_body(api, talks[user])) for user in asking))
+                for user in asking:
+                    words = " ".join(f"{user}-answer-{number}-{k}" for k in range(60 if wordy else 1))
+                    talks[user].append({"role": "assistant", "content": words})
+
+    asyncio.run(go())
+    for record in server.requests:
+        text = record.body.decode()
+        whose = [user for user in USERS if user in text]
+        assert len(whose) < 2
+        said = json.dumps(record.json.get("messages") or record.json["input"])
+        if not whose or "Earlier messages were removed" in said:
+            continue
+        # The longest beginning that this request can be: every message of it stands there, in order.
+        history = [message["content"] for message in talks[whose[0]]]
+        texts = [section.text for section in record.prompt.tier("messages")]
+        mine = [text for text in texts if text in history]
+        assert mine == history[: len(mine)]
+        assert len(mine) >= len(texts) - 2
+    assert not session.failures
