@@ -168,6 +168,8 @@ def _words(message: BaseMessage) -> tuple[str, ...]:
     """What a message says, whatever its ids."""
     content = message.content if isinstance(message.content, str) else repr(message.content)
     calls = message.tool_calls if isinstance(message, AIMessage) else ()
+    if not calls:
+        return message.type, content
     return (message.type, content, *(f"{call['name']} {call['args']}" for call in calls))
 
 
