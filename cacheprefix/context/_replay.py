@@ -130,6 +130,9 @@ def holding(
         known = shape or Shape(views)
         dropped = _dropped_runs(known, actions)
         blocks = blocks_of(views, joined, known.place) if joined else []
+        # A history may have been edited so that it ends with context: taken away, nobody would be asked anything.
+        step = current_step(known) if blocks else 0
+        blocks = [block for block in blocks if max(block.sources) < step]
         dropped.update(index for block in blocks for index in block.sources)
         partial = _partial(known, actions, shown, dropped)
         texts = [*texts_of(blocks, views), *_texts(known, actions, inserts)]
