@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 
 import pytest
@@ -30,6 +31,11 @@ def test_a_session_goes_with_its_installation(provide, new_llm, undone) -> None:
         return weakref.ref(session), team if undone else None
 
     session, _team = run()
-    gc.collect()
+    for _ in range(100):
+        gc.collect()
+        if session() is None:
+            break
+        # CrewAI's event bus lets go of what its threads were told when they are through.
+        time.sleep(0.05)
     assert session() is None
     assert llm.call([{"role": "user", "content": "still there"}])
