@@ -79,9 +79,12 @@ def _data(call: "Call") -> dict[str, Any]:
 
 
 def _text(call: "Call") -> Iterator[str]:
+    from cacheprefix._unnamed import is_named
+
     verdict = call.verdict
     total = call.usage.input_tokens if call.usage.input_tokens is not None else call.input_tokens
-    whose = " of ".join(part for part in (call.agent or "unnamed agent", call.conversation) if part)
+    # An id that we drew ourselves says nothing to anybody.
+    whose = (call.agent or "unnamed agent") + (f" of {call.conversation}" if is_named(call.conversation) else "")
     yield f"call {call.index} ({whose}, {call.model}, rules {call.profile.name}): {verdict.kind}, {verdict.cause}"
     read = "not reported" if verdict.reported_tokens is None else f"{verdict.reported_tokens:,} read"
     expected = f"{verdict.expected_tokens:,} expected, {verdict.reusable_tokens:,} had nothing gone wrong"
