@@ -73,6 +73,10 @@ class Library:
         """Run one of the two tools. Raises ``LookupError`` for a document that is not there."""
         return self.search(str(arguments["words"])) if name == "search" else self.read(**arguments)
 
+    async def ause(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> str:
+        """The same from a thread: members work side by side in one event loop, and files are read."""
+        return await asyncio.to_thread(self.use, call_id, name, arguments)
+
     def read(self, name: str, first_line: int = 1) -> str:
         """Up to 120 lines of a document."""
         if name not in self.documents:
@@ -140,7 +144,7 @@ async def research(
             api=asking.api,
             send=asking.send,
             role=name,
-            tool_executor=library.use,
+            tool_executor=library.ause,
             # Below the provider's minimum nothing is cached; the research goes on all the same.
             policy=ForkPolicy(cache_safe=False, skip_transcript=True, purpose=role),
         )
