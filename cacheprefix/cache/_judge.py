@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from cacheprefix.cache._line import Line, Record
     from cacheprefix.cache._tree import Node
 
+_ENVELOPE = 2
+"""Tokens by which a prompt's total may differ from ours where the counter is exact: what a template opens answers with."""
+
 _NOISE_KNOWN = 0.02
 _NOISE_SCALED = 0.25
 """How far a count in our tokens can be off for one part of a prompt, once the whole is known to agree."""
@@ -287,6 +290,11 @@ def _in_their_tokens(
     at = counts.before(seen.read)
     if counts.scale == 1 and at < 0:
         return seen.read, int(seen.read * (_NOISE_KNOWN if known else _NOISE_GUESSED))
+    # Where both prompts come out as ours but for an envelope's odd token, our counter is the provider's.
+    ours = record.totals[-1], record.totals[at] if at >= 0 else 0
+    theirs = counts.scale * ours[0], path[at].known if at >= 0 else 0
+    if known and all(abs(a - b) <= _ENVELOPE for a, b in zip(ours, theirs, strict=True)):
+        return seen.read, int(seen.read * _NOISE_KNOWN)
     sure = path[at].known if at >= 0 else 0
     could = counts.theirs(seen.read)
     expected = int(could)
