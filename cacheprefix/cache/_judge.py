@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cacheprefix.cache._tree import Node
 
 _ENVELOPE = 2
-"""Tokens by which a prompt's total may differ from ours where the counter is exact: what a template opens answers with."""
+"""Tokens by which a prompt's total may differ from ours where the counter is exact: how a template opens answers."""
 
 _NOISE_KNOWN = 0.02
 _NOISE_SCALED = 0.25
