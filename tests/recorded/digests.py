@@ -213,7 +213,9 @@ def _reported(report: Mapping[str, Any], number: int, *, chance: bool) -> Iterat
     """A report: the sums of each agent as numbers, its notes and failures, and the rest as a digest a field."""
     names = Names()
     for line in (*report["agents"], report["total"]):
-        sums = [f"{name} {_cell(line[name])}" for name in (_STEADY if chance else _SUMS)]
+        # What an agent's request would have cost unmodified goes by who came first; the sum over all does not.
+        steady = _STEADY if line is report["total"] else _STEADY[:-1]
+        sums = [f"{name} {_cell(line[name])}" for name in (steady if chance else _SUMS)]
         if not chance:
             rest = {key: value for key, value in line.items() if key not in ("agent", *_SUMS)}
             sums.append(f"rest {digest(_rounded(rest))}")
