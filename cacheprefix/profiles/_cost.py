@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
@@ -157,19 +156,25 @@ def load_price_table() -> None:
 def load_price_library() -> None:
     """Import, once, the library that prices are looked up with; it is slow to import.
 
-    In an event loop a thread does; calls that end before it is there are priced by the shipped table.
+    Never in an event loop, which would stand still, and never in a thread: beside the application's own imports a
+    module may be seen half made. Where a loop runs, the shipped table prices until it was imported elsewhere.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        _genai()
-        return
-    if not _loading:
-        _loading.append(threading.Thread(target=_genai, name="cacheprefix-prices"))
-        _loading[0].start()
+    _library()
 
 
-_loading: list[threading.Thread] = []
+_imported: list[bool] = []
+
+
+def _library() -> tuple[ModuleType, str] | None:
+    """The library; None where there is none, or where it was not imported yet and an event loop runs."""
+    if not _imported:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            _imported.append(True)
+        else:
+            return None
+    return _genai()
 
 
 @lru_cache(maxsize=1)
@@ -185,7 +190,7 @@ def _genai() -> tuple[ModuleType, str] | None:
 
 
 def _genai_price(usage: Usage, model: str, provider: str, at: float | None = None) -> Money | None:
-    library = None if _loading and _loading[0].is_alive() else _genai()
+    library = _library()
     seller = GENAI_PROVIDERS.get(provider)
     # The library matches a fine-tuned model to its base, whose price is another.
     if library is None or seller is None or "ft:" in model.lower():
