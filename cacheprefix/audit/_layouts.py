@@ -19,6 +19,7 @@ from cacheprefix.prompt import (
     estimate_tokens,
     loads,
     section,
+    shared_characters,
     shared_sections,
 )
 
@@ -32,6 +33,9 @@ VOLATILE = re.compile(
 """What changes from call to call in otherwise equal text: dates, times, UUIDs, counters."""
 
 
+_REACH = 64
+"""Characters, more than the longest of these has."""
+_DIGIT = re.compile(r"\d")
 _USUAL = 0.9
 """Share of a team's requests whose systems decide what is common to all."""
 
@@ -79,7 +83,6 @@ class VolatileText:
     def __init__(self) -> None:
         self._found: set[bytes] = set()
         self._moved: dict[bytes, tuple[Section, str]] = {}
-        self._masks: dict[bytes, str] = {}
 
     def compare(self, before: Prompt, after: Prompt) -> None:
         """Learn from two requests of one agent in one session."""
@@ -89,7 +92,7 @@ class VolatileText:
                 continue
             if (left.tier, left.kind, left.head) != (right.tier, right.kind, right.head):
                 return
-            if self._mask(left) != self._mask(right):
+            if not _same_but_volatile(left.text, right.text):
                 return
             self._found.update((left.digest, right.digest))
 
@@ -112,12 +115,6 @@ class VolatileText:
             else:
                 kept.append(one)
         return Laid(replace(prompt, sections=(*kept, _tail("\n".join(moved)))), 1)
-
-    def _mask(self, one: Section) -> str:
-        found = self._masks.get(one.digest)
-        if found is None:
-            found = self._masks[one.digest] = VOLATILE.sub("\0", one.text)
-        return found
 
     def _split(self, one: Section) -> tuple[Section, str]:
         stable = VOLATILE.sub("0", one.text)
@@ -286,6 +283,21 @@ def fork_points(prompts: Sequence[Prompt]) -> Callable[[Prompt], int | None]:
         return deepest or None
 
     return boundary
+
+
+def _same_but_volatile(a: str, b: str) -> bool:
+    """Whether two texts differ in nothing but times, ids and counters.
+
+    The pattern is slow on long texts, so only what lies between their common beginning and end is masked, with as much
+    around it as a time or an id can reach into.
+    """
+    front = shared_characters(a, b)
+    start = max(0, front - _REACH)
+    if not all(_DIGIT.search(text, start, front + _REACH) for text in (a, b)):
+        return False
+    back = max(0, shared_characters(a[front:][::-1], b[front:][::-1]) - _REACH)
+    left, right = a[start : len(a) - back], b[start : len(b) - back]
+    return VOLATILE.sub("\0", left) == VOLATILE.sub("\0", right)
 
 
 def _joined(row: Sequence[Section]) -> str:

@@ -23,7 +23,7 @@ from cacheprefix.audit._readers import BUILTIN, Reader
 from cacheprefix.audit._reading import Overrides, Reading
 from cacheprefix.audit._records import Broken
 from cacheprefix.audit._rows import public, public_counts, view, view_counts, wide_diff
-from cacheprefix.audit._simulated import StandIn, Timed
+from cacheprefix.audit._simulated import Timed
 from cacheprefix.audit._totals import BreakGroup, Sum, Totals
 from cacheprefix.audit._warnings import Warnings
 from cacheprefix.audit._whatif import SECTIONS, Saving, WhatIf
@@ -147,7 +147,6 @@ class _Run:
         self.conversations = Conversations()
         self.duplicates = Duplicates()
         self._model = CacheModel(count=count)
-        self._stand_in = StandIn(count)
         self._answers = Answers()
         self._rows = Rows()
         self._prices = Prices()
@@ -204,10 +203,12 @@ class _Run:
         timed = Timed(prompt, ready.profile, record.scope, now, started, ended, known)
         played = self._what_if is not None and self._what_if.add(timed, placed.conversation, record.agent)
         needed = usage is None or usage.cache_read_tokens is None
-        simulated = self._stand_in.call(timed, needed=needed)
+        # The model's own expectation: what a cache with these rules would have answered.
+        simulated = observation.expectation.usage if needed else None
+        self.totals.refused += observation.outlook.marks.refused
         self._warnings.look(prompt, ready.place, record.agent, placed.conversation)
         rule = self._rule.looks(prompt, placed.conversation)
-        call = _Open(ready, line, prompt, observation, usage, simulated if needed else None, rule, played)
+        call = _Open(ready, line, prompt, observation, usage, simulated, rule, played)
 
         self._answers.at(started, lambda at: self._model.first_token(observation, at), known=known)
         self._answers.at(ended, lambda at: self._finished(call, at), known=known)
@@ -215,7 +216,6 @@ class _Run:
     def result(self, reading: Reading, files: tuple[str, ...]) -> Audit:
         """Everything, once the log has ended."""
         self._answers.until(float("inf"))
-        self.totals.refused = self._stand_in.refused
         savings = self._what_if.savings(self._played_units) if self._what_if is not None else ()
         played = self._what_if.calls if self._what_if is not None else None
         notes = _notes(self.totals, reading, self.conversations, played)

@@ -1,20 +1,15 @@
-"""The simulated provider's answer for every call: it stands in where a log has no usage."""
+"""The simulated provider's answers to calls, for what they would have cost laid out otherwise."""
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
-from cacheprefix.audit._order import Answers
 from cacheprefix.profiles import Profile, Usage, cost_units
 from cacheprefix.prompt import CountTokens, Prompt
 from cacheprefix.server import ProviderCache, RefusedError, Serving
 
 CAPACITY_TOKENS = 20_000_000
 """Tokens a simulated cache keeps, so that a log of any length fits into memory (about 80 MB of text)."""
-
-KEPT_SECTIONS = 100_000
-"""Sections of the latest calls that are kept while none of them needs an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,52 +47,6 @@ class Timed:
     ended: float
     known: bool = True
     """Whether the log says when the answer came."""
-
-
-class StandIn:
-    """Answers for the calls of a log that report no cached tokens.
-
-    Nothing is simulated while every call reports its own; the latest calls are kept, so that the first call
-    which needs an answer finds the cache as they left it.
-    """
-
-    def __init__(self, count: CountTokens) -> None:
-        self._simulation = Simulation(count)
-        self._answers = Answers()
-        self._kept: deque[Timed] | None = deque()
-        self._sections = 0
-
-    @property
-    def refused(self) -> int:
-        """Requests that the rules would have answered with an error."""
-        return self._simulation.refused
-
-    def call(self, call: Timed, *, needed: bool) -> Usage | None:
-        """Take a call in, and say what its usage would be where that is ``needed``."""
-        if self._kept is not None:
-            if not needed:
-                self._keep(call)
-                return None
-            kept, self._kept = self._kept, None
-            for earlier in kept:
-                self._play(earlier)
-        return self._play(call)
-
-    def _keep(self, call: Timed) -> None:
-        kept = self._kept
-        if kept is None:
-            return
-        kept.append(call)
-        self._sections += len(call.prompt.sections)
-        while self._sections > KEPT_SECTIONS and len(kept) > 1:
-            self._sections -= len(kept.popleft().prompt.sections)
-
-    def _play(self, call: Timed) -> Usage:
-        self._answers.until(call.at)
-        served = self._simulation.begin(call.prompt, call.profile, call.at, call.scope)
-        self._answers.at(call.started, served.begun, known=call.known)
-        self._answers.at(call.ended, served.ended, known=call.known)
-        return served.usage
 
 
 class Simulation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -124,7 +125,7 @@ def placed(prompt: Prompt, placement: Mapping[str, Placement], where: Placement)
 def salt(prompt: Prompt, placement: Mapping[str, Placement], tier: Tier) -> bytes:
     """Digest of the settings that salt a tier; empty when there are none."""
     chosen = placed(prompt, placement, tier)
-    return _digest(sorted(chosen.items())) if chosen else b""
+    return _digest(tuple(sorted(chosen.items()))) if chosen else b""
 
 
 def lane_key(
@@ -133,11 +134,12 @@ def lane_key(
     """Key of the requests that can share anything with this one: provider, scope, model, lane settings."""
     lane = sorted(placed(prompt, placement, "lane").items())
     return _digest(
-        [("provider", provider), ("scope", scope), ("api", prompt.api), ("model", prompt.model), *lane]
+        (("provider", provider), ("scope", scope), ("api", prompt.api), ("model", prompt.model), *lane)
     )
 
 
-def _digest(pairs: Sequence[tuple[str, str]]) -> bytes:
+@lru_cache(maxsize=256)
+def _digest(pairs: tuple[tuple[str, str], ...]) -> bytes:
     state = blake2b(digest_size=DIGEST_BYTES)
     for name, value in pairs:
         for part in (name, value):

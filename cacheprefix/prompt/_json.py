@@ -15,6 +15,9 @@ _OPTIONS_SORTED = orjson.OPT_SORT_KEYS
 _DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
 _LONG = b"0" * 19
 """Fewer digits than these always fit into 64 bits."""
+_STEP = 3
+_DENSE = b"0" * (len(_LONG) // _STEP)
+"""What so many digits leave of themselves where only each third byte is looked at, which costs a third."""
 _ZEROS = re.compile(b"0*")
 
 
@@ -54,6 +57,8 @@ def loads(data: bytes | str, path: str = "body") -> Any:
 
 def _has_long_number(data: bytes | str) -> bool:
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    if _DENSE not in raw[::_STEP].translate(_DIGITS):
+        return False
     digits = raw.translate(_DIGITS)
     at = digits.find(_LONG)
     # A fraction may have as many digits, and is a float either way.

@@ -11,7 +11,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from cacheprefix.errors import BodyError, SetupError
-from cacheprefix.prompt import Prompt, decode, dumps, encode, guess_api
+from cacheprefix.prompt import Prompt, decode, dumps, encode, guess_api, loads
 
 # ------------------------------------------------------------------------------------ drawn bodies
 
@@ -286,6 +286,14 @@ def test_blocks_keep_every_field_and_their_key_order(block):
     prompt = decode({"model": "m", "messages": [{"role": "user", "content": [block]}]}, "anthropic")
     assert prompt.sections[0].data == dumps(block, "block")
     assert list(encode(prompt)["messages"][0]["content"][0].items()) == list(block.items())
+
+
+@pytest.mark.parametrize("before", range(7))
+@pytest.mark.parametrize("digits", [19, 20, 40])
+def test_an_integer_of_more_than_64_bits_is_read_whole_wherever_it_stands(before, digits):
+    """Its place among the bytes decides nothing."""
+    body = {"x" * before: int("9" * digits)}
+    assert loads(json.dumps(body)) == body
 
 
 def test_integers_of_any_size_stay_exact_from_the_wire():
