@@ -166,6 +166,7 @@ class _Watching:
     def __init__(self, fork: ForkBody, turn: Turn, events: Any) -> None:
         self._fork, self._turn, self._events = fork, turn, events
         self._usage: dict[str, Any] = {}
+        self._reading = False
 
     def _passes(self, event: Any) -> bool:
         return self._fork.passes(self._turn, event, self._usage)
@@ -180,6 +181,11 @@ class _Watching:
         else:
             self._ended()
 
+    def response_closed(self) -> None:
+        """The response underneath was closed: by whoever reads no further, or at its end, of which the reader knows."""
+        if not self._reading:
+            self._left()
+
     def __del__(self) -> None:
         self._left()
 
@@ -191,6 +197,7 @@ class Watched(_Watching):
         return self
 
     def __next__(self) -> Any:
+        self._reading = True
         try:
             while True:
                 event = next(self._events)
@@ -202,6 +209,8 @@ class Watched(_Watching):
         except BaseException:
             self._turn.fail()
             raise
+        finally:
+            self._reading = False
 
     def close(self) -> None:
         """The application reads no further; the stream underneath is its own to close."""
@@ -215,6 +224,7 @@ class AsyncWatched(_Watching):
         return self
 
     async def __anext__(self) -> Any:
+        self._reading = True
         try:
             while True:
                 event = await anext(self._events)
@@ -226,20 +236,26 @@ class AsyncWatched(_Watching):
         except BaseException:
             self._turn.fail()
             raise
+        finally:
+            self._reading = False
 
     async def aclose(self) -> None:
         """The application reads no further; the stream underneath is its own to close."""
         self._left()
 
 
-def fork_body(session: Session, body: Mapping[str, Any], api: Api, role: Role | None) -> ForkBody:
+def fork_body(
+    session: Session, body: Mapping[str, Any], api: Api, role: Role | None, *, asks_usage: bool = True
+) -> ForkBody:
     """A body as a fork of ``role``: shared system text and tools, the conversation as it is, the role's text last.
 
     A long role text stays where the role last had it while that costs less (``Session.place``).
 
     ``body`` is JSON as ``openai-chat``, ``openai-responses`` or ``anthropic`` takes it, and is not changed. It stays as
     it is without a role and in observe mode; while less is shared than the provider caches it only gets what it leaves
-    to the session to say. Fails open; raises only ``BudgetError``, for a request budget that cannot be met.
+    to the session to say. ``asks_usage`` is False where nobody watches the stream: then its usage is not asked for, as
+    the event that brings it would reach the application. Fails open; raises only ``BudgetError``, for a request budget
+    that cannot be met.
     """
     given = dict(body)
     plain = ForkBody(session, api, given, given, role)
@@ -265,7 +281,7 @@ def fork_body(session: Session, body: Mapping[str, Any], api: Api, role: Role | 
         laid.pop(name, None)
     if api == "anthropic" and session.prefix.text:
         laid["system"] = session.prefix.text
-    if api == "openai-chat" and laid.get("stream") and "stream_options" not in laid:
+    if asks_usage and api == "openai-chat" and laid.get("stream") and "stream_options" not in laid:
         laid["stream_options"] = {"include_usage": True}
     return replace(plain, body=laid, tail=tail, forked=True, permitted=tools.permitted, continues=continues)
 

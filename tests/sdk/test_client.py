@@ -264,6 +264,20 @@ def test_raw_responses_work(api, servers, session_for):
     assert session.report().total.unreported == 1
 
 
+@pytest.mark.parametrize("door", ["with_raw_response", "with_streaming_response"])
+def test_a_raw_stream_has_the_events_that_were_asked_for(servers, session_for, door):
+    """The application parses it, so that nothing may be in it that only we wanted."""
+    servers["openai-chat"].reset()
+    with make_client("openai-chat", servers["openai-chat"]) as client, role("a"):
+        create = getattr(wrap(client, session_for("openai-chat")).chat.completions, door).create
+        opened = create(**body("openai-chat", stream=True))
+        raw = opened.__enter__() if door == "with_streaming_response" else opened
+        chunks = list(raw.parse())
+        raw.close() if door == "with_streaming_response" else None
+    assert all(chunk.choices for chunk in chunks)
+    assert "stream_options" not in servers["openai-chat"].requests[0].json
+
+
 def test_an_error_of_the_provider_reaches_the_application(api, session_for):
     """As itself, and the call leaves no trace in the totals."""
     session = session_for(api)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import gc
 from concurrent.futures import ThreadPoolExecutor
 
 import anthropic
 import pytest
+from sdk_driver import MODELS, RULES, creator, make_client, streamer
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.server import Fault, Latency, Reply, SimulatedProvider
@@ -71,6 +73,70 @@ def test_a_stream_that_nobody_reads_leads_nobody(provider, session, leave):
             third = pool.submit(ask, client, "third").result(PATIENCE)
     assert third.usage.cache_read_input_tokens > 1_000
     assert not session._gate._flights
+
+
+def asked(api):
+    """A short question in the form of an API; the handbook is the session's."""
+    if api == "openai-responses":
+        return {"model": MODELS[api], "input": "What now?"}
+    more = {"max_tokens": 20} if api == "anthropic" else {}
+    return {"model": MODELS[api], "messages": [{"role": "user", "content": "What now?"}], **more}
+
+
+@pytest.mark.parametrize("api", RULES)
+@pytest.mark.parametrize("leave", ["helper", "response"])
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_stream_that_is_closed_and_kept_leads_nobody(session, api, leave):
+    """Left by the SDK's own helper, or by its response: whoever keeps the object reads no further all the same."""
+    with SimulatedProvider(RULES[api]) as provider, make_client(api, provider) as plain:
+        client = wrap(plain, session)
+        with role("first"):
+            if leave == "helper":
+                with streamer(client, api)(**asked(api)) as kept:
+                    pass
+            else:
+                kept = creator(client, api)(**asked(api), stream=True)
+                kept.response.close()
+        with ThreadPoolExecutor(1) as pool, role("second"):
+            pool.submit(contextvars.copy_context().run, creator(client, api), **asked(api)).result(PATIENCE)
+    assert kept is not None
+    assert [call.agent for call in session.calls] == ["second"]
+    assert not session._gate._flights
+
+
+@pytest.mark.parametrize("api", RULES)
+@pytest.mark.parametrize("leave", ["helper", "response"])
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+async def test_an_asynchronous_stream_that_is_closed_and_kept_leads_nobody(session, api, leave):
+    """As above."""
+    with SimulatedProvider(RULES[api]) as provider:
+        async with make_client(api, provider, later=True) as plain:
+            client = wrap(plain, session)
+            with role("first"):
+                if leave == "helper":
+                    async with streamer(client, api)(**asked(api)) as kept:
+                        pass
+                else:
+                    kept = await creator(client, api)(**asked(api), stream=True)
+                    await kept.response.aclose()
+            with role("second"):
+                await asyncio.wait_for(creator(client, api)(**asked(api)), PATIENCE)
+    assert kept is not None
+    assert not session._gate._flights
+
+
+@pytest.mark.parametrize("api", RULES)
+def test_a_stream_that_breaks_is_no_call(session, api):
+    """Though the SDK closes its response by itself then."""
+    fault = Reply("fine " * 40, fault=Fault(cut_after=2))
+    with (
+        SimulatedProvider(RULES[api], lambda _: fault) as provider,
+        make_client(api, provider) as plain,
+        role("first"),
+        pytest.raises(Exception),  # noqa: B017 - each SDK has its own
+    ):
+        list(creator(wrap(plain, session), api)(**asked(api), stream=True))
+    assert session.calls == ()
 
 
 def test_a_request_that_fails_leads_nobody(provider, session):

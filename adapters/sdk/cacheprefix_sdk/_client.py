@@ -25,6 +25,8 @@ _APIS: dict[str, dict[str, Api]] = {
     "openai": {"/chat/completions": "openai-chat", "/responses": "openai-responses"},
     "anthropic": {"/messages": "anthropic"},
 }
+_RAW = "X-Stainless-Raw-Response"
+"""The header by which both SDKs are asked for a raw response; it is not sent."""
 
 
 @contextmanager
@@ -70,16 +72,18 @@ def wrap(
 
 
 def _subclass(base: Any, apis: Mapping[str, Api], session: Session, bound: Role | None) -> type:
-    def opened(path: str, body: Any) -> ForkBody | None:
+    def opened(path: str, body: Any, options: Mapping[str, Any]) -> ForkBody | None:
         api = next((api for end, api in apis.items() if path.partition("?")[0].endswith(end)), None)
         if api is None or not isinstance(body, dict):
             return None
         # What the SDKs leave out of the JSON they write.
         given = {name: value for name, value in body.items() if type(value).__name__ not in ("Omit", "NotGiven")}
-        return fork_body(session, given, api, bound or _ROLE.get())
+        # A raw response is parsed by the application: whatever the stream holds, it sees.
+        raw = _RAW in ((options.get("options") or {}).get("headers") or {})
+        return fork_body(session, given, api, bound or _ROLE.get(), asks_usage=not raw)
 
     def post(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
-        fork = opened(path, body)
+        fork = opened(path, body, options)
         answer = base.post(self, path, body=body, **options) if fork is None else None
         while fork is not None:
             with fork.begin(fork.queue()) as turn:
@@ -91,7 +95,7 @@ def _subclass(base: Any, apis: Mapping[str, Api], session: Session, bound: Role 
         return answer
 
     async def apost(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
-        fork = opened(path, body)
+        fork = opened(path, body, options)
         answer = await base.post(self, path, body=body, **options) if fork is None else None
         while fork is not None:
             with fork.begin(await fork.aqueue()) as turn:
@@ -116,6 +120,7 @@ def _watching(stream: Any, events: Watched) -> Any:
         close(itself())
 
     stream._iterator, stream.close = events, closed
+    stream.response.close = _closing(stream.response, "close", events)
     return stream
 
 
@@ -127,4 +132,20 @@ def _awatching(stream: Any, events: AsyncWatched) -> Any:
         await close(itself())
 
     stream._iterator, stream.close = events, closed
+    stream.response.aclose = _closing(stream.response, "aclose", events)
     return stream
+
+
+def _closing(response: Any, name: str, events: Watched | AsyncWatched) -> Any:
+    """The response's own method, which tells the watched events too: OpenAI's helpers close nothing else."""
+    close, watched = getattr(response, name), weakref.ref(events)
+
+    def closed() -> Any:
+        # Its own again, so that it is freed without the garbage collector.
+        vars(response).pop(name, None)
+        known = watched()
+        if known is not None:
+            known.response_closed()
+        return close()
+
+    return closed
