@@ -16,7 +16,7 @@ from cacheprefix_ag2 import wrap
 _CERTIFICATES = ssl.create_default_context()
 RULES = {"openai-chat": "openai-5.6", "openai-responses": "openai-5.6", "anthropic": "anthropic"}
 MODELS = {"openai-chat": "gpt-5.6", "openai-responses": "gpt-5.6", "anthropic": "claude-sonnet-4-6"}
-_CONFIGS = {"openai-chat": OpenAIConfig, "openai-responses": OpenAIResponsesConfig, "anthropic": AnthropicConfig}
+CONFIGS = {"openai-chat": OpenAIConfig, "openai-responses": OpenAIResponsesConfig, "anthropic": AnthropicConfig}
 
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
@@ -52,7 +52,7 @@ async def configured(api, provider, **options):
         options.setdefault("store", False)
     async with httpx2.AsyncClient(verify=_CERTIFICATES) as http:
         settings = {"api_key": "k", "base_url": base, "http_client": http, "max_retries": 0}
-        yield _CONFIGS[api](**{"model": MODELS[api], **settings, **options})
+        yield CONFIGS[api](**{"model": MODELS[api], **settings, **options})
 
 
 def tools_of(team):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ag2 import Agent, MemoryStream
+from ag2 import Agent, MemoryStream, TaskConfig
 from ag2.events import ModelMessageChunk
 from ag2.policies import ConversationPolicy
 from ag2.testing import TestConfig as ScriptedConfig
@@ -13,6 +13,7 @@ from test_layout import named, session
 import cacheprefix
 from cacheprefix import RequestBudget, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.errors import BudgetError, ConfigError, SetupError
+from cacheprefix.server import Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix_ag2 import PrefixConfig, PrefixPolicy, PrefixState, session_of, unwrap, wrap
 
 APIS = ("openai-chat", "openai-responses", "anthropic")
@@ -99,6 +100,18 @@ async def test_unwrapping_gives_everything_back(fresh):
         assert session_of(agents) is None
         await agents[0].ask("What now?")
     assert server.requests[0].body == server.requests[1].body
+
+
+async def test_sub_tasks_are_measured():
+    """Under one name, though ag2 gives each a new one; and they keep their own layout."""
+    run = ToolCall("run_subtask", {"task": "Look."})
+    with SimulatedProvider("openai-5.6", Queue([Reply(tool_calls=(run,)), "Looked.", "So it is."])) as server:
+        async with configured("openai-chat", server) as config:
+            shared = Session(SharedPrefix(system=HANDBOOK), counter=cacheprefix.prompt.ESTIMATE)
+            planner = wrap(agent("planner", config, tasks=TaskConfig()), shared)
+            assert (await planner.ask("What now?")).body == "So it is."
+        assert [call.agent for call in shared.calls] == ["planner", "subtask", "planner"]
+        assert texts(server.requests[1]) == ["Look."]
 
 
 async def test_a_failure_of_ours_sends_the_applications_request(fresh, monkeypatch):

@@ -57,12 +57,16 @@ class Allowed:
     reason: str
     """Why it must."""
 
+    shows: str = "*"
+    """What is seen there now, ``*`` likewise."""
+
     def covers(self, construct: str, found: Found) -> bool:
         """Whether it is about this place of this construct."""
         return (
             found.change in self.changes
             and _pattern(self.constructs).fullmatch(construct) is not None
             and _pattern(self.path).fullmatch(found.path) is not None
+            and _pattern(self.shows).fullmatch(found.after) is not None
         )
 
     def __str__(self) -> str:
@@ -81,6 +85,7 @@ def allowed() -> tuple[Allowed, ...]:
             tuple(entry.get("changes", ["value"])),
             entry["what"],
             entry["reason"],
+            entry.get("shows", "*"),
         )
         for entry in entries
     )
@@ -112,21 +117,42 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[Found]:
 
 
 def _in_lists(before: Sequence[Any], after: Sequence[Any], path: str) -> Iterator[Found]:
+    for at, new_at in _paired(before, after):
+        if new_at is None:
+            assert at is not None
+            yield Found(f"{path}[{at}]", "removed", _shown(before[at]), "")
+        elif at is None:
+            yield Found(f"{path}[{new_at}]", "added", "", _shown(after[new_at]))
+        else:
+            yield from differences(before[at], after[new_at], f"{path}[{at}]")
+
+
+def _paired(before: Sequence[Any], after: Sequence[Any]) -> Iterator[tuple[int | None, int | None]]:
+    """Which items to compare: those at the same place, where both have as many.
+
+    Else those between equal ones, and among these first what is of the same class: one event more leaves the others
+    where they are, though each of them says something else.
+    """
     if len(before) == len(after):
-        for at, (one, other) in enumerate(zip(before, after, strict=True)):
-            yield from differences(one, other, f"{path}[{at}]")
+        yield from zip(range(len(before)), range(len(after)), strict=True)
         return
     texts = [[json.dumps(one, sort_keys=True) for one in side] for side in (before, after)]
     for what, start, end, new_start, new_end in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
         if what == "equal":
             continue
-        both = min(end - start, new_end - new_start)
-        for at in range(both):
-            yield from differences(before[start + at], after[new_start + at], f"{path}[{start + at}]")
-        for at in range(start + both, end):
-            yield Found(f"{path}[{at}]", "removed", _shown(before[at]), "")
-        for at in range(new_start + both, new_end):
-            yield Found(f"{path}[{at}]", "added", "", _shown(after[at]))
+        if end - start == new_end - new_start:
+            yield from zip(range(start, end), range(new_start, new_end), strict=True)
+            continue
+        kinds = [list(map(_kind, side)) for side in (before[start:end], after[new_start:new_end])]
+        for _, first, last, new_first, new_last in SequenceMatcher(None, *kinds, autojunk=False).get_opcodes():
+            both = min(last - first, new_last - new_first)
+            yield from ((start + first + at, new_start + new_first + at) for at in range(both))
+            yield from ((start + at, None) for at in range(first + both, last))
+            yield from ((None, new_start + at) for at in range(new_first + both, new_last))
+
+
+def _kind(value: Any) -> str:
+    return str(value.get("is", "")) if isinstance(value, dict) else type(value).__name__
 
 
 def _shown(value: Any) -> str:

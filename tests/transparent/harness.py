@@ -6,12 +6,14 @@ A driver (``test_FRAMEWORK.py``) makes a ``Stage`` of its own, registers constru
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import gc
 import json
+import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -40,6 +42,9 @@ class Stage:
 
     opaque: ClassVar[tuple[str, ...]] = ()
     """See ``plain``."""
+
+    random: ClassVar[tuple[tuple[str, re.Pattern[str]], ...]] = ()
+    """See ``normalised``."""
 
     def __init__(self, mode: Mode, provider: SimulatedProvider) -> None:
         self.mode = mode
@@ -84,7 +89,25 @@ class Stage:
         """Called when the construct has run: a driver drops its clients here."""
 
 
+class ApiStage(Stage):
+    """A stage of coroutine functions, which a driver registers for one of a framework's APIs or for each."""
+
+    apis: ClassVar[Mapping[str, str]] = {}
+    """The provider's rules by API; the first is the usual one."""
+
+    patience: ClassVar[float] = 30.0
+    """Seconds after which a construct hangs."""
+
+    def __init__(self, mode: Mode, provider: SimulatedProvider) -> None:
+        super().__init__(mode, provider)
+        self.api = next(iter(self.apis))
+
+    async def aclose(self) -> None:
+        """Called in the construct's event loop when it has run."""
+
+
 S = TypeVar("S", bound=Stage)
+Later = Callable[[Any], Coroutine[Any, Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +153,39 @@ class Constructs:
             return run
 
         return register
+
+    def later(self, name: str | None = None, *, api: str = "", forks: bool = True) -> Callable[[Later], Later]:
+        """Decorates a coroutine function of an ``ApiStage``, for the usual API or another one."""
+
+        def register(run: Later) -> Later:
+            self._later(name or run.__name__, run, api or next(iter(self._apis)), forks=forks)
+            return run
+
+        return register
+
+    def everywhere(self, run: Later) -> Later:
+        """Decorates a coroutine function of an ``ApiStage``, for each API."""
+        for api in self._apis:
+            self._later(f"{run.__name__}_{api}", run, api)
+        return run
+
+    @property
+    def _apis(self) -> Mapping[str, str]:
+        assert issubclass(self._stage, ApiStage)
+        return self._stage.apis
+
+    def _later(self, name: str, run: Later, api: str, *, forks: bool = True) -> None:
+        @self.add(name, rules=self._apis[api], forks=forks)
+        def within(stage: ApiStage) -> Any:
+            stage.api = api
+
+            async def main() -> Any:
+                try:
+                    return await asyncio.wait_for(run(stage), stage.patience)
+                finally:
+                    await stage.aclose()
+
+            return asyncio.run(main())
 
     @property
     def names(self) -> list[str]:
@@ -179,10 +235,10 @@ class Constructs:
             told = [one for one in warned if not issubclass(one.category, _HARMLESS)]
             tree["warnings"] = [{"category": one.category.__name__, "says": str(one.message)} for one in told]
             # Everything is shown before the next run, so that nothing of this one is still under way.
-            shown = normalised(plain(tree, shapes=stage.shapes, opaque=stage.opaque))
+            shown = normalised(plain(tree, shapes=stage.shapes, opaque=stage.opaque), stage.random)
             failures = {key: n for one in stage._sessions.values() for key, n in one.failures.items()}
             bodies = [f"{record.path} {record.body.decode('utf-8', 'replace')}" for record in provider.requests]
-            return Seen(shown, tuple(sorted(normalised(bodies))) + tuple(sorted(headers)), failures)
+            return Seen(shown, tuple(sorted(normalised(bodies, stage.random))) + tuple(sorted(headers)), failures)
 
 
 _PROVIDERS: dict[str, tuple[SimulatedProvider, list[str]]] = {}

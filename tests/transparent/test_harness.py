@@ -1,5 +1,7 @@
 """The harness itself: what it shows, what it compares, and that pages say what is listed."""
 
+from dataclasses import replace
+
 import pytest
 from pydantic import BaseModel
 
@@ -48,6 +50,13 @@ def test_what_was_put_into_a_list_is_named_at_its_place():
     assert paths(["a", "b", "c"], ["a", "c"]) == [("[1]", "removed")]
 
 
+def test_one_event_more_leaves_the_others_where_they_are():
+    """Also where each of them says something else, as token counts do."""
+    before = [{"is": "Request"}, {"is": "Usage", "tokens": 1}, {"is": "Answer", "tokens": 1}]
+    after = [{"is": "Request"}, {"is": "State"}, {"is": "Usage", "tokens": 2}, {"is": "Answer", "tokens": 2}]
+    assert paths(before, after) == [("[1]", "added"), ("[1].tokens", "value"), ("[2].tokens", "value")]
+
+
 def test_an_allowed_difference_covers_its_place_and_its_kind_of_change_only():
     """A token count may be another one; that it is missing is another matter."""
     entry = Allowed(("x",), "stream*", "saw*.input_tokens", ("value",), "", "")
@@ -56,6 +65,8 @@ def test_an_allowed_difference_covers_its_place_and_its_kind_of_change_only():
     assert entry.covers("stream_values", found[0])
     assert not entry.covers("invoke", found[0])
     assert not entry.covers("stream_values", gone[0])
+    assert replace(entry, shows="*2").covers("stream_values", found[0])
+    assert not replace(entry, shows="*3").covers("stream_values", found[0])
 
 
 def test_a_difference_fails_and_so_does_a_listed_one_that_is_not_there():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 
 import pytest
@@ -18,7 +17,7 @@ from cacheprefix.server import Fault, Reply, ToolCall
 from cacheprefix_maf import unwrap, wrap
 from tests.maf.maf_driver import RULES, close, make_client
 from tests.transparent.compare import allowed_in
-from tests.transparent.harness import Constructs, Stage
+from tests.transparent.harness import ApiStage, Constructs
 
 HANDBOOK = "The handbook. " + "Everyone keeps to these rules of the house and cites them by number. " * 120
 TASK = "The task. " + "Compare the two proposals and say which one should be built first. " * 40
@@ -30,18 +29,22 @@ def look(query: str) -> str:
     return f"Found for {query}. " * 9
 
 
-class Agents(Stage):
+class Agents(ApiStage):
     """The framework's own clients; agents whose instructions end with a common handbook."""
 
-    rules = "openai-5.6"
+    apis = RULES
     opaque = ("agent_framework.openai", "agent_framework.anthropic", "openai.Async", "anthropic.Async")
 
     def __init__(self, mode, provider):
         super().__init__(mode, provider)
-        self.api, self.made = "openai-chat", []
+        self.made = []
 
     def new_session(self, **options):
         return Session(SharedPrefix(system=HANDBOOK), **options)
+
+    async def aclose(self):
+        for client in self.made:
+            await close(client)
 
     def client(self):
         """A client of its own."""
@@ -63,33 +66,7 @@ class Agents(Stage):
 CONSTRUCTS = Constructs("maf", Agents)
 
 
-def construct(name=None, *, api="openai-chat", **options):
-    """Registers a coroutine function of a stage."""
-
-    def register(run):
-        @CONSTRUCTS.add(name or run.__name__, rules=RULES[api], **options)
-        def within(stage):
-            stage.api = api
-
-            async def main():
-                try:
-                    return await asyncio.wait_for(run(stage), 30)
-                finally:
-                    for client in stage.made:
-                        await close(client)
-
-            return asyncio.run(main())
-
-        return run
-
-    return register
-
-
-def everywhere(run):
-    """Registers a construct for each API."""
-    for api in RULES:
-        construct(f"{run.__name__}_{api}", api=api)(run)
-    return run
+construct, everywhere = CONSTRUCTS.later, CONSTRUCTS.everywhere
 
 
 def call(name="look", **arguments):

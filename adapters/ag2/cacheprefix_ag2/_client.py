@@ -28,11 +28,13 @@ from cacheprefix_ag2._policy import Plan, Tail, conversation_id, tail_in
 from cacheprefix_ag2._tap import SENDING, Captured, Sending, tap
 from cacheprefix_ag2._team import Seat, Team, schema_key, team_of
 
+SUBTASK = "subtask-"
+"""How the names of the agents begin that ag2 makes for sub-tasks."""
 _SAID = (ModelRequest, ModelResponse, ToolResultsEvent)
 
 
 class PrefixConfig(ModelConfig):
-    """Wraps any model config of ag2; ``wrap`` gives one to each agent. For ``ask(config=...)`` it is used by hand."""
+    """Wraps any model config of ag2, for an agent that is not wrapped: beside a ``PrefixPolicy`` in ``assembly=``."""
 
     def __init__(self, config: ModelConfig, session: Session | None = None) -> None:
         self.config = config
@@ -109,7 +111,7 @@ class PrefixClient(LLMClient):
         agent = context.dependencies.get(AGENT_CONTEXT_DEPENDENCY_KEY)
         # Sub-tasks get a name of their own each time.
         name = str(getattr(agent, "name", ""))
-        name = "subtask" if name.startswith("subtask-") else name
+        name = "subtask" if name.startswith(SUBTASK) else name
         tail = tail_in(messages)
         if tail is None:
             sending = Sending(session, name, conversation_id(None, context))

@@ -51,12 +51,14 @@ class Tail(ModelRequest):
 class PrefixPolicy:
     """Lays an agent's prompts and events out as a fork: shared system text, transcript, the role's text.
 
-    ``wrap`` gives one to each agent; by hand it belongs last in ``assembly=``, beside a ``PrefixConfig``. The role is
+    ``wrap`` does so for its agents; by hand it belongs last in ``assembly=``, beside a ``PrefixConfig``. The role is
     the agent's name by default. ``volatile`` gives texts for one request, ``conversation`` the conversation's id (the
     stream's or channel's by default). Without a ``PrefixConfig``, in ``observe`` mode, and on failure, nothing changes.
     """
 
     name = "cacheprefix"
+    _bound = False
+    """Whether all requests come to a client of ours, which carries the layout out."""
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class PrefixPolicy:
         session = self.session
         if session.mode == "observe":
             return prompts, events
-        if not client_is_ours(context):
+        if not (self._bound or client_is_ours(context)):
             session.note("an agent's model config is no PrefixConfig: its requests are left as they are, unmeasured")
             return prompts, events
         # Outside of what fails open: errors of the application's own functions are the application's.
@@ -122,6 +124,12 @@ class PrefixPolicy:
         text = session.tail_for(role, instruction)
         tail = Tail(Plan(prompts, events, role, talk, instruction, text, beside, volatile, stays))
         return [session.prefix.text] if session.prefix.text else [], [*history[:at], tail, *history[at:]]
+
+
+class BoundPolicy(PrefixPolicy):
+    """That of a wrapped agent, all of whose clients are watched."""
+
+    _bound = True
 
 
 def conversation_id(own: ConversationId | None, context: ConversationContext) -> str:

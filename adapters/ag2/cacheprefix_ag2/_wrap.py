@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ag2 import Agent, Middleware
@@ -12,9 +14,10 @@ from ag2.tools.final import FunctionTool
 from cacheprefix import Session
 from cacheprefix.bodies import instruction_of
 from cacheprefix.config import given_or_configured
+from cacheprefix.contexts import BlockVar
 from cacheprefix.errors import SetupError, ToolClashError
-from cacheprefix_ag2._client import PrefixConfig, adopt, model_of
-from cacheprefix_ag2._policy import ConversationId, PrefixPolicy, Volatile
+from cacheprefix_ag2._client import SUBTASK, PrefixClient, adopt, model_of
+from cacheprefix_ag2._policy import BoundPolicy, ConversationId, Volatile
 from cacheprefix_ag2._team import Seat, schema_key, team_of
 
 T = TypeVar("T")
@@ -22,16 +25,30 @@ T = TypeVar("T")
 _BINDING = "_cacheprefix"
 _LEAST = 200
 """Characters below which moving a text is not worth a changed prompt; about 50 tokens."""
+_NEEDED = ("config", "system_prompt", "tools", "_drive_scope", "_run_subtask")
 
 
+@dataclass(frozen=True, slots=True)
 class _Binding:
-    """What holds an agent and its session together."""
+    """What holds an agent and its session together; an agent's copies share it."""
 
-    def __init__(self, agent: Any, session: Session, policy: PrefixPolicy) -> None:
-        self.session = session
-        self.given = agent.config
-        self.config = PrefixConfig(agent.config, session) if agent.config is not None else None
-        self.middleware = Middleware(AssemblerMiddleware, policies=[policy])
+    session: Session
+    role: str
+    middleware: Middleware
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Binding:
+        return self
+
+    def client(self, client: Any, config: Any) -> PrefixClient:
+        """A turn's client, watched."""
+        if isinstance(client, PrefixClient):
+            return client
+        options = getattr(client, "_create_options", None) or {}
+        return PrefixClient(client, self.session, str(options.get("model") or model_of(config)))
+
+
+_PARENT: BlockVar[_Binding] = BlockVar("cacheprefix_ag2_parent")
+"""Whose sub-task runs: ag2 makes an agent for each, with that one's config."""
 
 
 def known(target: object) -> bool:
@@ -51,8 +68,8 @@ def wrap(
 
     What the agents' system prompts have in common becomes the shared system text unless the session's prefix has
     one. ``volatile`` gives texts for one request (time, retrieval), which stand at its end; ``conversation`` the id
-    of a request's conversation, by default its channel's or stream's. Without a session one is made from the
-    configuration; ``session_of`` finds it.
+    of a request's conversation, by default its channel's or stream's. Nothing that an agent shows of itself changes.
+    Without a session one is made from the configuration; ``session_of`` finds it.
 
     Raises ``SetupError`` for anything else, for what is wrapped already, for two agents of one name, and for an ag2
     whose names are not those this version knows.
@@ -65,9 +82,10 @@ def wrap(
     for agent in agents:
         if _BINDING in vars(agent):
             raise SetupError(f"{agent.name!r} is wrapped already; unwrap it first")
-        missing = [name for name in ("config", "_middleware", "system_prompt", "tools") if not hasattr(agent, name)]
+        missing = [name for name in _NEEDED if not hasattr(agent, name)]
         if missing:
             raise SetupError(f"this ag2's Agent has no {missing[0]}: install ag2 1.2, or a newer cacheprefix-ag2")
+    _watch()
     team_of(session)
     double = {name for name in names if names.count(name) > 1}
     if double:
@@ -75,7 +93,7 @@ def wrap(
     if not session.prefix.text:
         session.adopt_system(_common(["\n".join(agent.system_prompt) for agent in agents]))
     for agent in agents:
-        _bind(agent, session, PrefixPolicy(session, volatile=volatile, conversation=conversation))
+        _bind(agent, session, BoundPolicy(session, volatile=volatile, conversation=conversation))
     return target
 
 
@@ -84,9 +102,6 @@ def unwrap(target: T) -> T:
     for agent in _agents(target):
         binding = vars(agent).pop(_BINDING, None)
         if isinstance(binding, _Binding):
-            if agent.config is binding.config:
-                agent.config = binding.given
-            agent._middleware = [each for each in agent._middleware if each is not binding.middleware]
             team_of(binding.session).seats.pop(agent.name, None)
     return target
 
@@ -97,26 +112,54 @@ def session_of(target: Any) -> Session | None:
     return next((binding.session for binding in found if isinstance(binding, _Binding)), None)
 
 
-def _bind(agent: Any, session: Session, policy: PrefixPolicy) -> None:
-    binding = _Binding(agent, session, policy)
+def _bind(agent: Any, session: Session, policy: BoundPolicy) -> None:
     schemas = [tool.schema for tool in agent.tools if isinstance(tool, FunctionTool)]
     if session.mode != "observe":
         try:
             adopt(session, schemas)
         except ToolClashError as error:
             session.note(f"agent {agent.name!r} keeps its own tools, which others share no cache with: {error}")
-    model = model_of(binding.given)
+    model = model_of(agent.config)
     session.join(agent.name)
     first = "\n".join(agent.system_prompt).lstrip().startswith(session.prefix.system.strip())
     names = tuple(schema.function.name for schema in schemas)
     own = session.count(instruction_of(agent.system_prompt, session.prefix.system), model)
     seat = Seat(model, schema_key(agent.response_schema), names, tail=own, first=first)
     team_of(session).seats[agent.name] = seat
-    if binding.config is not None:
-        agent.config = binding.config
-    # Innermost, behind the application's own policies and middleware: what they leave is what is laid out.
-    agent.add_middleware(binding.middleware)
-    setattr(agent, _BINDING, binding)
+    setattr(agent, _BINDING, _Binding(session, agent.name, Middleware(AssemblerMiddleware, policies=[policy])))
+
+
+def _watch() -> None:
+    """Let the turns of wrapped agents go through their sessions, once for all agents.
+
+    Here every turn begins, however it was asked for. The agents themselves stay as they are: an application sees its
+    own config and its own middleware, and a copy is driven by itself.
+    """
+    if getattr(Agent._drive_scope, _BINDING, False):
+        return
+    scope, subtask = Agent._drive_scope, Agent._run_subtask
+
+    @functools.wraps(scope)
+    def drive_scope(self: Any, event: Any, *, client: Any, additional_middleware: Any = (), **rest: Any) -> Any:
+        own: _Binding | None = vars(self).get(_BINDING)
+        found = own or (_PARENT.get() if self.name.startswith(SUBTASK) else None)
+        if found is not None:
+            client = found.client(client, self.config)
+        if own is not None and own.session.mode != "observe":
+            # Innermost, behind the application's own policies and middleware: what they leave is what is laid out.
+            additional_middleware = (*additional_middleware, own.middleware)
+        return scope(self, event, client=client, additional_middleware=additional_middleware, **rest)
+
+    @functools.wraps(subtask)
+    async def run_subtask(self: Any, *given: Any, **named: Any) -> Any:
+        token = _PARENT.set(vars(self).get(_BINDING))
+        try:
+            return await subtask(self, *given, **named)
+        finally:
+            _PARENT.reset(token)
+
+    setattr(drive_scope, _BINDING, True)
+    Agent._drive_scope, Agent._run_subtask = drive_scope, run_subtask  # type: ignore[method-assign]
 
 
 def _agents(target: Any) -> list[Any]:
