@@ -272,7 +272,10 @@ def fork_body(
         return replace(plain, body=plain.own())
     history, system, tail, tools, lane, shares = found
     history = _condensed(session, history, role, str(given.get("model", "")), api, tail)
-    at, continues = _place(session, role, tail, history, given, lane, shared=shares)
+    if _kept_elsewhere(session, given, api):
+        return replace(plain, body=_own(session, given, api, role, history))
+    end = len(history) - _begun(session, history, given, api)
+    at, continues = _place(session, role, tail, history[:end], given, lane, shared=shares)
     if at is None:
         return replace(plain, body=_own(session, given, api, role, history), kept=True)
     spoken = [user_message(tail)] if tail else []
@@ -377,6 +380,40 @@ def _own(session: Session, given: dict[str, Any], api: Api, role: Role, history:
     return session.attempt("layout", lambda: _completed(session, given, api, role), given)
 
 
+_CHAINED = ("previous_response_id", "conversation")
+
+
+def _kept_elsewhere(session: Session, body: Mapping[str, Any], api: Api) -> bool:
+    """Whether the provider keeps the history that a request goes on from.
+
+    What a fork says at its end would then stay there, for other roles to read, and the shared text once a request:
+    only ``instructions`` are for one request alone. An application that has histories kept begins them without a sign
+    of it, so that from then on all that may be kept is laid out so.
+    """
+    if api != "openai-responses":
+        return False
+    chained = any(body.get(name) is not None for name in _CHAINED)
+    if chained or body.get("prompt") is not None:
+        if chained:
+            session.beside["kept elsewhere"] = True
+        session.note(
+            "requests that go on from what the provider keeps (previous_response_id, conversation, prompt) have the "
+            "application's own layout; give the whole history as input to share it"
+        )
+        return True
+    return "kept elsewhere" in session.beside and body.get("store") is not False
+
+
+def _begun(session: Session, history: Sequence[Any], body: Mapping[str, Any], api: Api) -> int:
+    """1 where the last message is the beginning of the answer, which the model goes on from; else 0.
+
+    Nothing may stand behind it. Models that take none answer 400, and OpenAI's read an answer that was given before.
+    """
+    last = history[-1] if history else None
+    begins = api == "anthropic" and isinstance(last, Mapping) and last.get("role") == "assistant"
+    return int(begins and session.profile(str(body.get("model", "")), api).prefill)
+
+
 def _leads(message: Any) -> bool:
     return isinstance(message, Mapping) and message.get("role") in _SYSTEM
 
@@ -386,6 +423,9 @@ def _completed(session: Session, body: dict[str, Any], api: Api, role: Role) -> 
 
     The very same body where it says all of that itself.
     """
+    if body.get("prompt") is not None and api == "openai-responses":
+        # Instructions would stand in place of the template's.
+        return body
     name, place = history_field(api), "system" if api == "anthropic" else "instructions"
     given = body.get(name) or []
     history = [user_message(given)] if isinstance(given, str) else list(given)
@@ -395,6 +435,10 @@ def _completed(session: Session, body: dict[str, Any], api: Api, role: Role) -> 
     texts = (session.prefix.system.strip(), role.instruction.strip())
     missing = "\n\n".join(text for text in texts if text and text not in said)
     passing = tail_text("", "", volatile=role.volatile)
+    if _kept_elsewhere(session, body, api):
+        # The input stays in the provider's history, the instructions do not.
+        missing, passing = "\n\n".join(filter(None, (missing, passing))), ""
+        return {**body, place: "\n\n".join(filter(None, (missing, _text(own))))} if missing else body
     if not history or not (missing or passing):
         return body
     if missing and api == "openai-chat":
@@ -403,7 +447,9 @@ def _completed(session: Session, body: dict[str, Any], api: Api, role: Role) -> 
         body = {**body, place: [{"type": "text", "text": missing}, *own]}
     elif missing:
         body = {**body, place: f"{missing}\n\n{own}" if own else missing}
-    return with_volatile({**body, name: history}, api, passing)
+    begun = len(history) - _begun(session, history, body, api)
+    made = with_volatile({**body, name: history[:begun]}, api, passing)
+    return {**made, name: [*made[name], *history[begun:]]}
 
 
 def _condensed(session: Session, history: list[Any], role: Role, model: str, api: Api, tail: str) -> list[Any]:

@@ -278,6 +278,57 @@ def test_a_raw_stream_has_the_events_that_were_asked_for(servers, session_for, d
     assert "stream_options" not in servers["openai-chat"].requests[0].json
 
 
+@pytest.mark.parametrize("volatile", [{}, {"time": "12:01"}], ids=["", "volatile"])
+@pytest.mark.parametrize("shared", [HANDBOOK * 5, "Short."], ids=["forked", "own"])
+def test_an_answer_that_is_begun_stays_the_end_of_the_request(servers, shared, volatile):
+    """The model goes on from it, and the application puts the two together."""
+    servers["anthropic"].reset()
+    begun = {"role": "assistant", "content": "It is"}
+    asked = body("anthropic", model="claude-haiku-4-5")
+    with make_client("anthropic", servers["anthropic"]) as client, role("critic", volatile=volatile):
+        session = Session(SharedPrefix(system=shared), provider="anthropic", counter=ESTIMATE)
+        creator(wrap(client, session), "anthropic")(**{**asked, "messages": [*asked["messages"], begun]})
+    sent = servers["anthropic"].requests[0].prompt.sections
+    assert sent[-1].text == "It is"
+    assert ("<role" in sent[-2].text) == (shared != "Short.")
+    assert ("12:01" in sent[-2].text) == bool(volatile)
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("how", [{"previous_response_id": True}, {"conversation": "conv_1"}, {"store": False}])
+def test_what_the_provider_keeps_holds_no_role(servers, how):
+    """A role's text in a kept history would be read by the roles that go on from it, and the handbook be paid again."""
+    chat = servers["openai-responses"]
+    chat.reset()
+    session = Session(SharedPrefix(system=HANDBOOK), provider=RULES["openai-responses"], counter=ESTIMATE)
+    with make_client("openai-responses", chat) as client:
+        create = creator(wrap(client, session), "openai-responses")
+        with role("critic"):
+            first = create(**body("openai-responses"))
+        with role("coder", volatile={"time": "12:01"}):
+            more = {name: first.id if value is True else value for name, value in how.items()}
+            create(**body("openai-responses", "and now?", system="You write code.", **more))
+        with role("critic"):
+            create(**body("openai-responses", "another one"))
+    _, second, third = (record.json for record in chat.requests)
+    kept = "store" not in how
+    assert (second["input"] == "and now?") == kept
+    assert (third["input"] == "another one") == kept
+    if kept:
+        assert second["instructions"] == f"{HANDBOOK.strip()}\n\n<time>\n12:01\n</time>\n\nYou write code."
+    assert any("previous_response_id" in note for note in session.report().notes) == kept
+
+
+def test_a_template_of_the_provider_keeps_its_words(servers, session_for):
+    """Instructions would stand in place of the template's own."""
+    chat = servers["openai-responses"]
+    chat.reset()
+    asked = {"model": MODELS["openai-responses"], "prompt": {"id": "pmpt_1"}, "input": "hello"}
+    with make_client("openai-responses", chat) as client, role("critic", instruction="Be kind."):
+        creator(wrap(client, session_for("openai-responses")), "openai-responses")(**asked)
+    assert chat.requests[0].json == asked
+
+
 def test_an_error_of_the_provider_reaches_the_application(api, session_for):
     """As itself, and the call leaves no trace in the totals."""
     session = session_for(api)
