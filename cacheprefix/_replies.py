@@ -66,6 +66,31 @@ def user_message(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
+_AHEAD = ("response.created", "response.queued", "response.in_progress", "message_start", "ping", "error")
+"""Events of a stream that say that the request was taken, or refused, and nothing of the answer."""
+
+
+def begins(event: Any) -> bool:
+    """Whether an event of a stream holds something of the answer, so that others may read what its request wrote.
+
+    OpenAI's Responses API tells of a response, and Azure of its filters, before the prompt is read; an answer's first
+    chunk may name its role alone. Takes a dict or an SDK's object of any API; what it does not know, counts.
+    """
+    kind = _of(event, "type")
+    if isinstance(kind, str):
+        return kind not in _AHEAD
+    choices = _of(event, "choices")
+    if not isinstance(choices, list):
+        return not (isinstance(event, Mapping) and "messageStart" in event)
+    deltas = (dict(_of(choice, "delta") or {}) for choice in choices)
+    said = any(value for delta in deltas for name, value in delta.items() if name != "role")
+    return said or any(_of(choice, "finish_reason") or _of(choice, "text") for choice in choices)
+
+
+def _of(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
 def result_messages(results: Sequence[tuple[ToolRequest, str, bool]], api: Api) -> list[dict[str, Any]]:
     """Messages that answer tool calls: request, text, and whether it is an error."""
     if api == "anthropic":

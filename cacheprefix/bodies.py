@@ -1,7 +1,7 @@
 """Request bodies as forks: for an adapter that sees finished bodies, whatever made them (an SDK, a proxy, plain HTTP).
 
 ``fork_body`` lays a body out; the ``ForkBody`` it gives begins the turn, watches a stream and refuses tools of other
-roles. ``allowed_choice`` and ``instruction_of`` serve adapters that lay out a framework's own objects too.
+roles. ``allowed_choice``, ``begins`` and ``instruction_of`` serve adapters that lay out a framework's own objects too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from cacheprefix import _places
 from cacheprefix._lanes import Lane
 from cacheprefix._places import Place
-from cacheprefix._replies import Answer, history_field, read_answer, result_messages, user_message
+from cacheprefix._replies import Answer, begins, history_field, read_answer, result_messages, user_message
 from cacheprefix._turn import Turn
 from cacheprefix.context import MessageView, apply, digest_of, form_of, sendable, views_of
 from cacheprefix.prefix import FOLLOW, Pass, tail_text, with_volatile
@@ -32,6 +32,7 @@ __all__ = [
     "Role",
     "Watched",
     "allowed_choice",
+    "begins",
     "fork_body",
     "instruction_of",
 ]
@@ -142,7 +143,8 @@ class ForkBody:
 
     def passes(self, turn: Turn, event: Any, usage: dict[str, Any]) -> bool:
         """Note an event; False for one that came only because we asked for the usage."""
-        turn.first_token()
+        if turn.first_token_at is None and begins(event):
+            turn.first_token()
         places = (event, getattr(event, "message", None), getattr(event, "response", None))
         found = next((one for one in (getattr(place, "usage", None) for place in places) if one is not None), None)
         if found is not None:
@@ -167,8 +169,10 @@ class _Watching:
         self._fork, self._turn, self._events = fork, turn, events
         self._usage: dict[str, Any] = {}
         self._reading = False
+        self._heard = False
 
     def _passes(self, event: Any) -> bool:
+        self._heard = True
         return self._fork.passes(self._turn, event, self._usage)
 
     def _ended(self) -> None:
@@ -176,10 +180,10 @@ class _Watching:
 
     def _left(self) -> None:
         """Closed or dropped: a call all the same, with what usage came; none where not even its beginning did."""
-        if self._turn.first_token_at is None:
-            self._turn.fail()
-        else:
+        if self._heard:
             self._ended()
+        else:
+            self._turn.fail()
 
     def response_closed(self) -> None:
         """The response underneath was closed: by whoever reads no further, or at its end, of which the reader knows."""

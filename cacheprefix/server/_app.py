@@ -72,8 +72,12 @@ async def _respond(
     headers = {name.lower(): value for name, value in request.headers.items()}
     exchange = simulator.accept(api, request.url.path, body, headers, model=model, stream=stream)
     record, fault, scale = exchange.record, exchange.fault, simulator.latency.scale
-    if scale and record.modelled_ttft is not None and record.status < 400:
-        await asyncio.sleep(record.modelled_ttft * scale)
+    ahead = record.modelled_ttft * scale if scale and record.modelled_ttft is not None and record.status < 400 else 0.0
+    early = 0
+    if record.asked.stream and exchange.turn is not None and fault.body is None:
+        early = exchange.wire.EARLY
+    if ahead and not early:
+        await asyncio.sleep(ahead)
     if record.status >= 400:
         simulator.end(exchange)
         kind = {"x-amzn-errortype": "ValidationException"} if api == "bedrock" else {}
@@ -85,7 +89,7 @@ async def _respond(
     names = {"x-request-id": exchange.turn.seed[:24], "request-id": exchange.turn.seed[:24]}
     if record.asked.stream:
         kind_of = _FRAMES if api == "bedrock" else _SSE
-        paced = _paced(simulator, exchange, exchange.wire.events(exchange.turn), fault.cut_after)
+        paced = _paced(simulator, exchange, exchange.wire.events(exchange.turn), fault.cut_after, early, ahead)
         return StreamingResponse(paced, headers=names, media_type=kind_of)
     answer = dumps(exchange.wire.answer(exchange.turn), "answer")
     simulator.begin(exchange)
@@ -100,20 +104,27 @@ async def _respond(
 
 
 async def _paced(
-    simulator: Simulator, exchange: Exchange, events: Iterable[bytes], cut_after: int | None
+    simulator: Simulator,
+    exchange: Exchange,
+    events: Iterable[bytes],
+    cut_after: int | None,
+    early: int,
+    ahead: float,
 ) -> AsyncIterator[bytes]:
-    """The events, spread over the modelled time of the answer."""
+    """The events, spread over the modelled time of the answer; ``early`` of them, then ``ahead`` seconds of reading."""
     chunks = list(events)
     rest = simulator.latency.rest(exchange.record.output_tokens) * simulator.latency.scale
-    pause = rest / max(1, len(chunks) - 1)
+    pause = rest / max(1, len(chunks) - 1 - early)
     whole = False
     try:
         for index, chunk in enumerate(chunks):
             if cut_after is not None and index >= cut_after:
                 raise CutError
-            if index == 0:
+            if index == early:
+                if early and ahead:
+                    await asyncio.sleep(ahead)
                 simulator.begin(exchange)
-            elif pause:
+            elif pause and index > early:
                 await asyncio.sleep(pause)
             yield chunk
         whole = True

@@ -66,6 +66,9 @@ class Wire(Protocol):
     CALL_ID: str
     """What a tool-call id begins with."""
 
+    EARLY: int
+    """How many events of a stream go out as soon as the request is taken, before its prompt is read."""
+
     def asked(self, body: Mapping[str, Any], /) -> Asked:
         """What the body asks of the answer."""
 

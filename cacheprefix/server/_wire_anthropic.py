@@ -12,6 +12,7 @@ from cacheprefix.server._script import Asked
 from cacheprefix.server._turn import Turn, event, identifier, pieces
 
 CALL_ID = "toolu_01"
+EARLY = 0
 _STOP = {"end": "end_turn", "tools": "tool_use", "length": "max_tokens"}
 
 

@@ -14,6 +14,7 @@ from cacheprefix.server._script import Asked
 from cacheprefix.server._turn import Turn, identifier, pieces
 
 CALL_ID = "tooluse_"
+EARLY = 0
 _STOP = {"end": "end_turn", "tools": "tool_use", "length": "max_tokens"}
 
 

@@ -11,6 +11,7 @@ from cacheprefix.server._script import Asked
 from cacheprefix.server._turn import Turn, event, identifier, pieces, report
 
 CALL_ID = "call_"
+EARLY = 0
 _FINISH = {"end": "stop", "tools": "tool_calls", "length": "length"}
 
 

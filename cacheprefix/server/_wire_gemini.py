@@ -11,6 +11,7 @@ from cacheprefix.server._script import Asked
 from cacheprefix.server._turn import Turn, event, identifier, pieces
 
 CALL_ID = "call_"
+EARLY = 0
 _FINISH = {"end": "STOP", "tools": "STOP", "length": "MAX_TOKENS"}
 _STATUS = {
     400: "INVALID_ARGUMENT",

@@ -11,9 +11,10 @@ from cacheprefix.server._script import Asked
 from cacheprefix.server._turn import Call, Turn, event, identifier, pieces, report
 from cacheprefix.server._wire_chat import check, choose, error
 
-__all__ = ["CALL_ID", "answer", "asked", "check", "error", "events", "items", "usage"]
+__all__ = ["CALL_ID", "EARLY", "answer", "asked", "check", "error", "events", "items", "usage"]
 
 CALL_ID = "call_"
+EARLY = 2
 
 
 def asked(body: Mapping[str, Any]) -> Asked:

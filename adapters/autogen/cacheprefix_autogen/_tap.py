@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import Self
 
-from cacheprefix.bodies import allowed_choice
+from cacheprefix.bodies import allowed_choice, begins
 from cacheprefix.contexts import BlockVar
 from cacheprefix.prefix import VolatileRole, with_volatile
 from cacheprefix.profiles import Usage, merge_usage, normalise_usage
@@ -214,6 +214,7 @@ class _Tee:
         self._stream = stream
         self._sending = sending
         self._diagnostics: Any = None
+        self._heard = False
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -236,7 +237,8 @@ class _Tee:
         except BaseException:
             sending.failed()
             raise
-        if sending.turn is not None:
+        self._heard = True
+        if sending.turn is not None and sending.turn.first_token_at is None and begins(event):
             sending.turn.first_token()
         message = getattr(event, "message", None)
         for usage in (getattr(message, "usage", None), getattr(event, "usage", None)):
@@ -246,8 +248,8 @@ class _Tee:
         return event
 
     def _end(self) -> None:
-        turn, reports = self._sending.turn, self._sending.reports
-        if turn is not None and turn.first_token_at is None:
+        reports = self._sending.reports
+        if not self._heard:
             # Left before anything came of it.
             self._sending.failed()
         self._sending.answered(merge_usage(*reports) if reports else None, self._diagnostics)

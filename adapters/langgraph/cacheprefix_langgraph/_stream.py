@@ -78,8 +78,9 @@ def _watching(sending: Sending) -> Iterator[Callable[[ChatGenerationChunk], None
 
     def note(chunk: ChatGenerationChunk) -> None:
         nonlocal usage
-        if sending.turn is not None:
-            sending.turn.first_token()
+        turn = sending.turn
+        if turn is not None and turn.first_token_at is None and _says(chunk):
+            turn.first_token()
         usage = sending.session.attempt("usage", lambda: _sum(usage, chunk), usage)
 
     try:
@@ -125,6 +126,12 @@ def again(model: Any, sending: Sending, error: Exception) -> bool:
     fail(sending)
     sending.turn = sending.payload = None
     return True
+
+
+def _says(chunk: ChatGenerationChunk) -> bool:
+    """Whether a chunk holds something of the answer: the first of some APIs says only that the request was taken."""
+    message = chunk.message
+    return bool(message.content or message.additional_kwargs or getattr(message, "tool_call_chunks", None))
 
 
 def _sum(usage: UsageMetadata | None, chunk: ChatGenerationChunk) -> UsageMetadata | None:

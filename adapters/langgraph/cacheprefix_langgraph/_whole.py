@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.outputs import ChatResult
 
+from cacheprefix.bodies import begins
+
 if TYPE_CHECKING:
     from cacheprefix.prompt import Api
-
-_BEFORE = ("response.created", "response.queued", "response.in_progress")
-"""Events of the responses API that come before the answer begins."""
 
 _READERS: Mapping[str, tuple[str, ...]] = {
     "openai-chat": ("client", "async_client", "_create_chat_result"),
@@ -46,19 +45,20 @@ def streamed(model: Any, api: Api, payload: Mapping[str, Any], started: Callable
     with _errors(api):
         if api == "anthropic":
             with _anthropic(model._client, payload).stream(**_plain(payload)) as stream:
-                for _ in stream:
-                    started()
+                for event in stream:
+                    _heard(event, started)
                 return _of_message(model, payload, stream.get_final_message())
         if api == "openai-responses":
             final = None
             with model.root_client.responses.create(**{**payload, "stream": True}) as stream:
                 for event in stream:
-                    final = _heard(event, started) or final
+                    _heard(event, started)
+                    final = _finished(event) or final
             return _of_response(model, final)
         state = _state()
         with model.client.create(**_as_stream(payload)) as stream:
             for chunk in stream:
-                started()
+                _heard(chunk, started)
                 state.handle_chunk(chunk)
         return _of_completion(model, state)
 
@@ -68,19 +68,20 @@ async def astreamed(model: Any, api: Api, payload: Mapping[str, Any], started: C
     with _errors(api):
         if api == "anthropic":
             async with _anthropic(model._async_client, payload).stream(**_plain(payload)) as stream:
-                async for _ in stream:
-                    started()
+                async for event in stream:
+                    _heard(event, started)
                 return _of_message(model, payload, await stream.get_final_message())
         if api == "openai-responses":
             final = None
             async with await model.root_async_client.responses.create(**{**payload, "stream": True}) as stream:
                 async for event in stream:
-                    final = _heard(event, started) or final
+                    _heard(event, started)
+                    final = _finished(event) or final
             return _of_response(model, final)
         state = _state()
         async with await model.async_client.create(**_as_stream(payload)) as stream:
             async for chunk in stream:
-                started()
+                _heard(chunk, started)
                 state.handle_chunk(chunk)
         return _of_completion(model, state)
 
@@ -131,10 +132,13 @@ def _of_message(model: Any, payload: Mapping[str, Any], message: Any) -> ChatRes
     return result
 
 
-def _heard(event: Any, started: Callable[[], None]) -> Any:
-    """The finished response where the event holds it."""
-    if event.type not in _BEFORE:
+def _heard(event: Any, started: Callable[[], None]) -> None:
+    if begins(event):
         started()
+
+
+def _finished(event: Any) -> Any:
+    """The finished response where the event holds it."""
     return event.response if event.type in ("response.completed", "response.incomplete", "response.failed") else None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from agent_framework import Message
 
 from cacheprefix import Session, Turn
+from cacheprefix.bodies import begins
 from cacheprefix.prefix import VolatileRole, with_volatile
 from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import Api
@@ -54,8 +55,14 @@ class Sending:
 
     def update(self, update: Any) -> None:
         """A piece of a stream: the answer has begun, and perhaps the provider's usage is in it."""
-        self.turn.first_token()
+        if self.turn.first_token_at is None:
+            self.session.attempt("first token", lambda: self._heard(update), None)
         self.session.attempt("usage", lambda: self._note(update), None)
+
+    def _heard(self, update: Any) -> None:
+        raw = update.raw_representation
+        if update.contents if raw is None else begins(raw):
+            self.turn.first_token()
 
     def _note(self, update: Any) -> None:
         raws = (update.raw_representation, *(content.raw_representation for content in update.contents))
