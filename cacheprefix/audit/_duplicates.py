@@ -67,13 +67,14 @@ class Duplicates:
         if record.response_id and (counts != (None, None) or item.prompt is not None):
             what = counts if counts != (None, None) else _body(item)
             keys.append(("answer", record.response_id, what))
-        if record.response_id and (item.prompt is None) != (record.usage is None):
-            # Batch files tell a request and its answer apart, under one name.
-            met = self._where.get(("half", record.response_id, item.prompt is not None))
-            self._where["half", record.response_id, item.prompt is None] = (self._next, item.at)
-            if met is not None and met[0] in self._calls:
-                self.dropped -= 1
-                return met[0]
+        if (item.prompt is None) != (record.usage is None):
+            # Batch files part a request and its answer, OpenTelemetry its text and its counts, under one name.
+            for name in filter(None, (record.response_id, record.span)):
+                met = self._where.get(("half", name, item.prompt is not None))
+                self._where["half", name, item.prompt is None] = (self._next, item.at)
+                if met is not None and met[0] in self._calls:
+                    self.dropped -= 1
+                    return met[0]
         if at is not None and item.prompt is not None:
             keys.append(("body", _body(item), round(at, 3), record.response_ended_ts, record.response_id, counts))
         found = None
@@ -123,6 +124,11 @@ def _fuller(first: Ready, second: Ready) -> Ready:
     text = first if first.prompt is not None and (first.record.wire or not second.record.wire) else second
     text = text if text.prompt is not None else first
     other = second if text is first else first
+    if other.record.model and not text.record.model and text.prompt is not None:
+        # A tracer's log of messages leaves it to the span to say whose model it was.
+        prompt = replace(text.prompt, model=other.record.model)
+        named = replace(text.record, model=other.record.model, provider=text.record.provider or other.record.provider)
+        text = replace(text, record=named, prompt=prompt, profile=other.profile)
     record = replace(
         text.record,
         usage=text.record.usage if text.record.usage is not None else other.record.usage,

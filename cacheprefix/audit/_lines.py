@@ -30,8 +30,15 @@ _BOM = b"\xef\xbb\xbf"
 _BUFFER = 1 << 20
 _SPACE = re.compile(r"\s*")
 _ITEM = json.JSONDecoder()
-_OPTIONS = re.compile(rb"Request options: (\{.*\})\s*$")
-"""What the OpenAI and Anthropic SDKs log at level DEBUG before each request, as a Python literal."""
+_OPTIONS = re.compile(r"Request options: \{.*?'url': '([^']*)'.*?'json_data': (?=\{)")
+"""What the OpenAI and Anthropic SDKs log at level DEBUG before each request: a Python literal but for the functions
+and files in it, so only the body is read as one."""
+_TEXT = "text, no JSON"
+_DEBUG = re.compile(rb"_base_client|httpcore|httpx|\bDEBUG\b")
+_LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[{}]""")
+_ARRAY = re.compile(rb"\[\s*(?:[{\[\]]|\Z)")
+"""How a file begins that is one array of entries; ``[2026-11-22 …`` and ``[INFO]`` begin lines of text."""
+_VALUE = re.compile(rb"\s*(?:\{|\[\s*[{\[\]])")
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?")
 _COLUMNS = frozenset({"input", "traceId", "trace_id", "request_body", "prompt", "messages", "request", "body"})
 """Column titles, one of which a CSV file has that holds requests."""
@@ -148,7 +155,7 @@ def _parsed(file: str, blocks: _Blocks) -> Iterator[Found | Broken]:
     blank, head = first
     start = head.lstrip()
     again = _Again(head, blocks)
-    if start[:1] == b"[" and not _is_line_of_lines(start):
+    if _ARRAY.match(start) and not _is_line_of_lines(start):
         yield from _array(file, again)
     elif start[:1] == b"{" and not _is_object(start) and not _is_line_of_lines(start):
         yield from _documents(file, again, blank)
@@ -193,25 +200,28 @@ def _by_line(file: str, blocks: _Blocks, blank: int) -> Iterator[Found | Broken]
     first = next(lines, None)
     if first is None:
         return
-    if isinstance(first, _Line) and first.data.lstrip()[:1] not in (b"{", b"["):
+    if isinstance(first, _Line) and not _VALUE.match(first.data):
         titles = _titles(first.data)
         if titles:
             yield from _table(file, titles, lines, blank)
             return
     text: Broken | None = None
+    looks, read = "", False
     for line in chain((first,), lines):
         if isinstance(line, Broken):
             yield line
             continue
         for found in _one(file, line.number + blank, line.data):
-            if isinstance(found, Found) or line.data.lstrip()[:1] in (b"{", b"["):
+            if isinstance(found, Found) or _VALUE.match(line.data):
+                read = read or isinstance(found, Found)
                 yield found
             else:
                 # The text of a log, not a broken line of JSON: named once.
                 text = found if text is None else replace(text, count=text.count + 1)
+                looks = looks or _told(line.data)
     if text is not None:
         more = f"; and {text.count - 1:,} more lines of text" if text.count > 1 else ""
-        yield replace(text, problem=f"{text.problem}{more}")
+        yield replace(text, problem=f"{_TEXT if read or not looks else looks}{more}")
 
 
 def _one(file: str, number: int, line: bytes) -> Iterator[Found | Broken]:
@@ -233,18 +243,36 @@ def _one(file: str, number: int, line: bytes) -> Iterator[Found | Broken]:
 
 def _logged(line: bytes) -> dict[str, Any] | None:
     """The request in a line of an SDK's debug log; None for any other text."""
-    told = _OPTIONS.search(line)
+    if b"Request options: " not in line:
+        return None
+    text = line.decode("utf-8", "replace")
+    told = _OPTIONS.search(text)
     if told is None:
         return None
-    try:
-        options = ast.literal_eval(told[1].decode("utf-8", "replace"))
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    open_braces = 0
+    for token in _LITERAL.finditer(text, told.end()):
+        open_braces += {"{": 1, "}": -1}.get(token[0], 0)
+        if open_braces == 0:
+            break
+    else:
         return None
-    if not isinstance(options, dict) or not isinstance(options.get("json_data"), dict):
+    try:
+        body = ast.literal_eval(text[told.end() : token.end()])
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
     time = _TIME.search(line)
     said = time[0].decode().replace(",", ".") if time is not None else None
-    return {"timestamp": said, "request": {"url": options.get("url"), "body": options["json_data"]}}
+    return {"timestamp": said, "request": {"url": told[1], "body": body}}
+
+
+def _told(line: bytes) -> str:
+    """What a line of text seems to be; empty where it could be anything."""
+    if _DEBUG.search(line):
+        return (
+            "this looks like a debug log without the bodies of its requests (newer SDKs leave them out); "
+            "record the program instead: cacheprefix record -- COMMAND"
+        )
+    return ""
 
 
 def _titles(line: bytes) -> list[str]:

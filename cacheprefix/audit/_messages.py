@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cacheprefix.errors import BodyError, plain
@@ -93,6 +93,16 @@ def from_langchain(message: Any, path: str) -> dict[str, Any]:
     return made
 
 
+def from_tracer(given: Sequence[Any], path: str) -> dict[str, Any]:
+    """Messages as a tracer kept them, and the tools among them, as fields of a chat-completions body.
+
+    Langfuse's callback for LangChain writes a tool's definition as the content of a message of the role ``tool``.
+    """
+    tools = [one["content"] for one in given if _is_definition(one)]
+    messages = [from_langchain(one, f"{path}[{at}]") for at, one in enumerate(given) if not _is_definition(one)]
+    return {**({"tools": tools} if tools else {}), "messages": messages}
+
+
 def tool_call(identity: Any, name: Any, arguments: Any, path: str) -> dict[str, Any]:
     """A tool call as chat completions write it."""
     written = arguments if isinstance(arguments, str) else dumps(arguments, path).decode()
@@ -116,6 +126,11 @@ def _as_tool(value: Any, path: str) -> Any:
     if isinstance(tool, Mapping) and tool.get("type") == "function" and "function" not in tool and "name" in tool:
         return {"type": "function", "function": {key: inner for key, inner in tool.items() if key != "type"}}
     return tool
+
+
+def _is_definition(message: Any) -> bool:
+    held = message.get("content") if isinstance(message, Mapping) and message.get("role") == "tool" else None
+    return isinstance(held, Mapping) and "function" in held
 
 
 def _langchain_call(call: Any, path: str) -> Any:

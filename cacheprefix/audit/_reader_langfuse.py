@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cacheprefix.audit._messages import as_json, first_text, from_langchain
+from cacheprefix.audit._messages import as_json, first_text, from_tracer
 from cacheprefix.audit._records import Record, seconds, text_or_empty
 from cacheprefix.errors import BodyError
 
@@ -70,13 +70,7 @@ def _body(value: Mapping[str, Any], model: str) -> Mapping[str, Any] | None:
     if isinstance(given, str) and given:
         given = [{"role": "user", "content": given}]
     if isinstance(given, list) and given:
-        tools = [one for one in given if isinstance(one, Mapping) and one.get("role") == "tool" and "function" in
-                 _mapping(one.get("content"))]  # fmt: skip
-        # LangChain's callback puts the definitions of the tools among the messages.
-        messages = [one for one in given if one not in tools]
-        made = [from_langchain(one, f"input[{index}]") for index, one in enumerate(messages)]
-        found = {"tools": [one["content"] for one in tools]} if tools else {}
-        return {"model": model, "messages": made, **found, **settings}
+        return {"model": model, **from_tracer(given, "input"), **settings}
     texts = ("messages", "input", "contents")
     if isinstance(given, Mapping) and any(isinstance(given.get(name), list) for name in texts):
         return {"model": model, **given, **settings}

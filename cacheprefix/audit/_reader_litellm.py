@@ -73,7 +73,8 @@ def _body(value: Mapping[str, Any], model: str, parameters: Mapping[str, Any]) -
     if not isinstance(messages, list):
         raise BodyError("messages", f"expected a list, found {type(messages).__name__}")
     settings = {name: held for name, held in parameters.items() if name not in _NO_SETTINGS}
-    return {"model": model, "messages": messages, **settings}
+    name = "input" if _APIS.get(text_or_empty(value.get("call_type"))) == "openai-responses" else "messages"
+    return {"model": model, name: messages, **settings}
 
 
 def _usage(value: Mapping[str, Any], metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:

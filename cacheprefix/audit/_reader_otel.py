@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from cacheprefix.audit._messages import as_json, as_tools, first_text, from_langchain, from_parts, tool_call
+from cacheprefix.audit._messages import as_json, as_tools, first_text, from_parts, from_tracer, tool_call
 from cacheprefix.audit._records import Record, seconds, text_or_empty
 from cacheprefix.errors import BodyError
 from cacheprefix.prompt import Api, dumps, loads
@@ -95,28 +95,68 @@ def _is_traces(data: Any) -> bool:
 def _of_logs(exports: Any) -> Iterator[Mapping[str, Any]]:
     """Records of OTLP logs as spans: those that name the same span belong to one request."""
     held: dict[str, dict[str, Any]] = {}
-    for resource in _list(exports):
-        for scope in _list(resource.get("scopeLogs", resource.get("scope_logs"))):
-            for record in _list(scope.get("logRecords", scope.get("log_records"))):
-                attributes = dict(_attributes(record.get("attributes")))
-                name = text_or_empty(record.get("eventName", attributes.get("event.name")))
-                identity = text_or_empty(record.get("spanId", record.get("span_id"))) or f"record {len(held)}"
-                time = record.get("timeUnixNano", record.get("observedTimeUnixNano"))
-                span = held.setdefault(
-                    identity,
-                    {"spanId": identity, "traceId": record.get("traceId"), "startTimeUnixNano": time, "attributes": {}},
-                )
-                body = _any_value(record.get("body"))
-                if _MESSAGE_EVENT.fullmatch(name):
-                    told = {**attributes, **body} if isinstance(body, Mapping) else {**attributes, "content": body}
-                    span.setdefault("events", []).append({"name": name, "attributes": told})
-                elif name.startswith("gen_ai"):
-                    more = body if isinstance(body, Mapping) else {}
-                    span["attributes"] = {**more, **attributes, **span["attributes"]}
-                span["attributes"].setdefault("gen_ai.request.model", attributes.get("gen_ai.request.model"))
+    for number, record in enumerate(_log_records(exports)):
+        attributes = dict(_attributes(record.get("attributes")))
+        name = _event(record)
+        identity = _span_of(record) or f"record {number}"
+        time = _first(record, "timeUnixNano", "observedTimeUnixNano", "timestamp", "observed_timestamp")
+        span = held.setdefault(identity, {"startTimeUnixNano": time, "attributes": {}})
+        if _span_of(record):
+            span |= {"spanId": identity, "traceId": _first(record, "traceId", "trace_id")}
+        body = _any_value(record.get("body"))
+        if _MESSAGE_EVENT.fullmatch(name):
+            told = {**attributes, **body} if isinstance(body, Mapping) else {**attributes, "content": body}
+            span.setdefault("events", []).append({"name": name, "attributes": told})
+        elif name.startswith("gen_ai"):
+            more = body if isinstance(body, Mapping) else {}
+            span["attributes"] = {**more, **attributes, **span["attributes"]}
+        for told_by in ("gen_ai.request.model", "gen_ai.system", "gen_ai.provider.name"):
+            span["attributes"].setdefault(told_by, attributes.get(told_by))
     for span in held.values():
         if span.get("events") or any(name.startswith("gen_ai.input") for name in span["attributes"]):
-            yield {**span, "attributes": {key: one for key, one in span["attributes"].items() if one is not None}}
+            operation = {"gen_ai.operation.name": "chat"} if span.get("events") else {}
+            told = {key: one for key, one in span["attributes"].items() if one is not None}
+            yield {**span, "attributes": {**operation, **told}}
+
+
+def _log_records(exports: Any) -> Iterator[Mapping[str, Any]]:
+    for resource in _list(exports):
+        for scope in _list(resource.get("scopeLogs", resource.get("scope_logs"))):
+            yield from _list(scope.get("logRecords", scope.get("log_records")))
+
+
+def _event(record: Mapping[str, Any]) -> str:
+    named = _first(record, "eventName", "event_name")
+    return text_or_empty(named or dict(_attributes(record.get("attributes"))).get("event.name"))
+
+
+def _span_of(record: Mapping[str, Any]) -> str:
+    told = text_or_empty(_first(record, "spanId", "span_id")).removeprefix("0x")
+    return told if told.strip("0") else ""
+
+
+def log_records(value: Any) -> list[Mapping[str, Any]]:
+    """The log records of an entry: an OTLP export of logs, or one record that the console exporter printed.
+
+    A request's messages are records of their own, in exports of their own; the reader wants them side by side.
+    """
+    if not isinstance(value, Mapping):
+        return []
+    exports = _first(value, "resourceLogs", "resource_logs")
+    if exports is not None:
+        return list(_log_records(exports))
+    printed = "event_name" in value and "body" in value and "severity_number" in value
+    return [value] if printed and _event(value).startswith("gen_ai") else []
+
+
+def of_one_span(records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Log records as one export."""
+    return {"resourceLogs": [{"scopeLogs": [{"logRecords": list(records)}]}]}
+
+
+def span_named(record: Mapping[str, Any]) -> tuple[str, bool]:
+    """The span that a log record belongs to, and whether it is the answer, behind which no message follows."""
+    return _span_of(record), not _MESSAGE_EVENT.fullmatch(_event(record))
 
 
 class _Span:
@@ -125,9 +165,10 @@ class _Span:
     def __init__(self, span: Mapping[str, Any]) -> None:
         context = span.get("context")
         ids = context if isinstance(context, Mapping) else span
-        self.identity = text_or_empty(_first(ids, "spanId", "span_id", "spanID"))
+        self.identity = text_or_empty(_first(ids, "spanId", "span_id", "spanID")).removeprefix("0x")
         self.trace = text_or_empty(_first(ids, "traceId", "trace_id", "traceID"))
-        self.parent = text_or_empty(_first(span, "parentSpanId", "parent_span_id", "parent_id")) or _referred(span)
+        self.parent = text_or_empty(_first(span, "parentSpanId", "parent_span_id", "parent_id")).removeprefix("0x")
+        self.parent = self.parent or _referred(span)
         self.start = _first(span, "startTimeUnixNano", "start_time", "start_time_unix_nano", "startTime")
         self.end = _first(span, "endTimeUnixNano", "end_time", "end_time_unix_nano")
         if self.end is None and isinstance(span.get("duration"), (int, float)) and isinstance(self.start, int):
@@ -136,6 +177,9 @@ class _Span:
         code = _first(status, "code", "status_code") if isinstance(status, Mapping) else span.get("status_code")
         self.failed = code in (2, "STATUS_CODE_ERROR", "ERROR")
         self.attributes = _plain(_attributes(_first(span, "attributes", "tags")))
+        if "mlflow.spanType" in self.attributes:
+            # MLflow writes every value as JSON, a name too.
+            self.attributes = {name: _named(held) for name, held in self.attributes.items()}
         if "error" in self.attributes and "tags" in span:
             self.failed = self.attributes["error"] in (True, "true")
         self.messages: list[dict[str, Any]] = []
@@ -161,7 +205,7 @@ class _Span:
         kinds = ("openinference.span.kind", "mlflow.spanType", "langfuse.observation.type")
         kind = _first(found, *kinds)
         if isinstance(kind, str):
-            return _unquoted(kind).upper() in _MODEL_KINDS or bool(self.aside())
+            return kind.upper() in _MODEL_KINDS or bool(self.aside())
         named = found.get("ai.operationId")
         if isinstance(named, str):
             # The outer span of a call repeats what its inner ones say, one for each request.
@@ -174,7 +218,7 @@ class _Span:
     def aside(self) -> str:
         """What is asked for where that is no answer of a language model."""
         found = self.attributes
-        kind = _unquoted(text_or_empty(found.get("openinference.span.kind", found.get("mlflow.spanType")))).upper()
+        kind = text_or_empty(found.get("openinference.span.kind", found.get("mlflow.spanType"))).upper()
         names = (found.get("gen_ai.operation.name"), found.get("ai.operationId"), found.get("llm.request.type"))
         told = kind == "EMBEDDING" or any(isinstance(name, str) and "embed" in name.lower() for name in names)
         return "embeddings" if told else ""
@@ -208,6 +252,7 @@ class _Span:
             response_id=first_text((found.get("gen_ai.response.id"), found.get("ai.response.id"), _answer_id(found))),
             response_started_ts=first,
             response_ended_ts=_nanoseconds(self.end, "endTimeUnixNano"),
+            span=self.identity,
             failed=self.failed,
         )
 
@@ -221,9 +266,11 @@ class _Span:
                 # Frameworks put their own objects there; those are read from the numbered attributes.
                 held = next(given[field] for field in _TEXTS if isinstance(given.get(field), list))
                 if all(isinstance(one, Mapping) and ("role" in one or "type" in one or "parts" in one) for one in held):
-                    return {key: one for key, one in given.items() if key not in _NOT_SENT and one is not None}
+                    sent = {key: one for key, one in given.items() if key not in _NOT_SENT and one is not None}
+                    tools = _loaded(found.get("mlflow.chat.tools")) if name == "mlflow.spanInputs" else None
+                    return {"tools": tools, **sent} if tools else sent
             if isinstance(given, list) and name != "input.value" and given:
-                return {"messages": [from_langchain(one, name) for one in given]}
+                return from_tracer(given, name)
         return None
 
     def _messages(self) -> list[dict[str, Any]]:
@@ -442,8 +489,10 @@ def _loaded(text: Any) -> Any:
         return None
 
 
-def _unquoted(text: str) -> str:
-    return text.strip('"')
+def _named(value: Any) -> Any:
+    """A name that was written as JSON; everything else as it is."""
+    told = _loaded(value) if isinstance(value, str) and value.startswith('"') else value
+    return told if isinstance(told, str) else value
 
 
 def _first(value: Mapping[str, Any], *names: str) -> Any:

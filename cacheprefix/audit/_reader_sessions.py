@@ -8,11 +8,16 @@ from typing import Any
 from cacheprefix.audit._records import Record, seconds, text_or_empty
 
 _ROLLOUT = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted"})
+_BOOKKEEPING = frozenset({"summary", "file-history-snapshot"})
+"""Lines of a session file that name no session."""
+_OTHERS = frozenset({"request", "response", "input", "body", "messages", "traceId"})
 
 
 def recognises_claude_code(value: Mapping[str, Any]) -> bool:
     """Whether this is a line of ``~/.claude/projects/*/*.jsonl``."""
-    return "sessionId" in value and "type" in value and ("message" in value or "uuid" in value or "leafUuid" in value)
+    if not isinstance(value.get("type"), str) or _OTHERS & value.keys():
+        return False
+    return "sessionId" in value or value["type"] in _BOOKKEEPING
 
 
 def read_claude_code(value: Mapping[str, Any]) -> Iterator[Record]:
@@ -38,7 +43,14 @@ def read_claude_code(value: Mapping[str, Any]) -> Iterator[Record]:
 
 def recognises_codex(value: Mapping[str, Any]) -> bool:
     """Whether this is a line of ``~/.codex/sessions/**/rollout-*.jsonl``."""
-    return value.get("type") in _ROLLOUT and isinstance(value.get("payload"), Mapping)
+    if not isinstance(value.get("payload"), Mapping):
+        return False
+    return value.get("type") in _ROLLOUT or {"ordinal", "timestamp", "type"} <= value.keys()
+
+
+def model_of_codex(value: Mapping[str, Any]) -> str:
+    """The model that the following requests of a rollout ask, where this line says it."""
+    return text_or_empty(value["payload"].get("model")) if value.get("type") == "turn_context" else ""
 
 
 def read_codex(value: Mapping[str, Any]) -> Iterator[Record]:

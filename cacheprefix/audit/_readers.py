@@ -41,6 +41,8 @@ class Reader:
     """What to do where its entries hold counts and no text."""
     per_file: bool = False
     """Whether a file is one session."""
+    model_of: Callable[[Mapping[str, Any]], str] | None = None
+    """The model that an entry names for those behind it; None where every entry names its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,14 @@ def _exchanges(value: Mapping[str, Any]) -> Iterator[Record]:
 
 BUILTIN: tuple[Reader, ...] = (
     Reader("cacheprefix JSONL", _is_native, _native),
-    Reader("Codex rollout", _reader_sessions.recognises_codex, _reader_sessions.read_codex, per_file=True),
+    Reader(
+        "Codex rollout",
+        _reader_sessions.recognises_codex,
+        _reader_sessions.read_codex,
+        missing="rollouts keep no requests: record them with cacheprefix record",
+        per_file=True,
+        model_of=_reader_sessions.model_of_codex,
+    ),
     Reader(
         "Claude Code session",
         _reader_sessions.recognises_claude_code,
@@ -119,7 +128,7 @@ BUILTIN: tuple[Reader, ...] = (
         "spans (OpenTelemetry, OpenInference, Vercel AI SDK, MLflow)",
         _reader_otel.recognises,
         _reader_otel.read,
-        missing="switch on the capture of message content in the instrumentation",
+        missing="switch on the capture of message content in the instrumentation; give its log of events too",
     ),
     Reader(
         "Langfuse export",
@@ -177,8 +186,9 @@ def records(
     Raises SetupError for a file that cannot be opened.
     """
     reader: Reader | None = None
+    model = ""
     unknown: dict[str, Broken] = {}
-    for found in values(file, on_bytes):
+    for found in _by_span(values(file, on_bytes)):
         if isinstance(found, Broken):
             yield found
             continue
@@ -193,7 +203,11 @@ def records(
                 first = unknown.get(problem)
                 unknown[problem] = _broken(found, problem) if first is None else replace(first, count=first.count + 1)
                 continue
+            if reader.model_of is not None:
+                model = reader.model_of(found.value) or model
             for record in reader.read(found.value):
+                if reader.model_of is not None:
+                    record = replace(record, model=record.model or model)  # noqa: PLW2901
                 if reader.per_file:
                     record = replace(record, session=f"{found.file} {record.session}".strip())  # noqa: PLW2901
                 yield Placed(found.file, found.line, found.item, found.size, record, reader.name)
@@ -205,6 +219,34 @@ def records(
     for named in unknown.values():
         more = f" (and {named.count - 1:,} more like it)" if named.count > 1 else ""
         yield replace(named, problem=named.problem + more)
+
+
+_OPEN_SPANS = 500
+"""Requests whose log records may still come; more than that, and the oldest is taken to be whole."""
+
+
+def _by_span(found: Iterable[Found | Broken]) -> Iterator[Found | Broken]:
+    """The entries of a log, OpenTelemetry's log records of one span as one entry, where the first of them stood."""
+    spans: dict[str, tuple[Found, list[Mapping[str, Any]]]] = {}
+
+    def whole(name: str) -> Found:
+        first, held = spans.pop(name)
+        return replace(first, value=_reader_otel.of_one_span(held))
+
+    for entry in found:
+        if isinstance(entry, Broken) or not (records := _reader_otel.log_records(entry.value)):
+            yield entry
+            continue
+        for record in records:
+            name, answered = _reader_otel.span_named(record)
+            first, held = spans.get(name, (replace(entry, size=0), []))
+            spans[name] = replace(first, size=first.size + entry.size // len(records)), [*held, record]
+            if answered or not name:
+                yield whole(name)
+        while len(spans) > _OPEN_SPANS:
+            yield whole(next(iter(spans)))
+    for name in list(spans):
+        yield whole(name)
 
 
 def _broken(found: Found, problem: str) -> Broken:

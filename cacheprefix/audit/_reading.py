@@ -114,6 +114,9 @@ class Reading:
             at = self._last + UNTIMED_STEP
         else:
             self.timed += 1
+            if record.usage is None and at == int(at) and at <= self._last < at + 1:
+                # A text log tells whole seconds. Where no counts can say otherwise, one call came after the other.
+                at = self._last + UNTIMED_STEP
         self._last = at
         usage = None
         if record.usage is not None:

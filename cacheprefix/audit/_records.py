@@ -52,6 +52,9 @@ class Record:
     response_id: str = ""
     """What the provider calls its answer; two logs of one call have the same."""
 
+    span: str = ""
+    """The span it belongs to, where a tracer writes a request's text into one log and its counts into another."""
+
     failed: bool = False
     """The request was refused or broke off: it is paid for by nobody and leaves nothing in the cache."""
 
