@@ -12,6 +12,7 @@ import inspect
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -63,6 +64,26 @@ class Hanging(MemoryStore):
             return found(*arguments, **named)
 
         return slow
+
+
+@contextlib.contextmanager
+def stalls() -> Iterator[list[float]]:
+    """Seconds for which event loops did nothing else, callback by callback, in all threads."""
+    found: list[float] = []
+    run = asyncio.Handle._run
+
+    def timed(handle: asyncio.Handle) -> None:
+        begun = time.perf_counter()
+        try:
+            run(handle)
+        finally:
+            found.append(time.perf_counter() - begun)
+
+    asyncio.Handle._run = timed  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        asyncio.Handle._run = run  # type: ignore[method-assign]
 
 
 HANDLERS = ("/logging/__init__.py", "/warnings.py")

@@ -19,7 +19,7 @@ from cacheprefix.errors import StoreError
 from cacheprefix.server import Fault, Queue, Reply, ToolCall
 from cacheprefix.stores import MemoryStore, ResultStore
 from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache
-from tests.blocking import Hanging
+from tests.blocking import Hanging, stalls
 
 HANDBOOK = "Everyone keeps to these rules of the house and cites them by number. " * 120
 FOUND = "A passage that was found and goes on for a while. " * 40
@@ -216,6 +216,24 @@ def check_event_loop(run: Application) -> None:
     assert not store.in_a_loop, f"{len(store.in_a_loop)} calls in an event loop, the first one {store.in_a_loop[0]}"
     assert store.calls
     assert not session.failures, dict(session.failures)
+
+
+def check_stall(run: Application, seconds: float = 5.0) -> None:
+    """With a store that takes ``seconds`` for every call no event loop stands still for 2 % of that.
+
+    A busy machine may stop a loop as well; ours would do so every time, so the best of three runs counts.
+    """
+    for left in (2, 1, 0):
+        store = Hanging(seconds)
+        case = Case("store hangs", store=lambda store=store: store)
+        with warnings.catch_warnings(), stalls() as found:
+            warnings.simplefilter("ignore")
+            run(session_for(case), replies(case))
+        assert store.calls
+        longest = max(found)
+        if longest < 0.02 * seconds:
+            return
+        assert left, f"an event loop stood still for {longest:.2f} s of a call's {seconds:.0f} s, in each of three runs"
 
 
 def names(found: Sequence[Case]) -> list[str]:

@@ -10,7 +10,7 @@ from maf_driver import close, make_client
 from maf_teams import look, role
 
 from cacheprefix_maf import wrap
-from tests.fault_matrix import FOUND, HANDBOOK, PROVIDER, Case, check, check_event_loop, names
+from tests.fault_matrix import FOUND, HANDBOOK, PROVIDER, Case, check, check_event_loop, check_stall, names
 
 STEPS = (
     "cacheprefix_maf._call.adopt",
@@ -94,3 +94,8 @@ def test_the_result_is_that_of_the_unmodified_application(case, application, mon
 def test_a_store_that_hangs_never_holds_the_event_loop(application):
     """Full texts, kept tool results and the gate, in a store that takes its time for each call."""
     check_event_loop(application)
+
+
+def test_the_event_loop_goes_on_while_a_store_takes_five_seconds(application):
+    """For each call: the loop's longest stall stays under a tenth of a second."""
+    check_stall(application)
