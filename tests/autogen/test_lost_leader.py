@@ -129,7 +129,7 @@ async def test_a_leader_that_is_given_up_leads_nobody(provider, session, sibling
     assert session.report().gate.followed == 1
 
 
-@pytest.mark.parametrize("fault", [Fault(status=500), Fault(status=400), Fault(cut_after=1)], ids=str)
+@pytest.mark.parametrize("fault", [Fault(status=500), Fault(status=400), Fault(cut_after=1)], ids=["500", "400", "cut"])
 async def test_a_request_that_fails_leads_nobody(provider, session, siblings, fault):
     """The error is its caller's, and one that waits leads in its place."""
     _slow(provider, 0.3)
@@ -139,8 +139,6 @@ async def test_a_request_that_fails_leads_nobody(provider, session, siblings, fa
     assert sum(isinstance(end, Exception) for end in ends) == 1
     assert not session._gate._flights
     assert not session.failures
-
-
 
 
 @pytest.mark.parametrize("way", ["closed", "dropped", "cancelled"])
