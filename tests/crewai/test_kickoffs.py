@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from crewai import Agent, Task
+from crewai.tools import BaseTool
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
 
-from benchmarks.crewai_workloads import CrewModel, agents, crew, tasks
-from cacheprefix import Compaction, Session, ToolResultBudget
+from benchmarks.crewai_workloads import CrewModel, agents, crew, prose, tasks
+from cacheprefix import Compaction, Session, SharedPrefix, ToolResultBudget
+from cacheprefix.server import Reply, ToolCall
 from cacheprefix_crewai import install
 
 USERS = ("alice", "bob")
@@ -56,4 +65,113 @@ def test_a_kickoff_is_a_conversation_of_its_own(servers, new_llm, way, bounded) 
     calls = session.calls
     assert {len([c for c in calls if c.conversation == name]) for name in {c.conversation for c in calls}} == {8}
     assert not any(call.verdict.alarm for call in calls)
+    assert not session.failures
+
+
+EQUAL = ("the weather", "the market")
+PARTS = st.tuples(
+    st.integers(0, 2),
+    # CrewAI ends a task that calls a tool five times in vain.
+    st.lists(st.integers(0, 4), max_size=7).filter(lambda steps: all(steps.count(step) < 4 for step in steps)),
+    st.booleans(),
+)
+
+
+class _About(BaseModel):
+    about: str = Field(description="What to look up.")
+
+
+class _Look(BaseTool):
+    """Finds something; the same for the same question, whoever asks."""
+
+    name: str = "look"
+    description: str = "Look something up."
+    args_schema: type[BaseModel] = _About
+
+    def _run(self, about: str) -> str:
+        return _found(about)
+
+
+def _found(about):
+    return f"On {about}: " + " ".join(f"{about.replace(' ', '-')}-value-{k}" for k in range(70))
+
+
+class _Planned:
+    """Looks up what a plan names, one after the other, whatever of it is still to be seen."""
+
+    def __init__(self):
+        self.plans, self.done = [], []
+
+    def plan(self, user, steps):
+        """What ``user`` will look up; its text is what the task says."""
+        self.plans.append([EQUAL[step] if step < len(EQUAL) else f"{user} {step}" for step in steps])
+        self.done.append(0)
+        return f"(plan-{len(self.plans) - 1})"
+
+    def __call__(self, request):
+        number = int(re.findall(r"\(plan-(\d+)\)", request.text)[-1])
+        done, steps = self.done[number], self.plans[number]
+        if done < len(steps) and request.asked.choice != "none":
+            self.done[number] += 1
+            return Reply(tool_calls=(ToolCall("look", {"about": steps[done]}, id=f"call_{done}"),))
+        return Reply("All was found.")
+
+    def held(self, record):
+        """What the plan of a request has looked up so far, and what of that stands in it, in order."""
+        messages = record.json["messages"]
+        (number,) = {int(found) for found in re.findall(r"\(plan-(\d+)\)", json.dumps(messages))}
+        rounds = sum(message["role"] == "tool" for message in messages)
+        results = [message["content"] for message in messages if message["role"] == "tool"]
+        return [_found(about) for about in self.plans[number][:rounds]], results
+
+
+def _ran(provider, way, team, who, model, parts):
+    """Each part is a person's kickoff; some are under way at the same time."""
+    users = ("alice", "bob", "carol")
+    batch = []
+    for number, (user, steps, together) in enumerate(parts):
+        said = f"{users[user]} asks." if steps else "Somebody asks."
+        batch.append({"said": f"{said} {model.plan(users[user], steps)}"})
+        if together and number + 1 < len(parts):
+            continue
+        if way == "crew":
+            asyncio.run(team.kickoff_for_each_async(inputs=batch)) if len(batch) > 1 else team.kickoff(inputs=batch[0])
+        else:
+            with ThreadPoolExecutor(len(batch)) as pool:
+                runs = [
+                    pool.submit(who[0].copy().kickoff if len(batch) > 1 else who[0].kickoff, f"Find it. {one['said']}")
+                    for one in batch
+                ]
+                assert all(run.result(60).raw for run in runs)
+        batch = []
+
+
+@pytest.mark.parametrize("bounded", [False, True], ids=["whole", "compacted"])
+@pytest.mark.parametrize("way", ["crew", "agents"])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(parts=st.lists(PARTS, min_size=2, max_size=5))
+def test_pairs_and_triples_of_kickoffs_with_equal_texts_keep_apart(servers, new_llm, way, bounded, parts) -> None:
+    """By turns and at the same time: no section of one is in another's prompt, and no message is missing."""
+    model = _Planned()
+    provider = servers("openai", model)
+    options = {"compaction": Compaction(trigger=3_000, horizon=800)} if bounded else {}
+    session = Session(SharedPrefix(system=f"The house. {prose(1_100)}"), gate=None, **options)
+    who = [
+        Agent(role=role, goal="Find it", backstory="Careful.", llm=new_llm(provider), tools=[_Look()], max_iter=40)
+        for role in ("Finder", "Checker")
+    ]
+    work = [
+        Task(description=f"{verb}. {{said}}", expected_output="A text.", agent=one)
+        for verb, one in zip(("Find", "Check"), who, strict=True)
+    ]
+    team = crew(who, work)
+    with install(team if way == "crew" else who, session):
+        _ran(provider, way, team, who, model, parts)
+    for record in provider.requests:
+        looked, results = model.held(record)
+        body = record.body.decode()
+        mine = {name for name in ("alice", "bob", "carol") if f"{name} " in body or f"{name}-" in body}
+        assert len(mine) < 2, mine
+        if "Earlier messages were removed" not in body:
+            assert results == looked
     assert not session.failures
