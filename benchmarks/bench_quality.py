@@ -4,10 +4,14 @@
 included; ``OPENAI_API_KEY`` where it wants one). Without that variable it asks SmolLM2-135M on this machine, with few
 and short tasks: that only shows that the harness works.
 
+``--gguf FILE`` asks a model of yours on this machine; ``--minutes`` stops after so long, with whole tasks drawn from
+all kinds.
+
 Layouts: ``own``, the role first in the system message, as applications have it; ``last``, the role behind the
 conversation as a user message, and ``last-developer`` as a developer message; ``kept``, the role where it stood when
 the agent last spoke; ``cards``, all roles in the system message and the name behind the conversation. The texts are
-those that cacheprefix writes.
+those that cacheprefix writes. ``--layouts`` takes other ones, two other wordings among them: ``last-plain``, a sentence
+instead of the ``<role>`` element, and ``cards-named``, which says the name twice.
 
 Printed and written to ``benchmarks/results/quality.json``: for each layout and temperature the rate of solved tasks
 with its 95 % interval (Wilson), against ``own`` the tasks that only one of the two solved with McNemar's exact test,
@@ -17,11 +21,15 @@ the model solves at least half of the tasks in its own layout and ten points of 
 
 from __future__ import annotations
 
+import math
 import os
+import random
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -33,6 +41,7 @@ from cacheprefix.cli._paired import mcnemar, rate
 from cacheprefix.prefix import tail_text
 
 LAYOUTS = ("own", "last", "last-developer", "kept", "cards")
+WORDINGS = ("last-plain", "cards-named")
 SOLVABLE, VISIBLE = 0.5, 0.10
 """A verdict needs this rate in the application's own layout, and this difference of rates to be seen."""
 
@@ -45,9 +54,14 @@ def laid_out(item: Item, layout: str) -> list[Message]:
     if layout == "own":
         return [_system(f"{item.role}\n\n{item.handbook}"), *asked]
     tail = tail_text(item.name, item.role)
-    if layout == "cards":
+    if layout == "last-plain":
+        tail = f'You now speak as "{item.name}".\n\n{item.role}'
+    if layout in ("cards", "cards-named"):
         prefix = SharedPrefix(system=item.handbook, roles={**item.others, item.name: item.role})
-        return [_system(prefix.text), *asked, {"role": "user", "content": tail_text(item.name, item.role, card=True)}]
+        said = tail_text(item.name, item.role, card=True)
+        if layout == "cards-named":
+            said += f' Do as the role of "{item.name}" says, which stands at the beginning.'
+        return [_system(prefix.text), *asked, {"role": "user", "content": said}]
     if layout == "kept":
         # Behind the first half of the conversation, never between a tool's call and its result.
         at = len(asked) // 2
@@ -100,13 +114,26 @@ def asker(client: httpx.Client, url: str, model: str) -> Ask:
     return ask
 
 
-def run(ask: Ask, tasks: Sequence[Item], temperatures: Sequence[float]) -> list[Asked]:
-    """Every task in every layout, layout by layout for each task, so that a drifting server treats all alike."""
-    found = []
-    total = len(tasks) * len(LAYOUTS) * len(temperatures)
-    for temperature in temperatures:
-        for item in tasks:
-            for layout in LAYOUTS:
+def run(
+    ask: Ask,
+    tasks: Sequence[Item],
+    temperatures: Sequence[float],
+    layouts: Sequence[str] = LAYOUTS,
+    *,
+    seconds: float = math.inf,
+) -> list[Asked]:
+    """Every task in every layout, layout by layout for each task, so that a drifting server treats all alike.
+
+    After ``seconds`` no further task is begun: those that were are whole.
+    """
+    found: list[Asked] = []
+    total = len(tasks) * len(layouts) * len(temperatures)
+    until = time.monotonic() + seconds
+    for item in tasks:
+        if time.monotonic() > until:
+            break
+        for temperature in temperatures:
+            for layout in layouts:
                 try:
                     solved, refused = item.judge(ask(laid_out(item, layout), item, temperature)), False
                 except httpx.HTTPStatusError:
@@ -119,10 +146,11 @@ def run(ask: Ask, tasks: Sequence[Item], temperatures: Sequence[float]) -> list[
 
 def rows(found: Sequence[Asked], model: str) -> Iterator[dict[str, Any]]:
     """The result file's rows: rates, pairs, and a row for each kind."""
+    layouts = tuple(dict.fromkeys(one.layout for one in found))
     for temperature in dict.fromkeys(one.temperature for one in found):
         at = [one for one in found if one.temperature == temperature]
         own = [one.solved for one in at if one.layout == "own"]
-        for layout in LAYOUTS:
+        for layout in layouts:
             here = [one for one in at if one.layout == layout]
             solved = rate(sum(one.solved for one in here), len(here))
             pair = mcnemar(zip(own, (one.solved for one in here), strict=True))
@@ -144,7 +172,7 @@ def rows(found: Sequence[Asked], model: str) -> Iterator[dict[str, Any]]:
         for kind in dict.fromkeys(one.item.kind for one in at):
             shares = {
                 layout: [one.solved for one in at if one.layout == layout and one.item.kind == kind]
-                for layout in LAYOUTS
+                for layout in layouts
             }
             means = {layout: sum(solved) / len(solved) for layout, solved in shares.items()}
             yield _table.topic(
@@ -201,16 +229,17 @@ def verdict(made: Sequence[Mapping[str, Any]]) -> str:
 
 
 @contextmanager
-def server(model: str) -> Iterator[tuple[str, str, bool]]:
+def server(model: str, file: Path | None) -> Iterator[tuple[str, str, bool]]:
     """The address, the model's name, and whether it is the wheel's small model on this machine."""
     url = os.environ.get("OPENAI_BASE_URL")
-    if url:
+    if url and file is None:
         yield url.rstrip("/"), model, False
         return
     from cacheprefix.server import SMOLLM2, LocalEngine, idle_threads, smollm2  # noqa: PLC0415 - where nothing is named
 
-    with LocalEngine(smollm2(), name=SMOLLM2, context=8192, threads=idle_threads()) as engine:
-        yield engine.openai_base_url, SMOLLM2, True
+    name = SMOLLM2 if file is None else model or file.stem
+    with LocalEngine(file or smollm2(), name=name, context=8192, threads=idle_threads()) as engine:
+        yield engine.openai_base_url, name, file is None
 
 
 def main() -> int:
@@ -221,19 +250,29 @@ def main() -> int:
     parser.add_argument("--contexts", type=int, nargs="+", default=[], help=f"tokens; {CONTEXTS}, on the wheel's 500")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[], help="0 and 0.7, on the wheel's 0")
     parser.add_argument("--seed", type=int, default=20261122, help="another seed draws other tasks")
+    parser.add_argument("--gguf", type=Path, help="a model's file, asked on this machine")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no further task after so long")
+    parser.add_argument(
+        "--layouts", nargs="+", choices=(*LAYOUTS[1:], *WORDINGS), default=LAYOUTS[1:], help="beside own"
+    )
     options = parser.parse_args()
-    if os.environ.get("OPENAI_BASE_URL") and not options.model:
+    if os.environ.get("OPENAI_BASE_URL") and not options.model and options.gguf is None:
         parser.error("OPENAI_BASE_URL names a server: give its --model")
-    with server(options.model) as (url, model, small), httpx.Client(timeout=900) as client:
+    layouts = (LAYOUTS[0], *options.layouts)
+    with server(options.model, options.gguf) as (url, model, small), httpx.Client(timeout=900) as client:
         contexts = options.contexts or ([500] if small else CONTEXTS)
         tasks = items(options.per_kind or (1 if small else 12), seed=options.seed, contexts=contexts)
+        if options.minutes < math.inf:
+            # What is left out is then left out by chance, and not the last kinds.
+            random.Random(options.seed).shuffle(tasks)
         temperatures = options.temperatures or ([0.0] if small else [0.0, 0.7])
         print(
-            f"{len(tasks)} tasks of {len(KINDS)} kinds, {len(LAYOUTS)} layouts, {len(temperatures)} temperatures: "
-            f"{len(tasks) * len(LAYOUTS) * len(temperatures):,} requests to {model}",
+            f"{len(tasks)} tasks of {len(KINDS)} kinds, {len(layouts)} layouts, {len(temperatures)} temperatures: "
+            f"{len(tasks) * len(layouts) * len(temperatures):,} requests to {model}",
             file=sys.stderr,
         )
-        made = list(rows(run(asker(client, url, model), tasks, temperatures), model))
+        found = run(asker(client, url, model), tasks, temperatures, layouts, seconds=options.minutes * 60)
+        made = list(rows(found, model))
     _table.finish("quality", made, options, lines=lines)
     print(verdict(made))
     return 0

@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 from typing_extensions import Self
 
-from benchmarks.local_engine import MARKERS, MODEL, TEMPLATE, TINY, Size, byte_letters
+from benchmarks.local_engine import MARKERS, TINY, TINY_MODEL, TINY_TEMPLATE, Size, byte_letters
 from cacheprefix.profiles import Registry, default_registry
 
 PYTHON = "CACHEPREFIX_VLLM_PYTHON"
@@ -171,7 +171,7 @@ def write_model(folder: Path, size: Size = TINY, *, context: int = 65_536) -> No
         "eos_token": MARKERS[2],
         "clean_up_tokenization_spaces": False,
         "model_max_length": context,
-        "chat_template": TEMPLATE,
+        "chat_template": TINY_TEMPLATE,
     }
     for name, content in (
         ("config", config),
@@ -208,7 +208,8 @@ class LocalVllm:
         self.url = f"http://127.0.0.1:{port}"
         command = [
             interpreter(), "-m", "vllm.entrypoints.openai.api_server", f"--model={folder}",
-            f"--served-model-name={MODEL}", "--host=127.0.0.1", f"--port={port}", "--dtype=float32", "--enforce-eager",
+            f"--served-model-name={TINY_MODEL}", "--host=127.0.0.1", f"--port={port}", "--dtype=float32",
+            "--enforce-eager",
             "--enable-prefix-caching", "--enable-prompt-tokens-details", f"--block-size={BLOCK}",
             f"--max-model-len={context}", f"--max-num-seqs={together}",
         ]  # fmt: skip

@@ -519,7 +519,8 @@ def _item(kind: Kind, number: int, context: int, agents: int, draw: random.Rando
     draft = kind(draw, name)
     handbook = _filler(draw, context * 4 // 3, "Handbook of the plant.")
     transcript = [{"role": "user", "content": _filler(draw, context // 2, "The task of today.")}]
-    back = draw.randrange(5, 41)
+    # Contexts of a few hundred tokens have no room for forty messages.
+    back = min(draw.randrange(5, 41), max(5, context // 12))
     rest = max(context * 4 - len(handbook) - len(str(transcript)), 400)
     said = [_said(others[n % len(others)], _filler(draw, rest // back, "")) for n in range(back)]
     roles = {other: f"You are the {other} and look after the {draw.choice(_THINGS)}s." for other in others}

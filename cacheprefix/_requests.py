@@ -24,7 +24,7 @@ from cacheprefix.cache import Breakpoint, CacheModel, mark, plan_breakpoints
 from cacheprefix.errors import named
 from cacheprefix.locks import RLock
 from cacheprefix.profiles import Profile, Usage, money, normalise_usage
-from cacheprefix.prompt import Api, Memo, Prompt, chain, dumps_sorted, lane_key, redecode
+from cacheprefix.prompt import ABOUT, Api, Envelope, Memo, Prompt, chain, dumps_sorted, lane_key, redecode
 
 if TYPE_CHECKING:
     from cacheprefix._conversation import Conversation
@@ -71,10 +71,14 @@ class Shared:
 
     @classmethod
     def fresh(
-        cls, clock: Callable[[], float], count: Callable[[str, str], int], opening: int = 0, gate_price: float = PRICE
+        cls,
+        clock: Callable[[], float],
+        count: Callable[[str, str], int],
+        envelope: Envelope = ABOUT,
+        gate_price: float = PRICE,
     ) -> Shared:
         """That of a session that has seen nothing yet."""
-        model, unmodified = (CacheModel(clock=clock, count=count, opening=opening) for _ in range(2))
+        model, unmodified = (CacheModel(clock=clock, count=count, envelope=envelope) for _ in range(2))
         gating = Gating(gate_price)
         return cls(model, unmodified, Totals(), Notices(), Memo(), OrderedDict(), set(), RLock(), gating=gating)
 

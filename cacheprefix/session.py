@@ -40,7 +40,7 @@ from cacheprefix.errors import SetupError, named
 from cacheprefix.plugins import Plugins, look_up_installed
 from cacheprefix.prefix import FOLLOW, Fork, ForkPolicy, Pass, SharedPrefix, TailPlacement, Tool, Worth, tail_text
 from cacheprefix.profiles import Profile, Registry, default_registry, load_price_library, load_price_table
-from cacheprefix.prompt import Api, Counter, Prompt, decode, load_vocabularies
+from cacheprefix.prompt import ABOUT, Api, Counter, Prompt, decode, load_vocabularies
 from cacheprefix.stores import MemoryStore, ResultStore, Store
 
 __all__ = [
@@ -118,7 +118,8 @@ class Session:
         self.results: Results = results if results is not None else ResultStore(MemoryStore())
         self.plugins = Plugins.with_builtins(plugins)
         self._counting = Counting(counter, self.plugins)
-        self.shared = Shared.fresh(clock, self.count, counter.opening if counter else 0, gate_price)
+        self._envelope = counter.envelope if counter else ABOUT
+        self.shared = Shared.fresh(clock, self.count, self._envelope, gate_price)
         if isinstance(self.results, ResultStore):
             self.results.on_failure(self.shared.notices.not_kept)
         self.gate_store = gate_store
@@ -377,7 +378,9 @@ class Session:
 
     def decode(self, body: Mapping[str, Any], api: Api, *, headers: Mapping[str, str] | None = None) -> Prompt:
         """A body as a prompt, counted by this session's counter; history seen before costs next to nothing."""
-        return decode(body, api, headers=headers, count=self.count, memo=self.shared.memo)
+        return decode(
+            body, api, headers=headers, count=self.count, memo=self.shared.memo, envelope=self._envelope
+        )
 
     # ------------------------------------------------------------------ what came of it
 

@@ -19,6 +19,7 @@ from hypothesis import settings
 
 from benchmarks import local_engine
 from benchmarks.local_engine import LocalEngine
+from cacheprefix.server import idle_threads
 from tests.blocking import Detector
 
 # A busy machine is no failure of what is tested.
@@ -139,11 +140,24 @@ def valkey(
 
 
 @pytest.fixture(scope="session")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
-    """A llama.cpp server with one slot and a tiny model, or the test is skipped and says what is missing.
+def engine() -> Iterator[LocalEngine]:
+    """A llama.cpp server with one slot and a small real model, or the test is skipped and says what is missing.
 
-    It keeps its cache from test to test: each begins with a text of its own (``fresh_text``).
+    It computes some dozens of tokens a second, so that texts are short. It keeps its cache from test to test: each
+    begins with a text of its own (``fresh_text``).
     """
+    if local_engine.missing():
+        pytest.skip(local_engine.missing())
+    # The vocabulary is read here, and not in a test's event loop.
+    local_engine.COUNTER("")
+    # Beside other workers of the same run no core is idle, whatever the load of the last minute says.
+    with LocalEngine(threads=1 if "PYTEST_XDIST_WORKER" in os.environ else idle_threads()) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def tiny_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
+    """The same with a tiny model of random weights, whose tokens are bytes: for hundreds of requests."""
     if local_engine.missing():
         pytest.skip(local_engine.missing())
     model = tmp_path_factory.mktemp("engine") / "tiny.gguf"

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 from cacheprefix.cache._causes import Cause
 from cacheprefix.cache._marks import Marks, marks, message_ends, reach, request_ttl
 from cacheprefix.profiles import Profile, Ttl, Usage
-from cacheprefix.prompt import MESSAGE_TOKENS, CountTokens, Prompt, Section, shared_characters, shared_tokens
+from cacheprefix.prompt import (
+    ABOUT,
+    CountTokens,
+    Envelope,
+    Prompt,
+    Section,
+    shared_characters,
+    shared_tokens,
+)
 
 if TYPE_CHECKING:
     from cacheprefix.cache._slots import Taken
@@ -74,8 +82,8 @@ class Request:
     """Breakpoints of the best earlier prompt, by section index."""
     taken: Taken | None = None
     """What its slot holds, for engines that keep lines."""
-    opening: int = 0
-    """Tokens that a message has before its text; 0 where that is not known."""
+    envelope: Envelope = ABOUT
+    """What stands around each message."""
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -116,7 +124,7 @@ def _blocks(request: Request, found: Marks, part: int, sibling: Node | None) -> 
         reason, place = _state(sibling.entry, now), whole
     shared += here + _markers(request, whole)
     if profile.recomputes_last:
-        shared = min(shared, total - 1)
+        shared = min(shared, total + request.envelope.answer - 1)
     read = shared - shared % profile.block_tokens
     if read < max(profile.min_tokens, 1):
         read = 0
@@ -173,14 +181,16 @@ def _markers(request: Request, at: int) -> int:
     A message's envelope counts with its first section: what opens it, its role last, and what closes it.
     """
     parent = request.path[at - 1] if at else request.root
-    if not request.opening or parent is None or at >= len(request.sections):
+    envelope = request.envelope
+    if not envelope.opening or parent is None:
         return 0
+    if at >= len(request.sections):
+        # The same prompt was asked before: where its answer was to begin, this one's begins too.
+        return envelope.answer
     own, heads = request.sections[at].head, parent.heads()
     if own == "+" or heads == {"+"}:
-        return request.opening - MESSAGE_TOKENS
-    if own in heads:
-        return request.opening
-    return request.opening - 1 if heads else 0
+        return -envelope.closing
+    return max((envelope.shared(own, head) for head in (*heads, None)), default=0)
 
 
 def _breakpoints(request: Request, found: Marks, part: int, sibling: Node | None) -> Outlook:

@@ -58,6 +58,8 @@ class Sight:
     """Tokens that it begins with as an earlier request of its own line did."""
     ancestor_record: Record | None = None
     """The call whose number is ``ancestor``."""
+    answer: int = 0
+    """Tokens that the model's template puts behind the last message, which the provider counts too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def judge(
     """The verdict on one finished call."""
     seen = sight.outlook
     total = record.totals[-1] if record.totals else 0
-    scale = _scale(usage, total)
+    scale = _scale(usage, total, sight.answer)
     counts = _Counts(record, path, scale, calibration)
     expected, doubt = _in_their_tokens(record, sight, path, counts, profile, known=_counted(usage))
     reported = None if usage is None else usage.cache_read_tokens
@@ -207,11 +209,11 @@ def _counted(usage: Usage | None) -> bool:
     return usage is not None and not usage.summed and bool(usage.input_tokens)
 
 
-def _scale(usage: Usage | None, total: int) -> float:
+def _scale(usage: Usage | None, total: int, answer: int) -> float:
     """The provider's tokens for one of ours."""
     if usage is None or usage.summed or not usage.input_tokens or not total:
         return 1.0
-    return usage.input_tokens / total
+    return (usage.input_tokens - answer) / total
 
 
 class _Counts:

@@ -21,7 +21,7 @@ from cacheprefix.cache._tree import Forest, Life, Node, address, keys_of
 from cacheprefix.cache._verdict import Verdict, read_diagnostics
 from cacheprefix.locks import RLock, reset_in_child
 from cacheprefix.profiles import Profile, Usage
-from cacheprefix.prompt import CountTokens, Prompt, estimate_tokens
+from cacheprefix.prompt import ABOUT, CountTokens, Envelope, Prompt, estimate_tokens
 
 _COMPACTIONS = frozenset({"compaction", "compacted", "compact", "history_compaction", "summarization"})
 _KEEP_LINES = 100_000
@@ -83,20 +83,20 @@ class CacheModel:
     """What the provider's cache holds, as far as requests and answers tell. Thread-safe, bounded by bytes.
 
     ``count(text, model)`` must be the counter the prompts were decoded with: it is asked where two sections
-    share only a beginning; ``opening`` is how many tokens a message has before its text. ``clock`` gives seconds
-    where a call is not told the time.
+    share only a beginning; ``envelope`` is what stands around each message. ``clock`` gives seconds where a call is
+    not told the time.
     """
 
     def __init__(
         self,
         *,
         count: CountTokens = estimate_tokens,
-        opening: int = 0,
+        envelope: Envelope = ABOUT,
         max_bytes: int = 128_000_000,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._count = count
-        self._opening = opening
+        self._envelope = envelope
         self._clock = clock
         self._lock = RLock()
         self._max_bytes = max_bytes
@@ -124,7 +124,7 @@ class CacheModel:
             taken = self._servers.look(prompt, profile, scope)
             request = Request(
                 prompt, profile, prompt.totals, root, path, now, self._count, self._earlier(path),
-                taken, self._opening,
+                taken, self._envelope,
             )  # fmt: skip
             return self._expectation(request, outlook(request))
 
@@ -169,7 +169,7 @@ class CacheModel:
                 begins = False
             earlier = self._earlier(path)
             taken = self._servers.take(prompt, profile, scope)
-            request = Request(prompt, profile, totals, root, path, now, self._count, earlier, taken, self._opening)
+            request = Request(prompt, profile, totals, root, path, now, self._count, earlier, taken, self._envelope)
             seen = outlook(request)
             expectation = self._expectation(request, seen)
             record = Record(
@@ -189,6 +189,7 @@ class CacheModel:
                 seen, finding, available, compacted, line, not line.records,
                 expectation.shared_tokens, expectation.ancestor, spared or starts, totals[mine - 1] if mine else 0,
                 self._forest.record(expectation.ancestor) if expectation.ancestor is not None else None,
+                self._envelope.answer,
             )  # fmt: skip
             self._forest.grow(lane, keys, prompt.sections, path)
             record.leaf = path[-1] if path else self._forest.root(lane)
@@ -279,7 +280,7 @@ class CacheModel:
 
     def _forget(self) -> None:
         self._forest = Forest(self._max_bytes)
-        self._servers = Servers(self._count, self._opening)
+        self._servers = Servers(self._count, self._envelope)
         self._calibration = Calibration()
         self._lines: Bounded[tuple[str, str], Line] = Bounded(_KEEP_LINES)
 
@@ -337,7 +338,7 @@ class CacheModel:
         if not path and seen.sibling is not None:
             ancestor = seen.sibling.last
         written = dict(seen.billed)
-        total = totals[-1] if totals else 0
+        total = (totals[-1] if totals else 0) + request.envelope.answer
         usage = Usage(input_tokens=total, cache_read_tokens=seen.read, cache_write=written)
         reason = "cold_start" if not shared and seen.reason == "hit" else seen.reason
         return Expectation(seen.read, shared, None if ancestor < 0 else ancestor, reason, usage)
@@ -406,9 +407,10 @@ def _learn(observation: Observation, usage: Usage, calibration: Calibration) -> 
     path = observation.path
     if usage.summed or usage.calls != 1 or usage.input_tokens is None or not path:
         return
-    path[-1].known = usage.input_tokens
+    counted = usage.input_tokens - observation.sight.answer
+    path[-1].known = counted
     before = next((index for index in range(len(path) - 2, -1, -1) if path[index].known), -1)
-    counted = usage.input_tokens - (path[before].known if before >= 0 else 0)
+    counted -= path[before].known if before >= 0 else 0
     calibration.learn(observation.record.sections[before + 1 :], observation.record.prompt.model, counted)
     read = observation.outlook.sections - 1
     if observation.profile.match == "breakpoint" and 0 <= read < len(path) - 1 and not path[read].known:

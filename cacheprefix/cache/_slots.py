@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from cacheprefix.bounded import Bounded
 from cacheprefix.profiles import Profile, Usage
 from cacheprefix.profiles import Slots as Rules
-from cacheprefix.prompt import MESSAGE_TOKENS, CountTokens, Prompt, Section, shared_tokens
+from cacheprefix.prompt import CountTokens, Envelope, Prompt, Section, shared_tokens
 
 _WORTH_SAVING = 0.5
 """A slot's line is stored when less than this share of it would stay."""
@@ -60,10 +60,10 @@ class Taken:
 class Server:
     """The slots of one server, and the prompts stored beside them. Not thread-safe by itself."""
 
-    def __init__(self, rules: Rules, count: CountTokens, opening: int) -> None:
+    def __init__(self, rules: Rules, count: CountTokens, envelope: Envelope) -> None:
         self._rules = rules
         self._count = count
-        self._opening = opening
+        self._envelope = envelope
         self._slots = [Slot() for _ in range(rules.count)]
         self._stored: list[Line] = []
         self.clock = 0
@@ -102,15 +102,14 @@ class Server:
         tokens = totals[whole - 1] if whole else 0
         own, held = (row[whole] if whole < len(row) else None for row in (sections, line.sections))
         within = [one is not None and one.head == "+" for one in (own, held)]
-        if any(within) and self._opening and whole:
+        if any(within) and self._envelope.opening and whole:
             # What closes a message counts with its first section, and stands behind its last.
-            tokens -= MESSAGE_TOKENS - self._opening
+            tokens -= self._envelope.closing
         if own is not None and held is not None:
-            part = shared_tokens(held, own, self._count, model)
-            if not any(within):
-                # The markers in front of a message are read whatever follows them; the role is the last of them.
-                part = min(own.tokens, part + max(0, self._opening - (own.head != held.head)))
-            tokens += part
+            tokens += shared_tokens(held, own, self._count, model)
+        if line.sections and not any(within):
+            # The markers in front of a message are read whatever follows them.
+            tokens += self._envelope.shared(own.head if own else None, held.head if held else None)
         return whole, tokens
 
     def _read(self, prompt: Prompt, profile: Profile, totals: Sequence[int], slot: Slot, line: Line) -> Taken:
@@ -120,8 +119,8 @@ class Server:
             for other in self._slots
             if other.serving and other is not slot
         ]
-        if profile.recomputes_last and totals and tokens >= totals[-1]:
-            whole, tokens = whole - 1, totals[-1] - 1
+        if profile.recomputes_last and totals and tokens >= totals[-1] + self._envelope.answer:
+            whole, tokens = whole - 1, totals[-1] + self._envelope.answer - 1
         if prompt.settings.get("cache_prompt") == "false":
             whole = tokens = 0
         return Taken(tokens, whole, max(others, default=0), self)
@@ -178,9 +177,9 @@ class Server:
 class Servers:
     """The servers that requests went to: one a profile, model and scope."""
 
-    def __init__(self, count: CountTokens, opening: int) -> None:
+    def __init__(self, count: CountTokens, envelope: Envelope) -> None:
         self._count = count
-        self._opening = opening
+        self._envelope = envelope
         self._known: Bounded[tuple[str, str, str], Server] = Bounded(_KEEP_SERVERS)
 
     def look(self, prompt: Prompt, profile: Profile, scope: str) -> Taken | None:
@@ -217,7 +216,7 @@ class Servers:
         key = (profile.name, prompt.model, scope)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = Server(rules, self._count, self._opening)
+            found = self._known[key] = Server(rules, self._count, self._envelope)
         return found
 
 

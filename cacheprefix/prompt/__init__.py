@@ -19,10 +19,13 @@ from cacheprefix.prompt._failures import reads_as_error
 from cacheprefix.prompt._json import dumps, dumps_sorted, loads
 from cacheprefix.prompt._memo import Memo
 from cacheprefix.prompt._sections import (
+    ABOUT,
+    ANSWER_HEAD,
     MESSAGE_TOKENS,
     TIERS,
     Api,
     CountTokens,
+    Envelope,
     Kind,
     Marker,
     Prompt,
@@ -43,6 +46,8 @@ from cacheprefix.prompt._tokens import (
 )
 
 __all__ = [
+    "ABOUT",
+    "ANSWER_HEAD",
     "ESTIMATE",
     "MESSAGE_TOKENS",
     "TIERS",
@@ -50,6 +55,7 @@ __all__ = [
     "CountTokens",
     "Counter",
     "Divergence",
+    "Envelope",
     "Kind",
     "Marker",
     "Memo",

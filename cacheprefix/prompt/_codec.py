@@ -11,7 +11,7 @@ from cacheprefix.prompt import _anthropic, _bedrock, _gemini, _openai_chat, _ope
 from cacheprefix.prompt._json import dumps_sorted, loads
 from cacheprefix.prompt._memo import Memo
 from cacheprefix.prompt._reader import Reader, Split, mapping, settings_of
-from cacheprefix.prompt._sections import Api, CountTokens, Prompt, Section, relearn
+from cacheprefix.prompt._sections import ABOUT, Api, CountTokens, Envelope, Prompt, Section, relearn
 from cacheprefix.prompt._tokens import estimate_tokens
 
 _SECTIONS: dict[str, Callable[[Mapping[str, Any], Reader], list[Section]]] = {
@@ -50,11 +50,13 @@ def decode(
     headers: Mapping[str, str] | None = None,
     count: CountTokens | None = None,
     memo: Memo | None = None,
+    envelope: Envelope = ABOUT,
 ) -> Prompt:
     """Read a request body into a prompt.
 
     ``headers`` are those that matter to the cache (``anthropic-beta`` …). With a ``memo`` an append-only
-    history costs only its new messages. Raises ``BodyError`` with the path of what cannot be read.
+    history costs only its new messages. ``envelope`` is what the model's template puts around each. Raises
+    ``BodyError`` with the path of what cannot be read.
     """
     if api not in _SECTIONS:
         message = f"unknown API form {api!r}; use one of {', '.join(get_args(Api))}"
@@ -63,7 +65,7 @@ def decode(
     model = fields.get("model", fields.get("modelId", ""))
     if not isinstance(model, str):
         raise BodyError("model", f"expected a string, found {type(model).__name__}")
-    reader = Reader(api, model, count or estimate_tokens, memo)
+    reader = Reader(api, model, count or estimate_tokens, memo, envelope=envelope)
     sections = tuple(_SECTIONS[api](fields, reader))
     settings = settings_of(fields, _CONTENT[api], headers)
     if api == "bedrock":

@@ -9,7 +9,7 @@ from cacheprefix.errors import BodyError
 from cacheprefix.prompt._json import dumps, dumps_sorted, loads
 from cacheprefix.prompt._memo import Content, Memo
 from cacheprefix.prompt._runs import PLAIN, Row
-from cacheprefix.prompt._sections import Kind, Marker, Prompt, Section, Tier, section
+from cacheprefix.prompt._sections import ABOUT, Envelope, Kind, Marker, Prompt, Section, Tier, section
 
 MARKER_FIELDS = ("cache_control", "prompt_cache_breakpoint")
 
@@ -32,11 +32,13 @@ class Reader:
         count: Callable[[str, str], int],
         memo: Memo | None,
         same: Sequence[Section] = (),
+        envelope: Envelope = ABOUT,
     ) -> None:
         self.api = api
         self.model = model
         self._count = count
         self._memo = memo
+        self._envelope = envelope
         self._row: Row | None = None
         self._same = {(one.tier, one.kind, one.head, one.data): one for one in same}
         """Sections whose digest and tokens are known: those of a unit that is read again for its markers."""
@@ -78,7 +80,7 @@ class Reader:
         known = self._same.get((tier, kind, head, data)) if self._same else None
         if known is not None:
             return Section(tier, path, kind, head, data, known.digest, known.tokens, marker)
-        return section(tier, path, kind, head, data, self.count, marker)
+        return section(tier, path, kind, head, data, self.count, marker, self._envelope)
 
     def text(self, tier: Tier, path: str, head: str, text: str, marker: Marker | None = None) -> Section:
         """A text section."""

@@ -28,6 +28,56 @@ MESSAGE_TOKENS = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Envelope:
+    """Tokens that a chat template spends around the text of a message, such as ``<|im_start|>user`` and ``<|im_end|>``.
+
+    With an exact counter and its model's envelope, what is expected to be read is what the engine counts. Without, a
+    message's envelope is taken for ``MESSAGE_TOKENS``, and none of it for read where two messages part.
+    """
+
+    tokens: int = MESSAGE_TOKENS
+    """All of them."""
+    opening: int = 0
+    """Those in front of the text, the role's name included; 0 where that is not known."""
+    before_role: int = 0
+    """Of these, those in front of the role's name: an engine reads them from a message of another role too."""
+    longer_answer: int = 0
+    """How many more the name ``assistant`` has than the other roles' names."""
+    begins_answer: bool = False
+    """Whether the opening of an answer stands behind the last message."""
+
+    def of(self, head: str) -> int:
+        """Tokens around the text of a message."""
+        return self.tokens + (self.longer_answer if head == ANSWER_HEAD else 0)
+
+    @property
+    def closing(self) -> int:
+        """Those behind the text."""
+        return self.tokens - self.opening
+
+    @property
+    def answer(self) -> int:
+        """Those behind the last message."""
+        return self.opening + self.longer_answer if self.begins_answer else 0
+
+    def shared(self, a: str | None, b: str | None) -> int:
+        """Tokens of markers that messages with these heads begin with; None is the answer behind the last message."""
+        if (a is None or b is None) and not self.begins_answer:
+            return 0
+        heads = {ANSWER_HEAD if head is None else head for head in (a, b)}
+        if len(heads) > 1:
+            return self.before_role
+        return self.opening + (self.longer_answer if ANSWER_HEAD in heads else 0)
+
+
+ANSWER_HEAD = "assistant"
+"""The head of what a model answers."""
+
+ABOUT = Envelope()
+"""What holds of no model in particular."""
+
+
+@dataclass(frozen=True, slots=True)
 class Marker:
     """A cache breakpoint found on a section. Where it stands is not content (providers strip it).
 
@@ -172,7 +222,8 @@ def section(
     data: bytes,
     count: Callable[[str], int],
     marker: Marker | None = None,
+    envelope: Envelope = ABOUT,
 ) -> Section:
     """Make a section: digest and tokens follow from the content."""
-    tokens = count(data.decode("utf-8", "surrogatepass")) + (0 if head == "+" else MESSAGE_TOKENS)
+    tokens = count(data.decode("utf-8", "surrogatepass")) + (0 if head == "+" else envelope.of(head))
     return Section(tier, path, kind, head, data, digest(tier, kind, head, data), tokens, marker)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.errors import MissingExtraError, SetupError
-from cacheprefix.prompt._sections import CountTokens
+from cacheprefix.prompt._sections import ABOUT, CountTokens, Envelope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,9 +49,8 @@ class Counter:
     name: str
     exact: bool
     count: CountTokens
-    opening: int = 0
-    """Tokens that a message has before its text, its role being the last: an engine reads them from a message that
-    differs in its first letter. 0 where that is not known."""
+    envelope: Envelope = ABOUT
+    """What the model's chat template puts around each message."""
 
     def __call__(self, text: str, model: str = "") -> int:
         """Tokens of ``text`` for ``model``."""

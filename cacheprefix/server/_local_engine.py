@@ -63,6 +63,7 @@ class LocalEngine:
         context: tokens of the window of each slot.
         ram: MiB of whole prompts kept beside the slots.
         threads: of the computation.
+        template: the chat template, in jinja; empty for the model's own.
 
     Raises:
         MissingExtraError: xllamacpp is not installed.
@@ -70,11 +71,20 @@ class LocalEngine:
     """
 
     def __init__(
-        self, model: Path, *, name: str, slots: int = 1, context: int = 32_768, ram: int = 256, threads: int = 1
+        self,
+        model: Path,
+        *,
+        name: str,
+        slots: int = 1,
+        context: int = 32_768,
+        ram: int = 256,
+        threads: int = 1,
+        template: str = "",
     ) -> None:
         if find_spec("xllamacpp") is None:
             raise MissingExtraError("a model on this machine", "engine", "xllamacpp")
-        options = {"name": name, "slots": slots, "context": context, "ram": ram, "threads": threads}
+        options: dict[str, str | int] = {"name": name, "slots": slots, "context": context, "ram": ram}
+        options |= {"threads": threads, "template": template}
         command = [sys.executable, "-m", __name__, str(model)]
         command += [f"--{option}={value}" for option, value in options.items()]
         with tempfile.TemporaryFile() as log:
@@ -116,13 +126,15 @@ class LocalEngine:
         self.stop()
 
 
-def serve(model: Path, *, name: str, slots: int, context: int, ram: int, threads: int) -> None:
+def serve(model: Path, *, name: str, slots: int, context: int, ram: int, threads: int, template: str) -> None:
     """Serve the model until standard input ends."""
     import xllamacpp  # noqa: PLC0415 - an extra
 
     settings = xllamacpp.CommonParams()
     settings.model.path = str(model)
     settings.model_alias = {name}
+    if template:
+        settings.chat_template = template
     settings.hostnames = ["127.0.0.1"]
     settings.port = 0
     settings.n_parallel = slots
@@ -142,6 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--name", default="local")
+    parser.add_argument("--template", default="")
     for option, default in _OPTIONS.items():
         parser.add_argument(f"--{option}", type=int, default=default)
     serve(**vars(parser.parse_args()))

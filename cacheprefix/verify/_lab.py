@@ -19,6 +19,9 @@ ANSWER_TOKENS = 16
 STREAMED_TOKENS = 200
 """The same for an answer that another request is sent during."""
 
+_TOGETHER = 0.1
+"""Share of the shorter of two answers that must have come while the other one came too."""
+
 _LINE = "Record {:05d}: the pump was checked, its pressure written down, and the sheet signed.\n"
 
 
@@ -35,12 +38,22 @@ class Answer:
     """What the provider said when it refused the request (a 4xx status); empty when it answered."""
     seconds: float | None = None
     """How long it took; None where no clock was read (a rehearsal)."""
+    began_at: float = 0.0
+    """When the first token of a streamed answer came. Seconds of a clock that only goes forward."""
+    ended_at: float = 1.0
+    """When its last token came."""
 
     @property
     def read(self) -> int:
         """Tokens read from the cache; 0 where it was less than a tenth of the input, as any two prompts may share."""
         found = self.usage.cache_read_tokens or 0
         return found if found * 10 >= self.total else 0
+
+    def beside(self, other: Answer) -> bool:
+        """Whether both were being answered at one time; a server that serves one at a time does not do that."""
+        together = min(self.ended_at, other.ended_at) - max(self.began_at, other.began_at)
+        # By a hair is no proof: two threads note the times, and one may be late.
+        return together > _TOGETHER * min(self.ended_at - self.began_at, other.ended_at - other.began_at)
 
     @property
     def total(self) -> int:

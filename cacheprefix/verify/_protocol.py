@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from cacheprefix.verify._lab import STREAMED_TOKENS, Asked, Lab, LimitReachedError
+from cacheprefix.verify._lab import STREAMED_TOKENS, Answer, Asked, Lab, LimitReachedError
 
 Outcome = Literal["holds", "differs", "unclear", "not tried"]
 """``unclear``: the provider refused the request, or reports nothing that would tell."""
@@ -24,8 +24,7 @@ NOT_TRIED: Mapping[str, str] = {
 """Rules that no request of this protocol can show, and why."""
 
 _LADDER = (64, 128, 256, 512, 1024, 2048, 4096, 6144, 8192, 16384)
-_OVERLAP = 0.05
-"""Seconds that an answer must take for two requests, sent at the same moment, to be under way together."""
+_QUEUED = "one was answered after the other: too fast for two to overlap, or a server that takes one at a time"
 
 _MISSES = 2
 """How often a read that was expected and did not come is tried again with new text: real caches miss by chance."""
@@ -270,6 +269,13 @@ def _settings(lab: Lab) -> Iterator[Finding]:
         return Asked(tools=tools, system=lab.text(size), messages=(lab.text(size),), marks=marks)
 
     levels = ("nothing", "the tools", "tools and system", "everything")
+    # Where each of them ends, in the provider's tokens: a template may write more around a tool than around a text,
+    # and one that knows no tools shows the model none.
+    whole, toolless, bare = (lab.send(one) for one in _without(first()))
+    ends = (0, whole.total - toolless.total, whole.total - bare.total, whole.total)
+    if ends[1] * 10 < ends[3]:
+        yield Finding("settings and order", "tools stand in the prompt", "the model is shown no tools", "unclear")
+        return
 
     def level(change: Callable[[Asked], Asked]) -> int | None:
         """How far the second request was read, as an index of ``levels``; None where it was refused."""
@@ -278,7 +284,7 @@ def _settings(lab: Lab) -> Iterator[Finding]:
         after = lab.send(change(asked))
         if before.refused or after.refused:
             return None
-        return min(3, round(after.read / max(1, after.total) * 3))
+        return min(range(4), key=lambda at: abs(ends[at] - after.read))
 
     def told(name: str, expected: int, change: Callable[[Asked], Asked]) -> Finding:
         found = level(change)
@@ -301,6 +307,12 @@ def _settings(lab: Lab) -> Iterator[Finding]:
         yield told(f"settings.{name}", expected, partial(_with, settings=changed))
     yield told("order of tools", 0, lambda asked: replace(asked, tools=tuple(reversed(asked.tools))))
     yield told("a changed system", 1 if tiers else 0, lambda asked: replace(asked, system=lab.text(size)))
+
+
+def _without(asked: Asked) -> tuple[Asked, Asked, Asked]:
+    """The request, the same without tools, and with neither tools nor system text: tools and marks go together."""
+    left = asked.marks - {"tools"}
+    return asked, replace(asked, tools=(), marks=left), replace(asked, tools=(), system="", marks=left - {"system"})
 
 
 def _with(asked: Asked, settings: Mapping[str, Any]) -> Asked:
@@ -354,31 +366,31 @@ def _readable(lab: Lab) -> Iterator[Finding]:
         one = Asked(system=lab.text(_enough(lab)), marks=_marked(lab, "system"), longest=STREAMED_TOKENS)
         return one, replace(one, longest=STREAMED_TOKENS + 1)
 
+    apart = False
+
+    def seen(first: Answer, second: Answer, read: int) -> int | None:
+        nonlocal apart
+        apart = not first.beside(second)
+        return None if first.refused or second.refused else read
+
     def during() -> int | None:
         first, second = lab.send_during(*pair())
-        return None if first.refused or second.refused else second.read
+        return seen(first, second, second.read)
 
     early = profile.readable in ("start", "first_token")
     found = _tried(during, expected=early)
     said = "once the first token is out" if early else "only when the answer is over"
-    yield _finding("readable", said, found, early)
-
-    times: list[float] = []
+    yield Finding("readable", said, _QUEUED, "unclear") if apart and found else _finding("readable", said, found, early)
 
     def together() -> int | None:
         first, second = lab.send_together(*pair())
-        times.extend(one.seconds for one in (first, second) if one.seconds is not None)
-        return None if first.refused or second.refused else max(first.read, second.read)
+        return seen(first, second, max(first.read, second.read))
 
     shares = profile.cold_parallel_shares or profile.readable == "start"
     found = _tried(together, expected=shares)
     said = "two that start together share" if shares else "two that start together both pay"
-    if found and not shares and times and min(times) < _OVERLAP:
-        # One was over before the other was looked at: nothing is learned about two at once.
-        seen = f"answered in {min(times) * 1000:.0f} ms, too fast for two to overlap"
-        yield Finding("cold_parallel_shares", said, seen, "unclear")
-        return
-    yield _finding("cold_parallel_shares", said, found, shares)
+    rule = "cold_parallel_shares"
+    yield Finding(rule, said, _QUEUED, "unclear") if apart and found else _finding(rule, said, found, shares)
 
 
 def _lifetime(lab: Lab) -> Iterator[Finding]:

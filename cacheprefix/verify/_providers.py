@@ -6,7 +6,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 from typing import Any
 
@@ -49,16 +50,38 @@ class HttpProvider:
 
     def ask_during(self, body: Body, other: Body) -> tuple[Answer, Answer]:
         """See ``Provider``."""
-        during: list[Answer] = []
+        with ThreadPoolExecutor(1) as pool:
+            during: list[Future[Answer]] = []
+            first = self._streamed(body, lambda: during.append(pool.submit(self._streamed, other)))
+            second = during[0].result() if during else Answer(Usage(), first.refused or "the stream said nothing")
+        return first, second
 
-        def streamed(answer: Any) -> Usage:
+    def ask_together(self, body: Body, other: Body) -> tuple[Answer, Answer]:
+        """See ``Provider``."""
+        ready = Barrier(2)
+
+        def sent(one: Body) -> Answer:
+            ready.wait(_SECONDS)
+            return self._streamed(one)
+
+        with ThreadPoolExecutor(2) as pool:
+            first, second = pool.map(sent, (body, other))
+        return first, second
+
+    def _streamed(self, body: Body, begun: Callable[[], None] = lambda: None) -> Answer:
+        """An answer that comes in pieces; ``begun`` is called when its first token has come."""
+        times: list[float] = []
+
+        def read(answer: Any) -> Usage:
             reports = []
             for line in answer:
                 event = loads(line[5:]) if line.startswith(b"data: {") else None
                 if not isinstance(event, dict):
                     continue
-                if not during and _says_something(event):
-                    during.append(self.ask(other))
+                if _says_something(event):
+                    times.append(time.monotonic())
+                    if len(times) == 1:
+                        begun()
                 if "usage" in str(event.keys()) or "message" in event:
                     reports.append(event)
             held = [one.get("message", one) for one in reports]
@@ -68,22 +91,8 @@ class HttpProvider:
         asked: Body = {**body, "stream": True}
         if self._api == "openai-chat":
             asked["stream_options"] = {"include_usage": True}
-        first = self._sent(asked, streamed)
-        if not during:
-            during.append(Answer(Usage(), first.refused or "the stream said nothing"))
-        return first, during[0]
-
-    def ask_together(self, body: Body, other: Body) -> tuple[Answer, Answer]:
-        """See ``Provider``."""
-        ready = Barrier(2)
-
-        def sent(one: Body) -> Answer:
-            ready.wait(_SECONDS)
-            return self.ask(one)
-
-        with ThreadPoolExecutor(2) as pool:
-            first, second = pool.map(sent, (body, other))
-        return first, second
+        answer = self._sent(asked, read)
+        return replace(answer, began_at=times[0], ended_at=times[-1]) if times else answer
 
     def _sent(self, body: Body, read: Callable[[Any], Usage]) -> Answer:
         request = urllib.request.Request(self._url, dumps(body, "body"), self._headers)  # noqa: S310 - the user's address

@@ -13,11 +13,11 @@ from autogen_core.models import ChatCompletionClient, ModelFamily, ModelInfo
 from autogen_ext.models.anthropic import AnthropicChatCompletionClient
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
-from benchmarks.local_engine import COUNTER, ENVELOPE_TOKENS, MODEL, rules
+from benchmarks.local_engine import COUNTER, ENVELOPE, MODEL, rules
 from cacheprefix import Session, SharedPrefix
 from cacheprefix_autogen import wrap
 
-HANDBOOK = "Every statement needs a source that the reader can open. " * 20
+HANDBOOK = "Every statement needs a source that the reader can open. " * 4
 ROLES = {"planner": "You plan.", "critic": "You criticise.", "writer": "You write."}
 
 
@@ -67,11 +67,11 @@ async def test_a_wrapped_team_reads_the_shared_part_from_a_real_cache(client, fr
     await wrap(team(client(kind), handbook), session).run(task="Begin.")
     first, *others = session.calls
     assert first.usage.cache_read_tokens is not None
-    assert first.usage.cache_read_tokens <= ENVELOPE_TOKENS
+    assert first.usage.cache_read_tokens <= ENVELOPE.opening
     assert len(others) == 3
     for call in others:
         read = call.usage.cache_read_tokens or 0
-        assert read >= len(handbook)
+        assert read >= COUNTER(handbook)
         assert read == call.verdict.expected_tokens
         assert call.verdict.cause == "hit"
     assert not session.failures

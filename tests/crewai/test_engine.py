@@ -10,7 +10,7 @@ from benchmarks.local_engine import COUNTER, MODEL, rules
 from cacheprefix import Session
 from cacheprefix_crewai import install
 
-BRIEF = "Every statement needs a source that the reader can open. " * 25
+BRIEF = "Every statement needs a source that the reader can open. " * 6
 ROLES = {"Planner": "plan", "Critic": "criticise", "Writer": "write"}
 
 
@@ -48,8 +48,9 @@ def test_an_installed_crew_reads_the_shared_part_from_a_real_cache(crew, fresh_t
     assert len(others) >= 2
     for call in others:
         read = call.usage.cache_read_tokens or 0
-        assert read >= len(brief)
-        assert read == call.verdict.expected_tokens
+        assert read >= COUNTER(brief)
+        # The prompts part within a sentence: the token there may be one that holds a letter of both.
+        assert 0 <= call.verdict.expected_tokens - read <= 1
     assert not session.failures
 
 

@@ -6,21 +6,21 @@ import json
 
 import pytest
 
-from benchmarks.local_engine import MODEL
+from benchmarks.local_engine import TINY_MODEL as MODEL
 from cacheprefix import cli, server
 from cacheprefix.errors import SetupError
 from cacheprefix.server import LocalEngine, idle_threads, smollm2
 
 
 @pytest.fixture(scope="module")
-def rows(engine):
-    """What the command prints as data, on the engine of random weights: its answers are short and fast."""
+def rows(tiny_engine):
+    """What the command prints as data, on the model of random weights: the handbook is long, and it is fast."""
     said = []
     from cacheprefix_langgraph.demo import _engine
     from cacheprefix_langgraph.demo._source import read_source
 
     found = _engine.run_engine(
-        engine.openai_base_url, MODEL, read_source("starlette"), provider="llama.cpp", step=said.append
+        tiny_engine.openai_base_url, MODEL, read_source("starlette"), provider="llama.cpp", step=said.append
     )
     return _engine.as_data(found), said
 
@@ -42,9 +42,9 @@ def test_everybody_answers_and_progress_is_told(rows):
     assert len(said) == 11
 
 
-def test_the_command_asks_any_server(engine, capsys):
+def test_the_command_asks_any_server(tiny_engine, capsys):
     """By its address and the model's name there."""
-    assert cli.main(["demo", "--engine", engine.openai_base_url, "--model", MODEL, "--json"]) == 0
+    assert cli.main(["demo", "--engine", tiny_engine.openai_base_url, "--model", MODEL, "--json"]) == 0
     shown = capsys.readouterr()
     assert [row["layout"] for row in json.loads(shown.out)] == ["unmodified", "shared"]
     assert "answered after" in shown.err

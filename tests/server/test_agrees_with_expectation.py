@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cacheprefix.cache import CacheModel
 from cacheprefix.profiles import Profile, Slots, Usage, default_registry
-from cacheprefix.prompt import Prompt, decode
+from cacheprefix.prompt import Envelope, Prompt, decode
 from cacheprefix.server import ProviderCache, RefusedError, Serving
 
 ROWS = (
@@ -105,7 +105,8 @@ def test_what_the_client_expects_is_what_the_provider_reads_and_writes(row, requ
     """Concurrent starts, gaps around the lifetimes, failed calls, two scopes, marks anywhere: no difference."""
     profile = rules(row)
     opening = 2 if profile.recomputes_last else 0
-    provider, client = ProviderCache(profile, opening=opening), CacheModel(opening=opening)
+    envelope = Envelope(opening=opening, before_role=max(0, opening - 1))
+    provider, client = ProviderCache(profile, opening=opening), CacheModel(envelope=envelope)
     under_way: list[tuple[float, Sent, Serving, Any]] = []
     now = 0.0
     for request in requests:

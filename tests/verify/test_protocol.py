@@ -145,8 +145,8 @@ def _over_http(name, **options):
 @pytest.mark.parametrize("name", ["anthropic", "openai", "openai-5.6"])
 def test_over_http_it_finds_the_same(name):
     """With streams, parallel requests and refusals as a provider sends them; latency makes the streams last."""
-    latency = Latency(base=0.05, uncached=0.0, cached=0.0, output=0.001, scale=1.0)
-    findings, simulated, _ = _over_http(name, script=Echo(40), latency=latency)
+    latency = Latency(base=0.02, uncached=0.0, cached=0.0, output=0.004, scale=1.0)
+    findings, simulated, _ = _over_http(name, script=Echo(400), latency=latency)
     assert [one for one in findings if one.outcome != "holds"] == []
     assert simulated
 
@@ -154,10 +154,8 @@ def test_over_http_it_finds_the_same(name):
 def test_answers_too_fast_to_overlap_teach_nothing():
     """They are not said to break the rule."""
     findings, _, _ = _over_http("openai")
-    assert {one.rule: one.outcome for one in findings if one.outcome != "holds"} in (
-        {},
-        {"cold_parallel_shares": "unclear"},
-    )
+    assert {one.outcome for one in findings} <= {"holds", "unclear"}
+    assert {one.rule for one in findings if one.outcome == "unclear"} <= {"readable", "cold_parallel_shares"}
 
 
 def test_a_miss_by_chance_is_tried_again():
