@@ -13,7 +13,7 @@ from autogen_ext.models.openai import OpenAIChatCompletionClient
 
 from cacheprefix.server import SimulatedProvider
 from cacheprefix_autogen import wrap
-from tests.fault_matrix import FOUND, HANDBOOK, cases, check, check_event_loop, names
+from tests.fault_matrix import FOUND, HANDBOOK, cases, check, check_event_loop, check_stall, names
 
 CASES = cases()
 KNOWN: dict[str, list[str]] = {}
@@ -43,12 +43,9 @@ def provider():
 def application(provider):
     """A finder that reflects on its tool, then a writer that streams."""
 
-    async def go(session, replies):
+    async def go(session, replies, client):
         provider.reset()
         provider.simulator.script = replies
-        client = OpenAIChatCompletionClient(
-            model="gpt-4o", base_url=provider.openai_base_url, api_key="k", max_retries=0, model_info=INFO
-        )
         finder = AssistantAgent(
             "finder", client, system_message=f"{HANDBOOK} Find.", tools=[look], reflect_on_tool_use=True
         )
@@ -64,7 +61,14 @@ def application(provider):
             await client.close()
         return [message.content for message in result.messages if isinstance(message, TextMessage)]
 
-    return lambda session, replies: asyncio.run(go(session, replies))
+    def run(session, replies):
+        # Outside of the event loop, which would stand still while the client loads its certificates.
+        client = OpenAIChatCompletionClient(
+            model="gpt-4o", base_url=provider.openai_base_url, api_key="k", max_retries=0, model_info=INFO
+        )
+        return asyncio.run(go(session, replies, client))
+
+    return run
 
 
 # AutoGen dumps the SDK's parsed answer, which the SDK's own types do not foresee.
@@ -79,3 +83,9 @@ def test_the_result_is_that_of_the_unmodified_team(case, application, monkeypatc
 def test_a_store_that_hangs_never_holds_the_event_loop(application):
     """Full texts, kept tool results and the gate, in a store that takes its time for each call."""
     check_event_loop(application)
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_the_event_loop_goes_on_while_a_store_takes_five_seconds(application):
+    """For each call: the loop's longest stall stays under a tenth of a second."""
+    check_stall(application)

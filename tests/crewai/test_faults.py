@@ -11,7 +11,7 @@ from crewai.tools import tool
 from benchmarks.crewai_workloads import new_llm
 from cacheprefix.server import SimulatedProvider
 from cacheprefix_crewai import install
-from tests.fault_matrix import FOUND, HANDBOOK, cases, check, check_event_loop, names
+from tests.fault_matrix import FOUND, HANDBOOK, cases, check, check_event_loop, check_stall, names
 
 CASES = cases()
 KNOWN: dict[str, list[str]] = {}
@@ -28,7 +28,11 @@ def application(request):
     """A finder with a tool and a writer, one task each, run by a thread or in an event loop."""
 
     def kick(crew):
-        return crew.kickoff() if request.param == "kickoff" else asyncio.run(crew.akickoff())
+        if request.param == "kickoff":
+            return crew.kickoff()
+        if request.param == "kickoff_for_each_async":
+            return asyncio.run(crew.kickoff_for_each_async(inputs=[{}]))[0]
+        return asyncio.run(getattr(crew, request.param)())
 
     with SimulatedProvider("openai") as provider:
         llm = new_llm("gpt-5-2025-08-07", provider.openai_base_url, max_retries=0)
@@ -70,3 +74,10 @@ def test_the_result_is_that_of_the_unmodified_crew(case, application, monkeypatc
 def test_a_store_that_hangs_never_holds_the_event_loop(application):
     """Full texts, kept tool results and the gate, in a store that takes its time for each call."""
     check_event_loop(application)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("application", ["akickoff", "kickoff_async", "kickoff_for_each_async"], indirect=True)
+def test_the_event_loop_goes_on_while_a_store_takes_five_seconds(application):
+    """For each call: the loop's longest stall stays under a tenth of a second."""
+    check_stall(application)

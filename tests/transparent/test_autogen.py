@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
+import io
 import json
 import logging
 import pickle
+import re
+import socket
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +45,7 @@ from autogen_agentchat.teams import (
     Swarm,
 )
 from autogen_agentchat.tools import AgentTool, TeamTool
+from autogen_agentchat.ui import Console
 from autogen_core import (
     EVENT_LOGGER_NAME,
     AgentId,
@@ -48,6 +55,7 @@ from autogen_core import (
     RoutedAgent,
     SingleThreadedAgentRuntime,
     message_handler,
+    try_get_known_serializers_for_type,
 )
 from autogen_core.memory import ListMemory, MemoryContent, MemoryMimeType
 from autogen_core.model_context import BufferedChatCompletionContext
@@ -64,6 +72,8 @@ from autogen_core.tools import FunctionTool
 from autogen_ext.models.anthropic import AnthropicChatCompletionClient
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from autogen_ext.models.replay import ReplayChatCompletionClient
+from autogen_ext.runtimes.grpc import GrpcWorkerAgentRuntime, GrpcWorkerAgentRuntimeHost
+from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 from PIL import Image as Pictures
 from pydantic import BaseModel
 
@@ -78,6 +88,7 @@ TASK = "The task. " + "Compare the two proposals and say which one should be bui
 NAMES = ("planner", "critic", "writer")
 MODELS = {"openai": "gpt-4o-2024-08-06", "anthropic": "claude-sonnet-4-5-20250929"}
 BOTH = tuple(MODELS)
+MCP_SERVER = Path(__file__).parents[1] / "autogen" / "mcp_tools.py"
 
 
 class Log(logging.Handler):
@@ -505,9 +516,7 @@ async def selector_with_functions(stage):
         seen.append([message.source for message in thread])
         return ["critic", "writer"]
 
-    team = SelectorGroupChat(
-        stage.agents(client), client, max_turns=3, selector_func=choose, candidate_func=candidates
-    )
+    team = SelectorGroupChat(stage.agents(client), client, max_turns=3, selector_func=choose, candidate_func=candidates)
     return [await outcome(stage.wrapped(team)), seen]
 
 
@@ -701,9 +710,7 @@ async def team_with_agents_of_other_kinds(stage):
     client = stage.client()
     proxy = UserProxyAgent("human", input_func=lambda prompt: f"I say this to {prompt!r}.")
     planner, critic = stage.agents(client, ("planner", "critic"))
-    team = stage.wrapped(
-        RoundRobinGroupChat([planner, proxy, Counting("counter", "Counts."), critic], max_turns=4)
-    )
+    team = stage.wrapped(RoundRobinGroupChat([planner, proxy, Counting("counter", "Counts."), critic], max_turns=4))
     return [await outcome(team)]
 
 
@@ -895,6 +902,65 @@ async def core_agents(stage):
     told = [await runtime.send_message(Ask(text=TASK), AgentId("routed", key)) for key in ("a", "b")]
     await runtime.stop_when_idle()
     return [[json.loads(one.text) for one in told]]
+
+
+# ------------------------------------------------------------------------------- consoles, servers, processes
+
+
+@everywhere
+async def console(stage, api, stream):
+    """What is printed of a run with its statistics, but for seconds and counts of tokens, and what is returned."""
+    stage.script(call(), Reply("It is so."), Reply("No."))
+    client = stage.client(api)
+    options = {"model_client_stream": stream, "reflect_on_tool_use": True}
+    agents = [stage.agent("planner", client, tools=[look], **options), stage.agent("critic", client, **options)]
+    team = stage.wrapped(RoundRobinGroupChat(agents, max_turns=2))
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        result = await Console(team.run_stream(task=TASK), output_stats=True)
+    told = re.sub(r"(Duration|Total prompt tokens|Prompt tokens): [\d.]+", r"\1", printed.getvalue())
+    return [re.sub(r"\[Prompt tokens: \d+", "[", told), result]
+
+
+@construct()
+async def workbench_of_a_server(stage):
+    """Tools of an MCP server: called, listed, and failing; the workbench is the application's own afterwards."""
+    stage.declared()
+    stage.script(call("z_lookup", query="x"), Reply("It is so."), call("nobody"), Reply("There is none."))
+    server = StdioServerParams(command=sys.executable, args=[str(MCP_SERVER)], read_timeout_seconds=60)
+    client = stage.client()
+    async with McpWorkbench(server) as bench:
+        agent = stage.wrapped(stage.agent("planner", client, workbench=bench, max_tool_iterations=3))
+        runs = [await outcome(agent), await outcome(agent, "And now?")]
+        tools = await bench.list_tools()
+        config = _dumped(agent).get("config", {})
+        config["workbench"] = type(config.get("workbench"))
+        return [runs, tools, config, await agent.model_context.get_messages(), client.total_usage()]
+
+
+@construct(ordered=False)
+async def core_agents_of_a_grpc_runtime(stage):
+    """Agents of AutoGen's core that a worker hosts and another one asks. AutoGen's teams do not run there."""
+    stage.declared()
+    stage.script(Reply("One."), Reply("Two."))
+    client = stage.wrapped(stage.client())
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    host = GrpcWorkerAgentRuntimeHost(address=address)
+    host.start()
+    worker, caller = GrpcWorkerAgentRuntime(host_address=address), GrpcWorkerAgentRuntime(host_address=address)
+    for runtime in (worker, caller):
+        runtime.add_message_serializer(try_get_known_serializers_for_type(Ask))
+        await runtime.start()
+    try:
+        await Routed.register(worker, "routed", lambda: Routed(client))
+        told = [await caller.send_message(Ask(text=TASK), AgentId("routed", key)) for key in ("a", "b")]
+    finally:
+        await caller.stop()
+        await worker.stop()
+        await host.stop()
+    return [json.loads(one.text) for one in told]
 
 
 @construct()
