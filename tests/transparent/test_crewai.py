@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
+import hashlib
+import io
 import pickle
+import re
+import tempfile
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +21,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from crewai import Agent, Task
     from crewai.events.event_bus import CrewAIEventsBus
-    from crewai.flow.flow import Flow, listen, start
+    from crewai.flow.flow import Flow, FlowState, listen, start
+    from crewai.flow.persistence import persist
+    from crewai.flow.persistence.sqlite import SQLiteFlowPersistence
     from crewai.hooks import (
         register_after_llm_call_hook,
         register_before_llm_call_hook,
@@ -24,6 +32,7 @@ with warnings.catch_warnings():
     )
     from crewai.llms.base_llm import BaseLLM
     from crewai.llms.providers.openai.completion import OpenAICompletion
+    from crewai.memory.unified_memory import Memory
     from pydantic import BaseModel
 
     from benchmarks import crewai_workloads as work
@@ -367,6 +376,119 @@ def flow_of_crews(stage):
 
     flow = Board(suppress_flow_events=True)
     return [flow.kickoff(), _bare(flow.state), flow.method_outputs]
+
+
+def embedded(texts):
+    """An embedding that needs no network."""
+    return [[byte / 255 for byte in hashlib.blake2b(text.encode(), digest_size=16).digest()] for text in texts]
+
+
+@construct(ordered=False)
+def planned(stage):
+    """A planner writes steps before the first task; each kickoff plans anew."""
+    who = work.agents(stage.llm, tools=False)
+    crew = stage.install(work.crew(who, work.tasks(who), planning=True, planning_llm=stage.llm()))
+    gave = [output(crew.kickoff(inputs=BRIEF)), output(asyncio.run(crew.kickoff_async(inputs=BRIEF)))]
+    return [gave, crew_seen(crew), [re.sub("0x[0-9a-f]+", "0x", task.description) for task in crew.tasks]]
+
+
+@construct(ordered=False)
+def remembering(stage):
+    """A memory that a model analyses: what is kept, what is recalled by the next kickoff, and what is forgotten."""
+    who = work.agents(stage.llm, tools=False)
+    with tempfile.TemporaryDirectory() as folder:
+        memory = Memory(llm=stage.llm(), embedder=embedded, storage=folder)
+        crew = stage.install(work.crew(who, work.tasks(who), memory=memory))
+        gave = [output(crew.kickoff(inputs=BRIEF)), output(crew.kickoff(inputs=BRIEF))]
+        memory.drain_writes()
+        kept = sorted(record.content for record in memory.list_records(limit=100))
+        found = len(memory.recall("service revenue", depth="shallow"))
+        crew.reset_memories("memory")
+        return [gave, kept, found, len(memory.list_records(limit=100)), crew_seen(crew)]
+
+
+@construct()
+def replayed(stage):
+    """From a task of the last kickoff on, with other inputs too."""
+    crew = stage.install(trio(stage))
+    gave = [output(crew.kickoff(inputs=BRIEF))]
+    second = str(crew.tasks[1].id)
+    gave.append(output(crew.replay(second)))
+    gave.append(output(crew.replay(second, inputs={"brief": f"Another one. {work.BRIEF}"})))
+    try:
+        crew.replay("nobody")
+    except Exception as error:
+        gave.append(error)
+    return [gave, crew_seen(crew)]
+
+
+@construct(ordered=False)
+def trained(stage):
+    """One iteration with a person's feedback, what is written of it, and a kickoff that heeds it."""
+    answers = []
+
+    def feedback(*_, **__):
+        answers.append(1)
+        return "Name a source for every figure."
+
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        patched.setattr("builtins.input", feedback)
+        crew = stage.install(trio(stage, tools=False))
+        crew.train(n_iterations=1, filename="trained.pkl", inputs=BRIEF)
+        files = sorted(file.name for file in Path(folder).iterdir())
+        kept = _bare(pickle.loads(Path("trained.pkl").read_bytes()))
+        patched.setattr("crewai.agent.core.TRAINED_AGENTS_DATA_FILE", "trained.pkl", raising=False)
+        return [files, kept, len(answers), output(crew.kickoff(inputs=BRIEF)), crew_seen(crew)]
+
+
+@construct(ordered=False)
+def evaluated(stage):
+    """``Crew.test``: an evaluator scores each task, and prints a table of it, but for seconds."""
+    crew = stage.install(trio(stage, tools=False))
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        crew.test(n_iterations=1, eval_llm=stage.llm(), inputs=BRIEF)
+    return [re.sub(r"\d+ *│", "│", printed.getvalue()), crew_seen(crew)]
+
+
+@construct(ordered=False)
+def persisted_flow(stage):
+    """A flow that keeps its state, and another one that goes on from it."""
+    lead, other, _ = who = work.agents(stage.llm, tools=False)
+    stage.install(who)
+
+    class Kept(FlowState):
+        """Two answers."""
+
+        first: str = ""
+        second: str = ""
+        runs: int = 0
+
+    with tempfile.TemporaryDirectory() as folder:
+
+        @persist(SQLiteFlowPersistence(f"{folder}/flow.db"))
+        class Board(Flow[Kept]):
+            """Two steps, of which the first is done once."""
+
+            @start()
+            def begin(self):
+                self.state.runs += 1
+                asked = f"Do your part. (plan research)\n\nThe brief:\n{work.BRIEF}"
+                self.state.first = self.state.first or lead.kickoff(asked).raw
+
+            @listen(begin)
+            def go_on(self):
+                asked = f"Do your part. (plan analysis)\n\nThe brief:\n{work.BRIEF}\n\nBefore: {self.state.first}"
+                self.state.second = other.kickoff(asked).raw
+                return self.state.second
+
+        flow = Board(suppress_flow_events=True)
+        gave = flow.kickoff()
+        again = Board(suppress_flow_events=True)
+        gone_on = again.kickoff(inputs={"id": flow.state.id})
+        kept = SQLiteFlowPersistence(f"{folder}/flow.db").load_state(flow.state.id)
+        return [gave, gone_on, kept, again.state.runs, flow.state.model_dump() == again.state.model_dump()]
 
 
 class Mine(OpenAICompletion):
