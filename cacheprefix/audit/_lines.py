@@ -34,6 +34,15 @@ _OPTIONS = re.compile(r"Request options: \{.*?'url': '([^']*)'.*?'json_data': (?
 """What the OpenAI and Anthropic SDKs log at level DEBUG before each request: a Python literal but for the functions
 and files in it, so only the body is read as one."""
 _TEXT = "text, no JSON"
+_BINARY = {
+    b"SQLite format 3": "a SQLite database",
+    b"PAR1": "a Parquet file",
+    b"PK\x03\x04": "a zip archive",
+    b"\x28\xb5\x2f\xfd": "a file packed with zstd",
+    b"BZh": "a file packed with bzip2",
+    b"\xfd7zXZ": "a file packed with xz",
+}
+"""How files begin that are no text, and what they are."""
 _DEBUG = re.compile(rb"_base_client|httpcore|httpx|\bDEBUG\b")
 _LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[{}]""")
 _ARRAY = re.compile(rb"\[\s*(?:[{\[\]]|\Z)")
@@ -267,6 +276,9 @@ def _logged(line: bytes) -> dict[str, Any] | None:
 
 def _told(line: bytes) -> str:
     """What a line of text seems to be; empty where it could be anything."""
+    packed = next((name for sign, name in _BINARY.items() if line.startswith(sign)), "")
+    if packed or b"\0" in line:
+        return f"this looks like {packed or 'binary data'}; export it as JSON lines"
     if _DEBUG.search(line):
         return (
             "this looks like a debug log without the bodies of its requests (newer SDKs leave them out); "
@@ -277,7 +289,10 @@ def _told(line: bytes) -> str:
 
 def _titles(line: bytes) -> list[str]:
     """The columns of a CSV file that holds requests; empty for any other line."""
-    row = next(csv.reader([line.decode("utf-8", "replace")]), [])
+    try:
+        row = next(csv.reader([line.decode("utf-8", "replace")]), [])
+    except csv.Error:
+        return []
     return row if len(row) > 1 and _COLUMNS.intersection(row) else []
 
 

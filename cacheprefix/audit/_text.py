@@ -92,7 +92,8 @@ def _parts(audit: Audit, *, previous: bool) -> Iterator[_Table | _Lines]:
     if totals.broken_count:
         more = len(totals.broken) - _BROKEN
         shown = tuple(totals.broken[:_BROKEN]) + ((f"and {more} more",) if more > 0 else ())
-        yield _Lines(f"{_number(totals.broken_count)} lines could not be read and were skipped", shown)
+        what = "line could not be read and was" if totals.broken_count == 1 else "lines could not be read and were"
+        yield _Lines(f"{_number(totals.broken_count)} {what} skipped", shown)
 
 
 def _savings(audit: Audit) -> tuple[tuple[str, ...], ...]:

@@ -66,6 +66,10 @@ def register(app: "typer.Typer") -> None:
         forbid: Annotated[
             list[str] | None, typer.Option(metavar="CAUSE", help="For --check: a cause that may not occur.")
         ] = None,
+        include_text: Annotated[
+            bool,
+            typer.Option("--include-text", help="Show a few characters of prompt text around each difference."),
+        ] = False,
         plain: Annotated[bool, typer.Option("--plain", help="No colours and no tables.")] = False,
     ) -> None:
         """Run a program and say at its end what its prompt cache loses: cacheprefix record -- python my_app.py.
@@ -107,7 +111,7 @@ def register(app: "typer.Typer") -> None:
             _closing(log.seen, keep, max_mb)
             if log.seen.calls:
                 with _audit.run(
-                    [str(path)], provider=None, rules=rules, model=None, profiles=[]
+                    [str(path)], provider=None, rules=rules, model=None, profiles=[], include_text=include_text
                 ) as result:
                     from cacheprefix.audit import write_summary
 
@@ -121,6 +125,8 @@ def register(app: "typer.Typer") -> None:
                     problems = (
                         list(_check.problems_of(result, max_lost_usd, None, most, min_hit, causes)) if check else []
                     )
+                if keep is None:
+                    _say("the recording is deleted now; --keep FILE keeps it")
                 for problem in problems:
                     _say(f"FAILED {problem}")
                 if problems and code == 0:
@@ -178,13 +184,15 @@ def _closing(seen: "Seen", keep: Path | None, max_mb: int) -> None:
             "came back without token counts (streams, unless stream_options.include_usage asks); simulated for these",
         ),
         (seen.other, "requests of other kinds (embeddings, lists of models) passed and were not recorded"),
+        (seen.unreached, "requests went nowhere: no connection to the provider could be made (is its address right?)"),
+        (seen.refused, "requests were refused: they were not HTTP/1.1 (HTTP/2 without TLS, perhaps)"),
         (seen.unreadable, "requests could not be read (no JSON object, or too large) and only passed"),
         (seen.unwritten, f"calls passed unrecorded: {seen.problem or f'the recording reached {max_mb} MB (--max-mb)'}"),
     )
     for count, what in told:
         if count:
             _say(f"{count} {what}")
-    if not seen.calls:
+    if not (seen.calls or seen.unreached or seen.refused or seen.unreadable or seen.unwritten):
         _say("no model call came by, so there is nothing to tell. What does not follow the variables:")
         for what in UNFOLLOWED:
             _say(f"  - {what}")

@@ -50,6 +50,8 @@ class Exchange:
     whole: bool = False
     """Whether the answer was passed on to its end."""
     too_large: bool = False
+    unreached: bool = False
+    """Whether no connection to the provider could be made."""
 
     def take(self, into: bytearray, chunk: bytes) -> None:
         """Keep a chunk of the body or the answer, up to what memory is given to one call."""
@@ -71,6 +73,10 @@ class Seen:
     """Answers that named no token counts: streams that were not asked for them, mostly."""
     other: int = 0
     """Requests of other kinds (embeddings, lists of models), passed on and not written down."""
+    unreached: int = 0
+    """Requests for which no connection to the provider could be made."""
+    refused: int = 0
+    """What came and was no request in HTTP/1.1, such as HTTP/2 without a word before."""
     unreadable: int = 0
     """Requests whose body is no JSON object, or larger than what is kept in memory."""
     unwritten: int = 0
@@ -134,6 +140,10 @@ class CallLog:
                 self.seen.unwritten += 1
                 self.seen.problem = self.seen.problem or str(error)
 
+    def refused(self) -> None:
+        """Count what came to the proxy and was no request that it can read."""
+        self._count("refused")
+
     def close(self) -> None:
         """Close the file."""
         with self._lock:
@@ -145,6 +155,9 @@ class CallLog:
             self._count("other")
             return None
         api, named = addressed
+        if exchange.unreached:
+            self._count("unreached")
+            return None
         try:
             request = None if exchange.too_large else loads(_decoded(exchange.body, exchange.headers))
         except BodyError:

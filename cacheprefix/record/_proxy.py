@@ -8,6 +8,7 @@ some thirty packages and pins of theirs.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -77,23 +78,18 @@ class Proxy:
         self.port = port
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="cacheprefix-record")
         self._client: aiohttp.ClientSession | None = None
+        self._direct: aiohttp.ClientSession | None = None
         self._runner: web.ServerRunner | None = None
 
     async def __aenter__(self) -> Self:
-        import aiohttp  # noqa: PLC0415 - an extra
         from aiohttp import web  # noqa: PLC0415 - an extra
 
-        # Proxies and certificates of the environment hold for us as they would have held for the program.
-        self._client = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE, ssl=_certificates()),
-            timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            trust_env=True,
-            skip_auto_headers=_WRITTEN_BY_CLIENT,
-        )
+        # Proxies of the environment hold for us as they would have held for the program; none leads to this machine.
+        self._client, self._direct = _session(proxies=True), _session(proxies=False)
         # The handler is cancelled when the program goes away, and with it the request to the provider.
-        server = web.Server(self._handle, access_log=None, handler_cancellation=True, auto_decompress=False)
+        server = web.Server(
+            self._handle, access_log=None, handler_cancellation=True, auto_decompress=False, logger=_Quiet(self._log)
+        )
         self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port)
@@ -110,8 +106,9 @@ class Proxy:
     async def __aexit__(self, *_: object) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
-        if self._client is not None:
-            await self._client.close()
+        for client in (self._client, self._direct):
+            if client is not None:
+                await client.close()
         await asyncio.to_thread(self._writing.shutdown)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -143,14 +140,13 @@ class Proxy:
         from aiohttp import web  # noqa: PLC0415 - an extra
         from yarl import URL  # noqa: PLC0415 - an extra
 
-        assert self._client is not None
         response: web.StreamResponse | None = None
         headers = _end_to_end(request.headers)
         if route.authorization:
             # Credentials in an address stand before a header of the program's, as in the SDKs' own HTTP clients.
             headers["Authorization"] = route.authorization
         try:
-            async with self._client.request(
+            async with self._towards(route).request(
                 request.method,
                 URL(route.onward(target), encoded=True),
                 headers=headers,
@@ -172,12 +168,17 @@ class Proxy:
                 await response.write_eof()
                 exchange.whole = True
                 return response
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
+            exchange.unreached = isinstance(error, aiohttp.ClientConnectorError)
             # What the provider's connection did, the program's does: it ends where the answer ended, or before it.
             if request.transport is not None:
                 request.transport.abort()
             return response or web.Response(status=502)
 
+    def _towards(self, route: Route) -> aiohttp.ClientSession:
+        client = self._direct if route.is_local else self._client
+        assert client is not None
+        return client
 
     async def _tunnel(self, request: web.BaseRequest, route: Route, target: str) -> web.StreamResponse:
         """Passes a WebSocket's messages both ways (realtime sessions). They are not written down."""
@@ -185,13 +186,12 @@ class Proxy:
         from aiohttp import web  # noqa: PLC0415 - an extra
         from yarl import URL  # noqa: PLC0415 - an extra
 
-        assert self._client is not None
         headers = _end_to_end(request.headers)
         asked = [name.strip() for name in request.headers.get("Sec-WebSocket-Protocol", "").split(",") if name.strip()]
         for name in [name for name in headers if name.lower().startswith("sec-websocket-")]:
             headers.popall(name, None)
         try:
-            onward = await self._client.ws_connect(
+            onward = await self._towards(route).ws_connect(
                 URL(route.onward(target), encoded=True),
                 headers=headers,
                 protocols=asked,
@@ -256,6 +256,32 @@ def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
 
 def _has_body(method: str, status: int) -> bool:
     return method != "HEAD" and status >= 200 and status not in (204, 304)
+
+
+class _Quiet(logging.Logger):
+    """Counts what the server cannot read. Its own words would show the bytes that came, keys and texts among them."""
+
+    def __init__(self, log: CallLog) -> None:
+        super().__init__("cacheprefix.record")
+        self._refusals = log
+
+    def handle(self, record: logging.LogRecord) -> None:
+        """Only errors tell of a request."""
+        if record.levelno >= logging.ERROR:
+            self._refusals.refused()
+
+
+def _session(*, proxies: bool) -> aiohttp.ClientSession:
+    import aiohttp  # noqa: PLC0415 - an extra
+
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE, ssl=_certificates()),
+        timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trust_env=proxies,
+        skip_auto_headers=_WRITTEN_BY_CLIENT,
+    )
 
 
 def _certificates() -> ssl.SSLContext:

@@ -52,6 +52,7 @@ UNFOLLOWED = (
 """What does not come by, in the words of the closing line."""
 
 LOOPBACK = ("127.0.0.1", "localhost")
+_LOCAL = frozenset({*LOOPBACK, "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ class Route:
 
     authorization: str = field(default="", repr=False)
     """The header that credentials in the address make (``https://USER:PASSWORD@HOST``), as HTTP clients send it."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the provider is on this machine, where no HTTP proxy leads."""
+        return urlsplit(self.upstream).hostname in _LOCAL
 
     def local(self, port: int) -> str:
         """The address that stands in the variable. Keeps the path of the provider's own: SDKs look at it."""

@@ -1,6 +1,8 @@
 """What tracers and agents really write, as seen when they were run: each fault of theirs is one here."""
 
+import gzip
 import json
+import random
 from datetime import datetime, timezone
 
 import pytest
@@ -184,3 +186,21 @@ def test_session_files_hold_lines_that_are_no_calls(tmp_path):
         assert main(["audit", str(log), "--quiet", "--json", str(tmp_path / "json")]) == 0
         (call,) = json.loads((tmp_path / "json").read_bytes())["calls"]
         assert call["model"] == model
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"SQLite format 3\0" + bytes(99), "a SQLite database"),
+        (b"PAR1" + bytes(range(256)), "a Parquet file"),
+        (bytes(range(13, 256)), "text, no JSON"),
+        (b"a,b\rc,d\0", "binary data"),
+        (gzip.compress(random.Random(7).randbytes(5_000))[:2_000], "binary data"),
+    ],
+)
+def test_a_file_that_is_no_text_is_named_for_what_it_is(tmp_path, capsys, data, said):
+    """Nothing in it raises."""
+    log = tmp_path / "log"
+    log.write_bytes(data)
+    assert main(["audit", str(log), "--plain"]) == 1
+    assert said in capsys.readouterr().out

@@ -72,9 +72,8 @@ def program(tmp_path):
 def test_an_unmodified_program_is_told_what_it_loses(program, tmp_path):
     """Its own output and exit code are its own; the report goes to standard error, the page and data to files."""
     page, data = tmp_path / "page.html", tmp_path / "audit.json"
-    shown = record(
-        "--simulate", "openai", "--html", page, "--json", data, "--", sys.executable, program(LOSING), "7"
-    )
+    files = ("--html", page, "--json", data, "--include-text")
+    shown = record("--simulate", "openai", *files, "--", sys.executable, program(LOSING), "7")
     assert shown.returncode == 7, shown.stderr
     assert shown.stdout == "done\n"
     assert "4 model calls recorded" in shown.stderr
@@ -112,6 +111,14 @@ def test_where_no_call_came_by_it_says_what_does_not(program):
     assert shown.returncode == 0
     assert "no model call came by" in shown.stderr
     assert "Bedrock" in shown.stderr
+
+
+def test_an_address_that_nobody_listens_at_is_named_as_such(program):
+    """Calls did come by, so nothing is said of clients that do not follow the variables."""
+    shown = record("--", sys.executable, program(LOSING), env={"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}.items())
+    assert shown.returncode != 0
+    assert "no connection to the provider could be made" in shown.stderr
+    assert "no model call came by" not in shown.stderr
 
 
 def test_requests_go_on_to_the_provider_that_was_configured_before(program):

@@ -8,6 +8,7 @@ import json
 import socket
 import stat
 import threading
+from urllib.parse import urlsplit
 
 import anthropic
 import brotli
@@ -179,7 +180,32 @@ def test_a_provider_that_is_not_there_is_a_lost_connection(recording):
             pytest.raises(openai.APIConnectionError),
         ):
             client.chat.completions.create(**QUESTION)
-    assert here.log.seen.failed <= 1
+    here.calls()
+    assert (here.log.seen.unreached, here.log.seen.unreadable, here.log.seen.calls) == (1, 0, 0)
+
+
+def test_no_http_proxy_stands_before_a_provider_on_this_machine(recording, monkeypatch):
+    """Programs that look at no proxy (Node's) reach it without us, and so they do with us."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    here = recording(_plain())
+    with httpx.Client(trust_env=False) as client:
+        assert client.post(f"{here.openai}/chat/completions", json=QUESTION).status_code == 200
+
+
+def test_what_is_no_http_1_is_refused_without_a_word_of_it(recording, caplog, capfd):
+    """A client that begins in HTTP/2 sends its headers and so its key: they are counted, and shown nowhere."""
+    here = recording(_plain())
+    host, port = urlsplit(here.openai).netloc.split(":")
+    with socket.create_connection((host, int(port))) as plain:
+        plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\x12\4\0\0\0\0\0 authorization sk-secret")
+        plain.settimeout(30)
+        plain.recv(1000)
+    here.calls()
+    assert here.log.seen.refused == 1
+    assert "sk-secret" not in caplog.text + "".join(capfd.readouterr())
 
 
 def test_refusals_come_through(recording):
