@@ -25,4 +25,5 @@ def loosen(draft: Draft, end: int, *, moved: bool) -> bool:
         return False
     made = [DropThinking(at, one.part) for at in behind if (view := views[at]) is not None for one in view.thinking]
     draft.take(made, [True] * len(views))
+    draft.bound.update(behind)
     return True

@@ -44,6 +44,8 @@ class Draft:
     alive: list[int] = field(init=False)
     results_at: list[int] = field(init=False)
     thinking_at: list[int] = field(init=False)
+    bound: set[int] = field(default_factory=set)
+    """Where thinking went because the provider takes it behind its own prefix alone."""
     _owner: dict[int, list[Group]] | None = None
     _reasons: dict[int, list[int]] = field(default_factory=dict)
     """Reasoning items, and what each stands or goes with."""

@@ -69,7 +69,7 @@ def record(
                 numbers = [n for n, call in enumerate(views[index].calls) if call.id == decision.call_id]
                 out.entries.extend(("actions", f"{messages[index]}/c{n}", "c") for n in numbers)
         if thinking:
-            out.entries.append(("actions", f"{messages[index]}/t", "t"))
+            out.entries.append(("actions", f"{messages[index]}/t", "b" if position in draft.bound else "t"))
     if first >= 0:
         runs.append((first, last))
     span = _span(draft, shape, inserts)

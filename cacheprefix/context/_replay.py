@@ -191,10 +191,13 @@ def _partial(
     views, messages = shape.views, shape.messages
     # Most compactions take whole runs and nothing else; then only halves of what went are left to look for.
     runs_only = all(value.startswith("r:") for value in actions.values())
+    step = current_step(shape)
+    # A rewound history may end with results again: what they were asked for with stays, as Anthropic wants it back.
+    asking = step if step < len(views) and shape.views[step].calls else len(views)
     for index, view in enumerate(() if runs_only else views):
         if index in dropped:
             continue
-        if view.thinking and f"{messages[index]}/t" in actions:
+        if view.thinking and actions.get(f"{messages[index]}/t", "") in (("t", "b") if index < asking else ("b",)):
             out.extend(DropThinking(index, thought.part) for thought in view.thinking)
         for result in view.results:
             value = actions.get(shape.results[index, result.part], "")
@@ -206,7 +209,6 @@ def _partial(
                 text = json.loads(value[1:])
             if value:
                 shown[index, result.part] = ReplaceResult(index, result.part, text, keep_media=False)
-    step = current_step(shape)
     for group in shape.groups:
         if group.index >= step or (runs_only and (group.index not in dropped or _all_in(dropped, group))):
             continue

@@ -15,12 +15,13 @@ messages and recorded answers say; what they leave open is taken. All were looke
 - Anthropic: platform.claude.com/docs/en/agents-and-tools/tool-use/implement-tool-use (a result directly behind its
   call, results first in their message), /build-with-claude/mid-conversation-system-messages, and the 400s "`tool_use`
   ids must be unique", "text content blocks must be non-empty", "The final block in an assistant message cannot be
-  `thinking`"; that no text may stand behind a call shows in opencode's recorded
-  ``rejects-malformed-assistant-tool-order``. Messages of one role in a row are one turn.
+  `thinking`", "When `thinking` is enabled, a final `assistant` message must start with a thinking block (preceeding the
+  lastmost set of `tool_use` and `tool_result` blocks)" (Kilo-Org/kilocode#5219); that no text may stand behind a call
+  shows in opencode's recorded ``rejects-malformed-assistant-tool-order``. Messages of one role in a row are one turn.
 - Gemini: ai.google.dev/gemini-api/docs/function-calling and the 400s "function call turn comes immediately after a
   user turn or after a function response turn" and "the number of function response parts is equal to the number of
   function call parts" (google-gemini/gemini-cli#3814, #26486); a history that ends with the model is refused
-  (crewAIInc/crewAI#6973).
+  (crewAIInc/crewAI#6973), and so are responses beside other parts (envoyproxy/ai-gateway#2686).
 - Bedrock Converse: docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Message.html and the exceptions
   "A conversation must start with a user message", "must alternate between user and assistant roles", "The text field
   in the ContentBlock object … is blank", "The number of toolResult blocks … exceeds the number of toolUse blocks of
@@ -230,6 +231,7 @@ def _anthropic(body: Mapping[str, Any], *, prefill: bool, mid_system: bool) -> _
         yield "messages", "expected a list of at least one message"
         return
     turns: list[tuple[str, list[tuple[str, Mapping[str, Any]]]]] = []
+    said: list[tuple[str, Mapping[str, Any]]] = []
     for at, message in enumerate(messages):
         path = f"messages[{at}]"
         role = message.get("role") if isinstance(message, Mapping) else None
@@ -246,6 +248,7 @@ def _anthropic(body: Mapping[str, Any], *, prefill: bool, mid_system: bool) -> _
         blocks = list(_blocks(content, f"{path}.content"))
         for where, block in blocks:
             yield from _text(block, where)
+        said = blocks if role == "assistant" else said
         if role == "assistant" and blocks and blocks[-1][1].get("type") in _THINKING:
             yield blocks[-1][0], "the final block of an assistant message cannot be thinking"
         if turns and turns[-1][0] == role:
@@ -253,6 +256,8 @@ def _anthropic(body: Mapping[str, Any], *, prefill: bool, mid_system: bool) -> _
         else:
             turns.append((role, blocks))
     yield from _uses(turns)
+    if turns and turns[-1][0] == "user":
+        yield from _thought(body.get("thinking"), said, turns[-1][1])
     if turns and turns[-1][0] == "assistant":
         yield from _prefilled(body, turns[-1][1], f"messages[{len(messages) - 1}]", allowed=prefill)
     names: list[str] = [str(tool.get("name")) for tool in _items(body.get("tools")) if isinstance(tool, Mapping)]
@@ -332,6 +337,17 @@ def _uses(turns: Sequence[tuple[str, Sequence[tuple[str, Mapping[str, Any]]]]]) 
         yield "messages", f"tool_use {', '.join(map(repr, awaited))} has no tool_result immediately after"
 
 
+def _thought(
+    thinking: Any, said: Sequence[tuple[str, Mapping[str, Any]]], told: Sequence[tuple[str, Mapping[str, Any]]]
+) -> _Found:
+    """The message whose results a request brings, and nothing else, begins with its thinking where that is on."""
+    on = isinstance(thinking, Mapping) and thinking.get("type") == "enabled"
+    if on and told and all(block.get("type") == "tool_result" for _, block in told):
+        for path, block in said[:1]:
+            if block.get("type") not in _THINKING:
+                yield path, "while thinking is enabled, a message that calls tools starts with a thinking block"
+
+
 def _mid_system(path: str, before: Sequence[Any], after: Sequence[Any], *, allowed: bool) -> _Found:
     if not allowed:
         yield f"{path}.role", "role 'system' is not supported on this model"
@@ -387,6 +403,8 @@ def _gemini(body: Mapping[str, Any], *, prefill: bool) -> _Found:
                 yield f"{path}.parts[{number}]", "a part has data, and a text is not empty"
         calls = sum(_has(part, "functionCall", "function_call") for part in parts)
         results = sum(_has(part, "functionResponse", "function_response") for part in parts)
+        if results and results < len(parts):
+            yield path, "function responses share a turn with nothing else"
         if results != awaited:
             yield path, f"holds {results} function responses where {awaited} calls of the turn before await one"
         if calls and before == "model":

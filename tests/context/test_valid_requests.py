@@ -124,10 +124,14 @@ def test_what_is_decided_on_a_valid_history_leaves_it_valid(chunk):
             done = replay(views_of(part, api), ledger, budget)
             out = apply(part, done.decisions, api)
             decided += out != part
-            assert not wrong_with(out, api), f"seed {seed}, {api}: {wrong_with(out, api)}\n{shown(out, api)}"
+            # Where thinking goes with every change before it, no request has to begin with it.
+            loose = "b" not in ledger.section("actions").values()
+            wrong = wrong_with(out, api, thinking=loose and not wrong_with(part, api, thinking=True))
+            assert not wrong, f"seed {seed}, {api}: {wrong}\n{shown(out, api)}"
             later = edited(rng, messages, api)
             out = apply(later, replay(views_of(later, api), ledger, budget).decisions, api)
-            assert not wrong_with(out, api), f"seed {seed}, {api}, edited: {wrong_with(out, api)}\n{shown(out, api)}"
+            wrong = wrong_with(out, api, thinking=loose and not wrong_with(later, api, thinking=True))
+            assert not wrong, f"seed {seed}, {api}, edited: {wrong}\n{shown(out, api)}"
     assert decided > HISTORIES / CHUNKS / 2
 
 

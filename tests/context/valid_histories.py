@@ -20,9 +20,10 @@ def body_of(messages, api):
     return {"model": MODEL[api], FIELD[api]: sent}
 
 
-def wrong_with(messages, api):
-    """What a provider refuses it for; a model that takes no beginning of its answer."""
-    return [str(error) for error in structure_errors(body_of(messages, api), api, prefill=False, mid_system=False)]
+def wrong_with(messages, api, *, thinking=False):
+    """What a provider refuses it for; a model that takes no beginning of its answer, and thinks on Anthropic."""
+    body = body_of(messages, api) | ({"thinking": {"type": "enabled"}} if thinking else {})
+    return [str(error) for error in structure_errors(body, api, prefill=False, mid_system=False)]
 
 
 def history(rng, api):

@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=120.0, help="begin no further change after so long")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--trusted", action="store_true", help="the tests are known to pass without a change")
-    parser.add_argument("--at", action="append", default=[], help="only changes at this PATH:LINE, all of them")
+    parser.add_argument("--at", action="append", default=[], help="only changes at this PATH or PATH:LINE, all of them")
     given = parser.parse_args()
     unknown = set(given.rooms) - set(TESTS)
     if unknown:
@@ -99,7 +99,7 @@ def draw(rooms: Sequence[str], number: int, seed: int, places: Sequence[str]) ->
             found.setdefault(room, []).extend(mutations(str(path.relative_to(ROOT)), path.read_bytes()))
     every = [(room, change) for room, changes in found.items() for change in changes]
     if places:
-        return [(room, change) for room, change in every if f"{change.path}:{change.line}" in places]
+        return [(room, change) for room, change in every if {change.path, f"{change.path}:{change.line}"} & {*places}]
     return random.Random(seed).sample(every, min(number, len(every)))
 
 

@@ -129,7 +129,7 @@ def mutations(path: str, source: bytes) -> list[Mutation]:
             yield from whole(node.value, "None", inside)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
             yield from whole(node.func, "max" if node.func.id == "min" else "min", inside)
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        elif isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Yield, ast.YieldFrom)):
             yield from whole(node.value, "None", inside)
 
     visit(tree, ())
