@@ -36,6 +36,8 @@ _LOOKED = 32
 _HOLDERS = 4
 """Conversations remembered for one message; what more of them hold tells nothing apart."""
 _OPENINGS = 4
+_SAID = 8
+"""Latest requests of one system prompt: an agent without a name may lead several conversations under one id."""
 _LOOKED_AT = 1_000
 """Characters of a first message by which it is known again."""
 _EDGE = 32
@@ -141,6 +143,8 @@ class _Thread:
     """The latest system prompt of each seat, and what it says beside ids and times."""
     words: dict[int, Counter[str]] = field(default_factory=dict)
     """The words of that system prompt."""
+    said: dict[int, deque[tuple[Sequence[bytes], int]]] = field(default_factory=dict)
+    """The messages of each seat's latest requests, and how many of them stand up to the last answer."""
 
 
 class Conversations:
@@ -158,8 +162,8 @@ class Conversations:
         """Which conversation a request with these messages belonged to."""
         self._firsts: _Recent[int] = _Recent()
         """Which conversation a first message opened, by what it says beside ids, times and numbers."""
-        self._calls: _Recent[int] = _Recent()
-        """The model's number of the latest request with these messages."""
+        self._calls: _Recent[tuple[int, str, bytes]] = _Recent()
+        """The model's number of the latest request with these messages, whose it was, and its system prompt."""
         self.calls = 0
         self.repeated_ids = 0
         """Calls whose session had been heard of before."""
@@ -188,7 +192,7 @@ class Conversations:
         prompt = placed.ready.prompt
         if prompt is None:
             return
-        self._calls.put(placed.end, number)
+        self._calls.put(placed.end, (number, placed.ready.record.agent, _system(prompt)))
         if _has_answers(prompt.sections[prompt.head :]):
             return
         key = (placed.ready.record.agent, self._mask(prompt))
@@ -248,8 +252,7 @@ class Conversations:
         seat = 0 if agent else self._seat(thread, system, prompt)
         related: tuple[int, ...] = ()
         if entered.branch is not None:
-            number = self._calls.get(entered.branch)
-            related = () if number is None else (number,)
+            related = self._branched(entered, prompt, system, agent)
         elif entered.opens:
             related = self._related(prompt, agent)
         # Without a system prompt nothing tells who speaks: it may be any of several.
@@ -357,7 +360,9 @@ class Conversations:
         alone, or one that never comes again.
         """
         seat = thread.seats.get(system)
+        messages, sections = prompt.digests[prompt.head :], prompt.sections[prompt.head :]
         if seat is not None and thread.last[seat][0] == system:
+            thread.said[seat].append((messages, _answered(sections)))
             return seat
         mask = self._mask(prompt)
         words = Counter(_system_text(prompt).split())
@@ -366,12 +371,28 @@ class Conversations:
             gone = [
                 one
                 for one, (was, _) in thread.last.items()
-                if was not in thread.coming and _alike(thread.words[one], words)
+                if was not in thread.coming
+                and _alike(thread.words[one], words)
+                and any(_same_speaker(*said, messages, sections) for said in thread.said[one])
             ]
             seat = like[-1] if like else gone[-1] if gone else len(thread.last)
             thread.seats[system] = seat
         thread.last[seat], thread.words[seat] = (system, mask), words
+        thread.said.setdefault(seat, deque(maxlen=_SAID)).append((messages, _answered(sections)))
         return seat
+
+    def _branched(self, entered: _Entered, prompt: Prompt, system: bytes, agent: str) -> tuple[int, ...]:
+        """The request that this one goes on from, unless that was another agent's: by its name, or by whose answer
+        stands behind what both have."""
+        call = None if entered.branch is None else self._calls.get(entered.branch)
+        if call is None or call[1] != agent:
+            return ()
+        if agent:
+            return (call[0],)
+        sections = prompt.sections[prompt.head :]
+        behind = entered.ends.index(entered.branch) if entered.branch in entered.ends else len(sections)
+        its_own = system == call[2] or behind == len(sections) or answers(sections[behind])
+        return (call[0],) if its_own else ()
 
     def _related(self, prompt: Prompt, agent: str) -> tuple[int, ...]:
         """First requests that said the same but for ids and times; none where such a front stands for long."""
@@ -432,6 +453,21 @@ def _system_text(prompt: Prompt) -> str:
 def _alike(a: Counter[str], b: Counter[str]) -> bool:
     """Whether two texts have half of their words in common."""
     return 2 * (a & b).total() >= max(a.total(), b.total())
+
+
+def _same_speaker(said: Sequence[bytes], settled: int, messages: Sequence[bytes], sections: Sequence[Section]) -> bool:
+    """Whether a request goes on from an earlier one's messages with that one's own answer.
+
+    To another agent of a team that answer is not its own: it hears it from somebody, as it may have the ones before.
+    Behind the first ``settled`` messages of the earlier one stands what it asked, which may have moved on.
+    """
+    shared = equal_digests(said, messages)
+    return shared >= settled and (shared == len(messages) or answers(sections[shared]))
+
+
+def _answered(sections: Sequence[Section]) -> int:
+    """How many sections stand up to the last answer."""
+    return next((at + 1 for at in range(len(sections) - 1, -1, -1) if answers(sections[at])), 0)
 
 
 def _ends(messages: Sequence[bytes]) -> list[int]:

@@ -92,6 +92,9 @@ def judge(
         max(expected, _reusable(reason, sight, counts, usage, profile)) if reason.reusable > seen.read else expected
     )
     noise = max(profile.block_tokens, doubt)
+    if reason.reusable <= seen.read and not read and expected - doubt < profile.min_tokens:
+        # By their count it may be too short to be cached at all.
+        expected = reusable = 0
     lost = max(0, reusable - read)
     if lost <= noise and reason.reusable <= seen.read:
         lost = 0  # nothing was to be had beyond what was expected, and that is only as good as our counting

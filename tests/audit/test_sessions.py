@@ -222,3 +222,44 @@ def test_counts_of_mixed_content_with_another_tokenizer_raise_no_miss(tmp_path):
     answered(lines, lambda part: len(part) - sum(map(str.isalpha, part)) * 4 // 5)
     assert breaks(tmp_path / "log.jsonl", lines) == {}
     assert estimate_tokens(dense(100)) < 0.7 * len(dense(100))
+
+
+def heard(order, *, start, seed):
+    """A team whose agents hear each other: to each its own messages are answers, and those of others are a user's."""
+    rules, said, lines = prose("house rules", 1_300), [("user", prose((seed, "task"), 150))], []
+    for turn, speaker in enumerate(order):
+        name = f"Expert_{speaker}"
+        system = f"You are {name}. {prose((seed, name), 60)}\n{rules}"
+        messages = [{"role": "assistant" if who == name else "user", "content": text} for who, text in said]
+        body = {"model": "gpt-4.1", "tools": [], "messages": [{"role": "system", "content": system}, *messages]}
+        lines.append({"ts": start + 10 * turn, "provider": "openai", "session": f"team {seed}", "request": body})
+        said.append((name, prose((seed, turn), 120)))
+    return lines
+
+
+@pytest.mark.parametrize("ids", ["proper", "unique", "none"])
+def test_another_agent_with_much_the_same_system_prompt_is_no_change_of_it(tmp_path, ids):
+    """In a team of agents without names one falls silent and the next begins: nobody edited a system prompt."""
+    lines = [line for seed in range(6) for line in heard((0, 1, 2, 3, 4, 5, 1, 2, 3), start=1_000.0 + 3 * seed, seed=seed)]
+    for line in answered(lines):
+        if ids != "proper":
+            del line["session"]
+        if ids == "unique":
+            line["session"] = str(uuid.uuid4())
+    assert breaks(tmp_path / "log.jsonl", sorted(lines, key=lambda line: line["ts"])) == {}
+
+
+def test_a_named_agent_that_goes_on_from_anothers_messages_is_not_held_against_it(tmp_path):
+    """What one was asked begins what another is asked later; each has a system prompt of its own."""
+    lines = heard((0, 1, 1, 2, 2, 0, 3), start=1_000.0, seed=1)
+    for line in lines:
+        line["agent"], line["session"] = line["request"]["messages"][0]["content"].split()[2], str(uuid.uuid4())
+    assert breaks(tmp_path / "log.jsonl", answered(lines)) == {}
+
+
+def test_what_is_too_short_by_the_providers_count_is_no_miss(tmp_path):
+    """A handbook of a little less than the minimum is never read, though our counter finds it long enough."""
+    handbook = prose("handbook", 980)
+    lines = [Conversation(system=handbook, seed=at, tools=()).line(1_000 + 10 * at) for at in range(6)]
+    assert counted(handbook) < 1_024 < estimate_tokens(handbook)
+    assert breaks(tmp_path / "log.jsonl", answered(lines)) == {}
