@@ -126,6 +126,17 @@ class _Entered:
     opens: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """The messages of a request, as far as they tell whether a later one is the same agent's."""
+
+    messages: Sequence[bytes]
+    settled: int
+    """How many stand up to the last answer; what it asked behind that may have moved on."""
+    asked: frozenset[int]
+    """The texts of those behind it."""
+
+
 @dataclass(slots=True)
 class _Thread:
     number: int
@@ -143,8 +154,8 @@ class _Thread:
     """The latest system prompt of each seat, and what it says beside ids and times."""
     words: dict[int, Counter[str]] = field(default_factory=dict)
     """The words of that system prompt."""
-    said: dict[int, deque[tuple[Sequence[bytes], int]]] = field(default_factory=dict)
-    """The messages of each seat's latest requests, and how many of them stand up to the last answer."""
+    said: dict[int, deque[_Said]] = field(default_factory=dict)
+    """What each seat's latest requests said."""
 
 
 class Conversations:
@@ -362,7 +373,7 @@ class Conversations:
         seat = thread.seats.get(system)
         messages, sections = prompt.digests[prompt.head :], prompt.sections[prompt.head :]
         if seat is not None and thread.last[seat][0] == system:
-            thread.said[seat].append((messages, _answered(sections)))
+            thread.said[seat].append(_said(messages, sections))
             return seat
         mask = self._mask(prompt)
         words = Counter(_system_text(prompt).split())
@@ -373,17 +384,19 @@ class Conversations:
                 for one, (was, _) in thread.last.items()
                 if was not in thread.coming
                 and _alike(thread.words[one], words)
-                and any(_same_speaker(*said, messages, sections) for said in thread.said[one])
+                and any(_same_speaker(said, messages, sections) for said in thread.said[one])
             ]
             seat = like[-1] if like else gone[-1] if gone else len(thread.last)
             thread.seats[system] = seat
         thread.last[seat], thread.words[seat] = (system, mask), words
-        thread.said.setdefault(seat, deque(maxlen=_SAID)).append((messages, _answered(sections)))
+        thread.said.setdefault(seat, deque(maxlen=_SAID)).append(_said(messages, sections))
         return seat
 
     def _branched(self, entered: _Entered, prompt: Prompt, system: bytes, agent: str) -> tuple[int, ...]:
-        """The request that this one goes on from, unless that was another agent's: by its name, or by whose answer
-        stands behind what both have."""
+        """The request that this one goes on from; none where that was another agent's.
+
+        Agents are told apart by their names, else by whose answer stands behind what both requests have.
+        """
         call = None if entered.branch is None else self._calls.get(entered.branch)
         if call is None or call[1] != agent:
             return ()
@@ -455,19 +468,20 @@ def _alike(a: Counter[str], b: Counter[str]) -> bool:
     return 2 * (a & b).total() >= max(a.total(), b.total())
 
 
-def _same_speaker(said: Sequence[bytes], settled: int, messages: Sequence[bytes], sections: Sequence[Section]) -> bool:
+def _same_speaker(said: _Said, messages: Sequence[bytes], sections: Sequence[Section]) -> bool:
     """Whether a request goes on from an earlier one's messages with that one's own answer.
 
-    To another agent of a team that answer is not its own: it hears it from somebody, as it may have the ones before.
-    Behind the first ``settled`` messages of the earlier one stands what it asked, which may have moved on.
+    To another agent of a team that answer is not its own, and what it said itself the other was asked.
     """
-    shared = equal_digests(said, messages)
-    return shared >= settled and (shared == len(messages) or answers(sections[shared]))
+    shared = equal_digests(said.messages, messages)
+    if shared < said.settled or shared == len(messages):
+        return shared >= said.settled
+    return answers(sections[shared]) and hash(sections[shared].data) not in said.asked
 
 
-def _answered(sections: Sequence[Section]) -> int:
-    """How many sections stand up to the last answer."""
-    return next((at + 1 for at in range(len(sections) - 1, -1, -1) if answers(sections[at])), 0)
+def _said(messages: Sequence[bytes], sections: Sequence[Section]) -> _Said:
+    settled = next((at + 1 for at in range(len(sections) - 1, -1, -1) if answers(sections[at])), 0)
+    return _Said(messages, settled, frozenset(hash(one.data) for one in sections[settled:]))
 
 
 def _ends(messages: Sequence[bytes]) -> list[int]:

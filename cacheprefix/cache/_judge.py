@@ -168,7 +168,8 @@ def _reason(sight: Sight, record: Record, profile: Profile) -> _Reason:
     if finding is not None:
         could = min(finding.tokens, max(sight.available, seen.read))
         could -= could % profile.block_tokens
-        could = could if could >= profile.min_tokens else 0
+        if could < profile.min_tokens and finding.cause != "model_changed":
+            could = 0  # Too short for this model; another model's minimum is another.
         if finding.sure or could > seen.read:
             return _Reason(finding.cause, max(could, seen.read), finding.sure)
     if seen.reason in ("hit", "cold_start", "below_minimum"):

@@ -226,7 +226,8 @@ def test_counts_of_mixed_content_with_another_tokenizer_raise_no_miss(tmp_path):
 
 def heard(order, *, start, seed):
     """A team whose agents hear each other: to each its own messages are answers, and those of others are a user's."""
-    rules, said, lines = prose("house rules", 1_300), [("user", prose((seed, "task"), 150))], []
+    rules, lines = prose("house rules", 1_300), []
+    said = [("user", prose((seed, "task"), 150)), ("Expert_2", prose((seed, "plan"), 60))]
     for turn, speaker in enumerate(order):
         name = f"Expert_{speaker}"
         system = f"You are {name}. {prose((seed, name), 60)}\n{rules}"
@@ -240,7 +241,8 @@ def heard(order, *, start, seed):
 @pytest.mark.parametrize("ids", ["proper", "unique", "none"])
 def test_another_agent_with_much_the_same_system_prompt_is_no_change_of_it(tmp_path, ids):
     """In a team of agents without names one falls silent and the next begins: nobody edited a system prompt."""
-    lines = [line for seed in range(6) for line in heard((0, 1, 2, 3, 4, 5, 1, 2, 3), start=1_000.0 + 3 * seed, seed=seed)]
+    order = (0, 1, 2, 3, 4, 5, 1, 2, 3)
+    lines = [line for seed in range(6) for line in heard(order, start=1_000.0 + 3 * seed, seed=seed)]
     for line in answered(lines):
         if ids != "proper":
             del line["session"]
