@@ -21,6 +21,8 @@ PRICE = 4_000.0
 profiles/prices.toml) that is 0.012 USD a second, or 43 USD an hour: about what the time of one who waits costs. A
 shared part of 5,000 tokens is then worth 1.6 to 1.9 seconds, about a first token, and one of 30,000 a whole answer."""
 
+_AGENTS = 1_000
+
 WORTH_WAITING = 1024
 """Cold shared tokens below which siblings do not wait for one another: the wait costs more than it saves."""
 
@@ -39,6 +41,8 @@ class Gating:
     price: float = PRICE
     pace: Pace = field(default_factory=Pace)
     use: GateUse = field(default_factory=GateUse)
+    joined: dict[str, bool] = field(default_factory=dict)
+    """By agent, whether siblings came behind it when it led the last time."""
     _lock: Lock = field(default_factory=Lock)
 
     def worth(self, profile: Profile, model: str, *, cold: int, warm: int = 0, streams: bool) -> Worth | None:
@@ -63,6 +67,21 @@ class Gating:
             with self._lock:
                 self.use = self.use.and_pass(leave.leader, leave.followed, leave.waited)
         return leave
+
+    def led(self, agent: str, leave: Pass) -> None:
+        """Remember whether siblings came behind an agent's request."""
+        if leave.leader:
+            if len(self.joined) > _AGENTS:
+                self.joined.clear()
+            self.joined[agent] = leave.joined(0)
+
+    def awaited(self, leave: Pass, agent: str) -> bool:
+        """Whether somebody is known to wait for a leader, or was the last time, or may in another process."""
+        return leave.far or self.joined.get(agent, False) or leave.joined(0)
+
+    def goes_whole(self, leave: Pass, model: str) -> bool:
+        """Have later siblings wait for the end of a leader's answer; False where one waits for its first token."""
+        return leave.goes_whole(self.pace.usual(model, streamed=False))
 
     def answered(self, leave: Pass, read: int | None) -> None:
         """Count what a request that waited saved by it, where it read so many tokens."""

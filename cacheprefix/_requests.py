@@ -149,11 +149,11 @@ def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
         if observation is not None:
             begun = observation
             session.attempt("fail", lambda: session.shared.model.fail(begun), None)
-        return Turn(asked.body, None, *_reports(session, leave))
+        return Turn(asked.body, None, *_reports(session, leave, asked.agent))
     except BaseException:
         leave.release(ok=False)
         raise
-    return Turn(sent, seen, *_reports(session, leave))
+    return Turn(sent, seen, *_reports(session, leave, asked.agent))
 
 
 def _foresee(session: Session, prompt: Prompt, profile: Profile, agent: str, talk: str, now: float) -> None:
@@ -253,11 +253,12 @@ def _estimate(
     return expected
 
 
-def _reports(session: Session, leave: Pass) -> tuple[Any, Any, Any]:
+def _reports(session: Session, leave: Pass, agent: str) -> tuple[Any, Any, Any]:
     """What a turn calls when its answer ends, fails, and begins; each lets waiting siblings go."""
     gating, went = session.shared.gating, time.monotonic()
 
     def released(turn: Turn) -> None:
+        gating.led(agent, leave)
         leave.release(ok=True)
         seen, begun = turn.seen, turn.first_token_at is not None
         if seen is not None:

@@ -376,6 +376,25 @@ class Session:
         """``follow`` without blocking the event loop."""
         return FOLLOW if self._gate is None else self.shared.gating.passed(await self._gate.aenter(key, worth))
 
+    def followed(self, leave: Pass, agent: str, model: str, *, expected: bool = False) -> bool:
+        """Whether a leader's whole answer is to be received as a stream, so that siblings go with its first token.
+
+        It is where one waits for it, is ``expected`` (by who knows the framework), came when the agent led the last
+        time, or may wait in another process. Else one is looked for, for ``LINGER`` seconds; where none comes, those
+        who come later go by how long whole answers take.
+        """
+        if not leave.leader:
+            return False
+        known = expected or self.shared.gating.awaited(leave, agent)
+        return known or leave.joined() or not self.shared.gating.goes_whole(leave, model)
+
+    async def afollowed(self, leave: Pass, agent: str, model: str, *, expected: bool = False) -> bool:
+        """``followed`` without blocking the event loop."""
+        if not leave.leader:
+            return False
+        known = expected or self.shared.gating.awaited(leave, agent)
+        return known or await leave.ajoined() or not self.shared.gating.goes_whole(leave, model)
+
     def decode(self, body: Mapping[str, Any], api: Api, *, headers: Mapping[str, str] | None = None) -> Prompt:
         """A body as a prompt, counted by this session's counter; history seen before costs next to nothing."""
         return decode(

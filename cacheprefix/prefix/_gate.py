@@ -8,6 +8,7 @@ they would wait for longer than the saving is worth (``Worth``). A leader that i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import median
+from typing import Any
 
 from cacheprefix.locks import RLock, reset_in_child
 
@@ -30,6 +32,10 @@ order of hosted models."""
 LOOK = 0.25
 """Seconds that one waits for a model that was never timed where its answer is expected to take too long: a server that
 answers at once (a cache, a small model) has done so by then, and so much is lost once, for then the model is timed."""
+
+LINGER = 0.01
+"""Seconds that a leader of whom nobody is known to wait looks for siblings: those that one step of a graph starts
+together come within that, and it is lost only where something cold is written."""
 
 _TIMED = 16
 _MODELS = 1_000
@@ -96,7 +102,7 @@ class Pass:
     A leader's pass that nobody holds any more lets the others go by itself.
     """
 
-    __slots__ = ("__weakref__", "_dropped", "_release", "flight", "followed", "waited", "worth")
+    __slots__ = ("__weakref__", "_dropped", "_release", "far", "flight", "followed", "waited", "worth")
 
     def __init__(
         self,
@@ -107,6 +113,7 @@ class Pass:
         worth: Worth = ALWAYS,
         waited: float = 0.0,
         followed: bool = False,
+        far: bool = False,
     ) -> None:
         # A list, since of several threads that pop its one item exactly one gets it.
         self._release = [] if release is None else [release]
@@ -119,6 +126,8 @@ class Pass:
         """Seconds spent at the gate."""
         self.followed = followed
         """Whether a leader wrote what this request is to read."""
+        self.far = far
+        """Whether siblings in other processes may wait for it, whom this one does not see."""
 
     @property
     def leader(self) -> bool:
@@ -129,6 +138,27 @@ class Pass:
     def awaited(self) -> int:
         """How many requests of this process wait for this one at this moment."""
         return 0 if self.flight is None or not self._release else self.flight.waiting
+
+    def joined(self, seconds: float = LINGER) -> bool:
+        """Whether somebody came to wait for this request, now or within so many seconds."""
+        flight = self.flight if self._release else None
+        if flight is None or flight.joined.done():
+            return flight is not None
+        with contextlib.suppress(FutureTimeoutError):
+            flight.joined.result(timeout=seconds)
+        return flight.joined.done()
+
+    async def ajoined(self, seconds: float = LINGER) -> bool:
+        """``joined`` without blocking the event loop."""
+        flight = self.flight if self._release else None
+        return flight is not None and (flight.joined.done() or await _done(flight.joined, seconds))
+
+    def goes_whole(self, usual: float | None) -> bool:
+        """Have those who come from now on wait for the end of its answer, which usually takes so many seconds.
+
+        False, and nothing changes, where somebody came already and waits for its first token.
+        """
+        return self.flight is None or self.flight.goes_whole(usual)
 
     def release(self, *, ok: bool) -> None:
         """Let the others go: with ``ok`` all of them, without it the next one leads. Only the first call counts."""
@@ -156,8 +186,24 @@ class Flight:
 
     started: float
     worth: Worth
+    lock: RLock
+    """The gate's."""
     done: Future[bool] = field(default_factory=Future)
+    joined: Future[None] = field(default_factory=Future)
+    """Done when the first one came behind it."""
     waiting: int = 0
+
+    def join(self) -> None:
+        with self.lock:
+            if not self.joined.done():
+                self.joined.set_result(None)
+
+    def goes_whole(self, usual: float | None) -> bool:
+        with self.lock:
+            if self.joined.done():
+                return False
+            self.worth = replace(self.worth, usual=usual, streams=False)
+            return True
 
     def land(self, *, ok: bool) -> None:
         if not self.done.done():
@@ -232,9 +278,10 @@ class Gate:
             if left > 0:
                 self._wait(flight, 1)
                 try:
-                    ok = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(flight.done)), timeout=left)
-                except (asyncio.TimeoutError, FutureTimeoutError):
-                    left = 0.0
+                    if await _done(flight.done, left):
+                        ok = flight.done.result()
+                    else:
+                        left = 0.0
                 finally:
                     self._wait(flight, -1)
             if ok or left <= 0:
@@ -254,8 +301,9 @@ class Gate:
         with self._lock:
             flight = self._flights.get(key)
             if flight is not None and now - flight.started < self.limit:
+                flight.join()
                 return flight
-            mine = self._flights[key] = Flight(now, worth)
+            mine = self._flights[key] = Flight(now, worth, self._lock)
 
         def release(ok: bool) -> None:  # noqa: FBT001 - called by Pass only
             with self._lock:
@@ -264,3 +312,23 @@ class Gate:
             mine.land(ok=ok)
 
         return Pass(release, dropped=lambda: release(False), flight=mine, worth=worth, waited=now - began)  # noqa: FBT003
+
+
+async def _done(future: Future[Any], seconds: float) -> bool:
+    """Whether a future of any thread is done within so many seconds; it is left as it is."""
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+
+    def wake() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    def told(_: object) -> None:
+        # A loop that was closed meanwhile has nobody left to wake.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(wake)
+
+    future.add_done_callback(told)
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(waiter, seconds)
+    return future.done()

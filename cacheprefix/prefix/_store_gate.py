@@ -7,13 +7,22 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from cacheprefix.locks import Lock, reset_in_child
 from cacheprefix.prefix._gate import ALWAYS, Gate, Pass, Worth
-from cacheprefix.stores import Lease, Store, Turn, aelect, aside, elect
+from cacheprefix.stores import Lease, Store, Turn, aelect, apart, elect
 
 LEASE_SECONDS = 2.0
 """How long a leader that was killed, or hangs with its whole process, is still waited for by other processes."""
+
+CALL_SECONDS = 1.0
+"""How long one call of the store may take, and less where waiting pays less: about a first token."""
+
+_LEAST_CALL = 0.1
+
+REST_SECONDS = 10.0
+"""How long a store that failed, or took longer, is not asked any more."""
 
 _WARM_SECONDS = 60.0
 """How long others take a prefix for written without having seen it. Shorter than any provider's lifetime, so that
@@ -28,7 +37,8 @@ class StoreGate:
     Threads and tasks of one process elect among themselves first, so a process asks the store once for all of
     them. A leader's lease of ``lease`` seconds is renewed in the background until the others may go, ``limit`` seconds
     at most, so that only the leader of a process that was killed or stands still is replaced when it ends.
-    Whatever the store does wrong goes to ``failed``, and the process goes on as if it were alone.
+    Whatever the store does wrong goes to ``failed``, and the process goes on as if it were alone, for ``REST_SECONDS``
+    without asking it; no call of it is waited for longer than ``CALL_SECONDS``, and no release at all.
     """
 
     def __init__(
@@ -47,19 +57,20 @@ class StoreGate:
         self._clock = clock
         self._local = Gate(limit, clock)
         self._renewing = _Renewing(clock, failed)
+        self._rests_until = 0.0
 
     def enter(self, key: bytes, worth: Worth = ALWAYS) -> Pass:
         """Become the leader of ``key``, or wait in this thread for the one there is, in whatever process."""
         began = self._clock()
         mine = self._local.enter(key, worth)
-        if not mine.leader:
+        if not mine.leader or self._clock() < self._rests_until:
             return mine
-        name, left = _name(key), self._left(worth, began)
+        name, left, call = _name(key), self._left(worth, began), self._call(worth, began)
+        look = partial(self._store.get, name)
         try:
-            turn = elect(self._store, name, lambda: self._store.get(name), lease=self.lease, patience=left)
+            turn = elect(self._store, name, look, lease=self.lease, patience=left, call=call)
         except Exception as error:
-            self._failed(error)
-            return mine
+            return self._alone(mine, error, began)
         except BaseException:
             mine.release(ok=False)
             raise
@@ -69,14 +80,14 @@ class StoreGate:
         """``enter`` without blocking the event loop."""
         began = self._clock()
         mine = await self._local.aenter(key, worth)
-        if not mine.leader:
+        if not mine.leader or self._clock() < self._rests_until:
             return mine
-        name, left = _name(key), self._left(worth, began)
+        name, left, call = _name(key), self._left(worth, began), self._call(worth, began)
+        look = partial(self._store.get, name)
         try:
-            turn = await aelect(self._store, name, lambda: self._store.get(name), lease=self.lease, patience=left)
+            turn = await aelect(self._store, name, look, lease=self.lease, patience=left, call=call)
         except Exception as error:
-            self._failed(error)
-            return mine
+            return self._alone(mine, error, began)
         except BaseException:
             mine.release(ok=False)
             raise
@@ -86,6 +97,17 @@ class StoreGate:
         """Seconds to wait for another process's leader, of whom no more is known than what this one's took."""
         most = min(worth.left(), self.limit)
         return max(0.0, most - (self._clock() - began))
+
+    def _call(self, worth: Worth, began: float) -> Callable[[], float]:
+        """How long the next call may take, so that what is waited in all is about what waiting pays."""
+        return lambda: max(_LEAST_CALL, min(CALL_SECONDS, self._left(worth, began)))
+
+    def _alone(self, mine: Pass, error: Exception, began: float) -> Pass:
+        """The store failed: this request leads those of its own process."""
+        self._rests_until = self._clock() + REST_SECONDS
+        self._failed(error)
+        mine.waited = self._clock() - began
+        return mine
 
     def _passed(self, mine: Pass, name: str, turn: Turn[bytes], began: float) -> Pass:
         waited = self._clock() - began
@@ -111,14 +133,14 @@ class StoreGate:
             mine.release(ok=ok)
             self._renewing.end(renewed)
             if os.getpid() == process:  # in a forked child the lease is the parent's
-                aside(self._store, tell, ok)
+                apart(self._store, tell, ok)
 
         def dropped() -> None:
             # The lease ends by itself: a store may not be asked from wherever the garbage collector runs.
             self._renewing.end(renewed)
             mine.release(ok=False)
 
-        return Pass(release, dropped=dropped, flight=mine.flight, worth=mine.worth, waited=waited)
+        return Pass(release, dropped=dropped, flight=mine.flight, worth=mine.worth, waited=waited, far=True)
 
 
 class _Renewing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cacheprefix.stores._effects import Settle, aside, in_a_loop
+from cacheprefix.stores._effects import Settle, apart, aside, in_a_loop
 from cacheprefix.stores._lease import Lease, Turn, aelect, elect
 from cacheprefix.stores._memory import MemoryStore
 from cacheprefix.stores._protocol import Departure, Listener, Store
@@ -23,6 +23,7 @@ __all__ = [
     "Store",
     "Turn",
     "aelect",
+    "apart",
     "aside",
     "elect",
     "in_a_loop",

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Protocol, TypeVar, cast
 
+from cacheprefix.errors import StoreError
 from cacheprefix.locks import reset_in_child
 from cacheprefix.stores._protocol import Store
 
@@ -71,6 +72,51 @@ class Do:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(_workers.pool(), self._method, *self._arguments)
 
+    def within(self, seconds: float) -> Do:
+        """The same for at most so many seconds."""
+        return Within(seconds, self._blocking, self._method, self._arguments)
+
+
+class Within(Do):
+    """As ``Do``, for at most so many seconds; then ``StoreError``, and what the store still does is nobody's.
+
+    A store that does not block answers at once, and is called in place.
+    """
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self, seconds: float, blocking: bool, method: Callable[..., Any], arguments: Sequence[Any]) -> None:  # noqa: FBT001
+        self._blocking, self._method, self._arguments = blocking, method, tuple(arguments)
+        self._seconds = seconds
+
+    def now(self) -> Any:
+        """Wait for it in this thread."""
+        if not self._blocking:
+            return super().now()
+        work = _workers.pool().submit(self._method, *self._arguments)
+        wait([work], timeout=self._seconds)
+        if not work.done():
+            raise self._late()
+        return work.result()
+
+    async def later(self) -> Any:
+        """Wait for it in this task."""
+        if not self._blocking:
+            return super().now()
+        work = asyncio.ensure_future(super().later())
+        try:
+            done, _ = await asyncio.wait([work], timeout=self._seconds)
+        except BaseException:
+            work.cancel()
+            raise
+        if not done:
+            work.cancel()
+            raise self._late()
+        return work.result()
+
+    def _late(self) -> StoreError:
+        return StoreError(f"the store did not answer within {self._seconds:.2g} s")
+
 
 class Settle(Do):
     """As ``Do``, for what must be done once it is due: cancelling the caller ends his wait and not the work."""
@@ -100,6 +146,24 @@ class Sleep:
     async def later(self) -> None:
         """Sleep in this task."""
         await asyncio.sleep(self._seconds)
+
+
+def bounded(flow: Generator[Effect, Any, T], seconds: Callable[[], float]) -> Generator[Effect, Any, T]:
+    """A flow whose calls of stores each take no longer than ``seconds`` says when they begin."""
+    try:
+        effect = next(flow)
+        while True:
+            try:
+                value = yield effect.within(seconds()) if isinstance(effect, Do) else effect
+            except GeneratorExit:  # noqa: PERF203 - as in drive
+                flow.close()
+                raise
+            except BaseException as error:
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(value)
+    except StopIteration as end:
+        return cast("T", end.value)
 
 
 def drive(flow: Generator[Effect, Any, T]) -> T:
@@ -143,6 +207,15 @@ def in_a_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def apart(store: Store, work: Callable[..., None], *arguments: Any) -> None:
+    """As ``aside``, where nobody is to wait in any thread."""
+    if store.blocking:
+        with contextlib.suppress(RuntimeError):
+            _workers.pool().submit(work, *arguments)
+            return
+    work(*arguments)
 
 
 def aside(store: Store, work: Callable[..., None], *arguments: Any) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from cacheprefix.stores._clock import steady
-from cacheprefix.stores._effects import Do, Effect, Sleep, adrive, drive
+from cacheprefix.stores._effects import Do, Effect, Sleep, adrive, bounded, drive
 from cacheprefix.stores._protocol import Store
 
 T = TypeVar("T")
@@ -73,17 +73,20 @@ def elect(
     *,
     lease: float,
     patience: float | None = None,
+    call: Callable[[], float] | None = None,
     clock: Callable[[], float] = steady,
 ) -> Turn[T]:
     """Find out whose turn it is, waiting at most ``patience`` seconds (default: one lease).
 
     ``look`` asks the store for the leader's outcome and returns None while there is none. It
-    is asked once more after the lease was won, because the last leader may just have finished.
+    is asked once more after the lease was won, because the last leader may just have finished. ``call`` says how many
+    seconds the next call of the store may take; a lease that is won behind that ends by itself.
 
     Raises:
         StoreError: the store failed; the caller does the work as if it were alone.
     """
-    return drive(contend(store, key, look, lease=lease, patience=patience, clock=clock))
+    flow = contend(store, key, look, lease=lease, patience=patience, clock=clock)
+    return drive(flow if call is None else bounded(flow, call))
 
 
 async def aelect(
@@ -93,10 +96,12 @@ async def aelect(
     *,
     lease: float,
     patience: float | None = None,
+    call: Callable[[], float] | None = None,
     clock: Callable[[], float] = steady,
 ) -> Turn[T]:
     """Async form of ``elect``; ``look`` stays a plain function and may block as the store does."""
-    return await adrive(contend(store, key, look, lease=lease, patience=patience, clock=clock))
+    flow = contend(store, key, look, lease=lease, patience=patience, clock=clock)
+    return await adrive(flow if call is None else bounded(flow, call))
 
 
 def contend(

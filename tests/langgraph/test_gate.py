@@ -2,6 +2,7 @@
 
 import asyncio
 import operator
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage, SystemMessage
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
@@ -28,10 +29,12 @@ class Fan(TypedDict):
     reports: Annotated[list, operator.add]
 
 
-def fan(model, session, *, later):
-    """Four workers from START: nobody has written the prefix before."""
+def fan(model, session, *, later, workers=WORKERS):
+    """Workers from START: nobody has written the prefix before. Threads go on when all are there, as tasks are."""
+    met = threading.Barrier(workers)
 
     def worker(state):
+        met.wait(60)
         return {"reports": [model.invoke([SystemMessage(state["role"]), *state["messages"]]).text]}
 
     async def aworker(state):
@@ -39,7 +42,7 @@ def fan(model, session, *, later):
 
     graph = StateGraph(Fan)
     graph.add_node("worker", forked(session, role="worker")(aworker if later else worker))
-    roles = [f"You are worker {number}." for number in range(WORKERS)]
+    roles = [f"You are worker {number}." for number in range(workers)]
     graph.add_conditional_edges(
         START, lambda s: [Send("worker", {"messages": s["messages"], "role": role}) for role in roles], ["worker"]
     )
@@ -125,6 +128,46 @@ def test_the_others_start_with_the_leaders_first_token_and_not_with_its_last(cha
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_leader_that_nobody_waits_for_is_asked_as_the_application_asked(bench, later):
+    """One worker alone on a cold prefix: its request goes out as a plain one, and so does the next step's."""
+    session = bench.session(HANDBOOK)
+    graph = fan(wrap_model(bench.model(), session), session, later=later, workers=1)
+    go(graph, later)
+    assert session.report().gate.led == 1
+    assert [bool(record.json.get("stream")) for record in bench.provider.requests] == [False]
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_leader_whose_siblings_are_there_is_streamed(bench, later):
+    """One of the four, for the others; what a fork runs inside of is no sibling of its own."""
+    bench.slow(0.05)
+    session = bench.session(HANDBOOK)
+    go(fan(wrap_model(bench.model(), session), session, later=later), later)
+    assert sorted(bool(record.json.get("stream")) for record in bench.provider.requests) == [False] * 3 + [True]
+
+
+def test_a_fork_within_a_fork_is_alone(chat):
+    """The outer node waits for the inner one and not the other way round."""
+    session = chat.session(HANDBOOK)
+    model = wrap_model(chat.model(), session)
+
+    @forked(session, role="inner")
+    def inner(state):
+        return {"messages": [model.invoke([SystemMessage("You are inside."), *state["messages"]])]}
+
+    inside = StateGraph(MessagesState).add_node("inner", inner).add_edge(START, "inner").compile()
+
+    @forked(session, role="outer")
+    def outer(state, config):
+        return {"messages": inside.invoke({"messages": state["messages"]}, config)["messages"]}
+
+    graph = StateGraph(MessagesState).add_node("outer", outer).add_edge(START, "outer").compile()
+    graph.invoke({"messages": [HumanMessage("Look into it.")]}, {"configurable": {"thread_id": "t"}})
+    assert session.report().gate.led == 1
+    assert not chat.provider.requests[0].json.get("stream")
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
 def test_siblings_that_the_application_streams_follow_its_streamed_leader(bench, later):
     """Each stream arrives whole at its reader."""
     bench.slow(0.05)
@@ -159,12 +202,9 @@ def test_a_leader_that_breaks_off_in_the_middle_releases_the_others(bench):
     bench.slow(0.03)
     bench.script(lambda request: Reply("fine", fault=Fault(cut_after=1)) if request.index == 0 else Reply("fine"))
     session = bench.session(HANDBOOK, gate=60.0)
-    model = wrap_model(bench.model(), session)
-
-    with ThreadPoolExecutor(3) as pool:
-        answers = list(pool.map(lambda number: model_text(model, session, number), range(3)))
-    assert answers == ["fine"] * 3
-    assert len(bench.provider.requests) == 4
+    out = go(fan(wrap_model(bench.model(), session), session, later=False), later=False)
+    assert out["reports"] == ["fine"] * WORKERS
+    assert len(bench.provider.requests) == WORKERS + 1
     assert not session.failures
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.prefix import Gate, Pace, Worth
+from cacheprefix.stores import MemoryStore
 
 
 def run_threads(count, work):
@@ -176,6 +177,79 @@ def test_a_pass_says_how_many_wait():
     for thread in threads:
         thread.join(30)
     assert leader.awaited == 0
+
+
+# ------------------------------------------------------------------ for whom a leader is streamed
+
+
+def test_a_leader_finds_out_whether_somebody_comes():
+    """Nobody at first; then one who waits, or came and was not willing to."""
+    gate = Gate()
+    leader = gate.enter(b"k", Worth(2.0, usual=1.0))
+    assert not leader.joined(0.001)
+    gate.enter(b"k", Worth(0.0))
+    assert leader.joined(0.001)
+    leader.release(ok=True)
+    assert not leader.joined(0.001)
+
+
+async def test_a_task_finds_out_whether_somebody_comes():
+    """One who comes while it looks wakes it."""
+    gate = Gate()
+    leader = await gate.aenter(b"k")
+    assert not await leader.ajoined(0.001)
+    looking = asyncio.create_task(leader.ajoined(60.0))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(gate.aenter(b"k"))
+    assert await asyncio.wait_for(looking, 30)
+    leader.release(ok=True)
+    assert (await waiting).followed
+
+
+def test_those_who_come_to_a_leader_that_is_not_streamed_go_by_whole_answers():
+    """Its first token lets nobody go, so those for whom that is too long go at once."""
+    gate = Gate()
+    alone = gate.enter(b"alone", Worth(2.0, usual=1.0))
+    assert alone.goes_whole(30.0)
+    late = gate.enter(b"alone", Worth(2.0, usual=1.0))
+    assert (late.leader, late.waited < 1.0, late.followed) == (False, True, False)
+    followed = gate.enter(b"followed", Worth(2.0, usual=1.0))
+    gate.enter(b"followed", Worth(0.0))
+    assert not followed.goes_whole(30.0)
+    assert followed.flight.worth.streams
+
+
+def test_a_session_streams_leaders_for_those_who_came_the_last_time():
+    """An agent whose siblings come late, behind work of their own, is expected to have them again."""
+    session = Session(SharedPrefix(system="x"), gate_price=0.0)
+    body = {"model": "gpt-5.6", "messages": [{"role": "user", "content": "word " * 4000}]}
+    found = []
+    for number, comes in enumerate((False, True, False, False)):
+        key = f"{number}".encode()
+        leader = session.follow(key, Worth(2.0, usual=1.0))
+        found.append(session.followed(leader, "worker", "gpt-5.6"))
+        if comes:
+            session.follow(key, Worth(0.0))
+        turn = session.begin(body, "openai-chat", agent="worker", conversation="c", boundary=1, leave=leader)
+        turn.finish(None)
+    assert found == [False, False, True, False]
+
+
+def test_a_leader_of_several_processes_is_streamed():
+    """Its siblings cannot be seen from here; a store was given because there are some."""
+    session = Session(gate_store=MemoryStore(), gate_price=0.0)
+    assert session.followed(session.follow(b"k", Worth(2.0, usual=1.0)), "worker", "gpt-5.6")
+
+
+async def test_a_loop_that_has_ended_is_not_woken(caplog):
+    """Its follower gave up and is gone when the leader goes on."""
+    gate = Gate(limit=0.01)
+    leader = gate.enter(b"k")
+    thread = threading.Thread(target=lambda: asyncio.run(gate.aenter(b"k")))
+    thread.start()
+    thread.join(30)
+    leader.release(ok=True)
+    assert not caplog.records
 
 
 # ------------------------------------------------------------------ where waiting pays

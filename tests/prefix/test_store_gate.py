@@ -166,6 +166,67 @@ def test_a_store_that_is_down_leaves_the_gate_of_this_process(caplog):
     assert session.failures == {"gate store": 1}
 
 
+class Hung(MemoryStore):
+    """A store whose calls end only when they are let go."""
+
+    blocking = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+        self.asked = 0
+
+    def _hang(self) -> None:
+        self.asked += 1
+        assert self.let_go.wait(120)
+
+    def acquire(self, key: str, owner: str, ttl: float) -> bool:
+        self._hang()
+        return super().acquire(key, owner, ttl)
+
+    def set(self, key: str, value: bytes, ttl: float | None = None) -> None:
+        self._hang()
+        super().set(key, value, ttl)
+
+
+@pytest.fixture
+def hung() -> Iterator[Hung]:
+    """A store that hangs until the test has ended."""
+    store = Hung()
+    yield store
+    store.let_go.set()
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("worth", [ALWAYS, Worth(0.2, usual=0.1)], ids=["always", "little"])
+def test_a_store_that_hangs_is_left_behind_while_it_hangs(hung, worth, later):
+    """One call is waited for and counted; the leader leads its own process, and the next ones do not ask at all."""
+    errors: list[Exception] = []
+    gate = StoreGate(hung, 600.0, failed=errors.append)
+
+    def enter(key: bytes) -> Any:
+        return asyncio.run(gate.aenter(key, worth)) if later else gate.enter(key, worth)
+
+    leader = enter(b"k")
+    assert leader.leader
+    assert enter(b"other").leader
+    assert [type(error) for error in errors] == [StoreError]
+    assert "did not answer" in str(errors[0])
+    assert hung.asked == 1
+    assert not hung.let_go.is_set()
+
+
+def test_a_leader_does_not_wait_for_a_store_to_be_told(hung):
+    """Its siblings go, and it goes on, while the store hangs over what it is told."""
+    hung.let_go.set()
+    errors: list[Exception] = []
+    leader = StoreGate(hung, 600.0, failed=errors.append).enter(b"k")
+    hung.let_go.clear()
+    leader.release(ok=True)
+    assert not hung.let_go.is_set()
+    assert not errors
+
+
 def test_a_store_that_goes_down_while_leading_is_survived():
     """The release that cannot be told is counted; those of this process go on."""
     store = MemoryStore()

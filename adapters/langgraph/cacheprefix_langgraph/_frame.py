@@ -42,6 +42,8 @@ class Frame:
     """The conversation's ledger, merged from the graph's state."""
     scope: str | None = None
     """Tenant whose cache this is; None for the session's."""
+    depth: int = 0
+    """How many forks of its conversation are in force where its own code runs, this one included."""
     laid: bool = True
     """False where the fork could not be made: the layout is the application's, with what it left to us to say."""
 
@@ -91,24 +93,35 @@ class Rewritten:
 FRAME: BlockVar[Frame] = BlockVar("cacheprefix_langgraph_frame")
 
 
+_Key = tuple[int, "str | None"]
+
+
+def _key(session: Session, conversation: str | None = None) -> _Key:
+    """A session by the identity of what its children share, or one of its conversations."""
+    return id(session.shared), conversation
+
+
 class _Running:
-    """How many forks of each session are in force in this process, by the identity of what its children share."""
+    """How many forks are in force in this process, of each session and of each of its conversations."""
 
     def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
+        self.counts: dict[_Key, int] = {}
         self._lock = Lock()
         reset_in_child(self)
 
-    def add(self, key: int, number: int) -> None:
+    def add(self, frame: Frame, number: int) -> None:
         with self._lock:
-            now = self.counts.pop(key, 0) + number
-            if now > 0:
-                self.counts[key] = now
+            for key in (_key(frame.session), _key(frame.session, frame.conversation)):
+                now = self.counts.pop(key, 0) + number
+                if now > 0:
+                    self.counts[key] = now
 
     def after_fork(self) -> None:
         """Other threads of the parent do not go on in the child; the forking one's own fork does."""
-        frame = FRAME.get()
-        self.counts = {} if frame is None else {id(frame.session.shared): 1}
+        frame, self.counts = FRAME.get(), {}
+        if frame is not None:
+            self.add(frame, 1)
+            self.counts[_key(frame.session, frame.conversation)] = frame.depth
 
 
 _RUNNING = _Running()
@@ -189,16 +202,16 @@ def scope_of(config: Mapping[str, Any] | None) -> str | None:
 @contextmanager
 def within_frame(frame: Frame | None) -> Iterator[None]:
     """Run a block with a fork in force."""
+    if frame is not None:
+        frame.depth = 1 + _depth(frame.session, frame.conversation)
+        _RUNNING.add(frame, 1)
     token = FRAME.set(frame)
-    key = None if frame is None else id(frame.session.shared)
-    if key is not None:
-        _RUNNING.add(key, 1)
     try:
         yield
     finally:
         FRAME.reset(token)
-        if key is not None:
-            _RUNNING.add(key, -1)
+        if frame is not None:
+            _RUNNING.add(frame, -1)
 
 
 def under(frame: Frame | None, items: Iterator[Any]) -> Iterator[Any]:
@@ -237,4 +250,15 @@ async def aunder(frame: Frame | None, items: AsyncIterator[Any]) -> AsyncIterato
 
 def running(session: Session) -> bool:
     """Whether a fork of the session is in force somewhere in this process."""
-    return id(session.shared) in _RUNNING.counts
+    return _key(session) in _RUNNING.counts
+
+
+def siblings(session: Session, conversation: str) -> bool:
+    """Whether other forks of a conversation are in force now, beside those that the code here runs in."""
+    return _RUNNING.counts.get(_key(session, conversation), 0) > _depth(session, conversation)
+
+
+def _depth(session: Session, conversation: str) -> int:
+    frame = FRAME.get()
+    same = frame is not None and _key(frame.session, frame.conversation) == _key(session, conversation)
+    return frame.depth if frame is not None and same else 0

@@ -19,7 +19,7 @@ from cacheprefix.session import Boundary, unmodified
 from cacheprefix_langgraph._between import apart
 from cacheprefix_langgraph._bodies import Body, as_sent, likeness, own_body, readable, shows_body
 from cacheprefix_langgraph._choice import CHOSEN
-from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten
+from cacheprefix_langgraph._frame import FRAME, Frame, Rewritten, siblings
 from cacheprefix_langgraph._prewarm import awarm, warm, warming, warms
 from cacheprefix_langgraph._rewrite import boundary
 from cacheprefix_langgraph._whole import can_stream
@@ -98,7 +98,9 @@ def prepared(
         turn = warming(model, base, body, sending, stop, kwargs) if leave.leader and warms(model, body) else None
         if turn is not None:
             session.attempt("prewarm", lambda: warm(model, turn, leave), None)
-        return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave))
+        able = _could_stream(model, body, sending, leave)
+        streams = able and session.followed(leave, **_asking(model, body, sending))
+        return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave) and streams)
     except BaseException:
         leave.release(ok=False)
         raise
@@ -120,7 +122,9 @@ async def aprepared(
         turn = warming(model, base, body, sending, stop, kwargs) if leave.leader and warms(model, body) else None
         if turn is not None:
             await awarm(model, turn, leave, session)
-        return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave))
+        able = _could_stream(model, body, sending, leave)
+        streams = able and await session.afollowed(leave, **_asking(model, body, sending))
+        return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave) and streams)
     except BaseException:
         # Cancelled, above all: the leader's task is gone, and the next one leads.
         leave.release(ok=False)
@@ -136,16 +140,27 @@ def _prepared(sending: Sending, messages: Any, kwargs: dict[str, Any], *, stream
 
 
 def _begun(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, leave: Pass) -> bool:
-    """Begin the request; whether its answer is to be streamed."""
-    leads = leave.leader
+    """Begin the request; whether its answer may be streamed: others are let go by who sees its first token."""
     made = begin(model, base, body, sending, leave)
     if undone(sending) is not None:
         return False
-    turn = sending.turn
     if body.own:
         sending.payload = made
-    starts = turn is not None and turn.seen is not None and turn.seen.profile.readable == "first_token"
-    return leads and starts and not sending.streamed and body.own and body.streamable and _may_stream(model, body)
+    return sending.turn is not None and sending.turn.seen is not None
+
+
+def _could_stream(model: Any, body: Body, sending: Sending, leave: Pass) -> bool:
+    """Whether a leader's whole answer can be received as a stream, where somebody waits for its first token."""
+    whole = leave.leader and leave.worth.streams and not sending.streamed
+    return whole and body.own and body.streamable and _may_stream(model, body)
+
+
+def _asking(model: Any, body: Body, sending: Sending) -> dict[str, Any]:
+    """Who asks which model, and whether other forks of the conversation are in force, which may come to the same."""
+    frame, name = sending.frame, str(_seen(body, model)["model"])
+    if frame is None:
+        return {"agent": sending.agent, "model": name}
+    return {"agent": frame.role, "model": name, "expected": siblings(frame.session, frame.conversation)}
 
 
 def undone(sending: Sending, messages: Any = None, kwargs: Mapping[str, Any] | None = None) -> Prepared | None:
