@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import killing
+import pytest
 from autogen_agentchat.agents import MessageFilterAgent, MessageFilterConfig, PerSourceFilter, SocietyOfMindAgent
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
+from autogen_core.models import UserMessage
 from autogen_teams import ROLES, TASK, Says, role, search
 
 from cacheprefix import Session, SharedPrefix
@@ -268,3 +270,25 @@ async def test_wrapping_a_team_that_has_run_continues_with_what_was_said(provide
     heads = [s.text.split("\n")[0] for s in provider.requests[-1].prompt.tier("messages")]
     assert heads[:5] == ["[user]", "[planner]", "[critic]", "[user]", "[writer]"]
     assert session_of(team).failures == {}
+
+
+@pytest.mark.parametrize("way", ["asked alone before", "given a hint"])
+async def test_wrapping_a_team_loses_nothing_that_an_agent_alone_knows(provide, new_client, way):
+    """Asked by itself before the team ran, or given a hint: no thread holds it, so its requests stay its own."""
+    provider = provide("openai", Says())
+    agents = [role(name, new_client(provider)) for name in ROLES[:2]]
+    team = RoundRobinGroupChat(agents, max_turns=2)
+    if way == "asked alone before":
+        await agents[0].run(task="What nobody else was told.")
+    await team.run(task=TASK)
+    if way == "given a hint":
+        hint = UserMessage(content="What nobody else was told.", source="application")
+        await agents[0].model_context.add_message(hint)
+    session = Session()
+    wrap(team, session)
+    start = len(provider.requests)
+    await team.run(task="Go on.")
+    mine, other = [record.body.decode() for record in list(provider.requests)[start:]]
+    assert "What nobody else was told." in mine
+    assert "What nobody else was told." not in other
+    assert any("what nobody said in the team" in note for note in session.report().notes)
