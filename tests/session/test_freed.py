@@ -47,6 +47,20 @@ def made(**options: Any) -> Session:
     )
 
 
+def test_a_conversation_that_has_ended_is_freed_when_it_is_forgotten():
+    """With its decisions; the next one of that id starts anew, and others stay."""
+    session = made()
+    for name in ("one", "two"):
+        talk(session, conversation=name)
+    ended, other = (weakref.ref(session.conversation(name)) for name in ("one", "two"))
+    assert ended().ledger
+    session.forget("one")
+    gc.collect()
+    assert ended() is None
+    assert other() is session.conversation("two")
+    assert not session.conversation("one").ledger
+
+
 @pytest.mark.parametrize("options", [{}, {"gate_store": MemoryStore()}], ids=["plain", "gate store"])
 def test_a_dropped_session_is_freed(options):
     """With its conversations, trees and histories; nothing in a module holds it."""
