@@ -3,45 +3,81 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 from ag2 import MemoryStream
-from ag2_driver import agent, configured
+from ag2_driver import RULES, agent, configured
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
 from test_layout import session
 
-from cacheprefix import Compaction, ToolResultBudget
-from cacheprefix_ag2 import session_of, wrap
+from cacheprefix.server import Reply
+from cacheprefix_ag2 import PrefixState, session_of, wrap
+from tests.talks import BOUNDS, LONG, USERS, asking, check, question, turns
 
-USERS = ("alice", "bob")
+
+def answer(request):
+    """What the model says to someone: their own words, where it was told any."""
+    number, named = request.index, re.search("|".join(USERS), request.text)
+    return Reply(f"{named.group()} is answered: {named.group()}-answer-{number}." if named else f"Well {number}.")
 
 
-@pytest.mark.parametrize("api", ["openai-chat", "anthropic"])
-@pytest.mark.parametrize("bounds", ["none", "compaction", "budget"])
-async def test_a_stream_is_a_conversation_of_its_own(fresh, api, bounds):
-    """Two people with equal texts among theirs, by turns and at a time: nobody's words are in another's prompt."""
-    server = fresh(api)
-    options = {
-        "none": {},
-        "compaction": {"compaction": Compaction(trigger=4_000, horizon=1_000)},
-        "budget": {"budget": ToolResultBudget(max_tokens=300)},
-    }[bounds]
-    said = {user: [] for user in USERS}
-    async with configured(api, server) as config:
-        agents = wrap([agent("planner", config), agent("critic", config)], session(**options))
-        streams = {user: MemoryStream() for user in USERS}
-        for number in range(8):
-            asking = USERS if number % 2 else (USERS[number // 2 % 2],)
-            for user in asking:
-                words = f"{user} {number}: " + " ".join(f"{user}-value-{number}-{k}" for k in range(60))
-                said[user].append("Go on." if number % 3 == 0 else words)
-            for each in agents:
-                start = len(server.requests)
-                await asyncio.gather(*(each.ask(said[user][-1], stream=streams[user]) for user in asking))
-                sent = [record.body.decode() for record in list(server.requests)[start:]]
-                assert not any(all(user in body for user in USERS) for body in sent)
-                if bounds != "compaction":
-                    texts = [text for user in asking for text in said[user]]
-                    assert all(any(text in body for body in sent) for text in texts)
-    used = session_of(agents)
-    assert len({call.conversation for call in used.calls}) == 2
-    assert not used.failures
+async def moved(stream):
+    """The same stream, from its saved events, as another process has it."""
+    events = [
+        type(event).from_dict(event.to_dict()) if isinstance(event, PrefixState) else event
+        for event in await stream.history.get_events()
+    ]
+    again = MemoryStream(id=stream.id)
+    await again.history.replace(events)
+    return again
+
+
+@BOUNDS
+@pytest.mark.parametrize("api", tuple(RULES))
+@pytest.mark.parametrize("kept", [True, False], ids=["streams", "saved"])
+@settings(
+    max_examples=2,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(given_turns=turns(), people=st.integers(2, 3))
+@example(given_turns=LONG, people=2)
+def test_no_section_of_one_is_in_anothers_prompt_and_no_message_is_missing(servers, api, bounds, kept, given_turns, people):
+    """Two and three people with equal texts ask the same two agents on streams of their own, by turns and at a time.
+
+    The streams are kept, or each is made anew from its saved events and the agents are wrapped anew half-way.
+    """
+    server, script = servers[api], servers[api].simulator.script
+    talks = {user: [] for user in USERS[:people]}
+    compacted, used = 0, []
+
+    async def go():
+        nonlocal compacted
+        async with configured(api, server) as config:
+            streams = {user: MemoryStream() for user in talks}
+            for number, turn in enumerate(given_turns):
+                if not number or (not kept and number == len(given_turns) // 2):
+                    agents = wrap([agent("planner", config), agent("critic", config)], session(**bounds))
+                    used.append(session_of(agents))
+                now, start, speaker = asking(turn, people), len(server.requests), agents[number % 3 // 2]
+                for user in now:
+                    streams[user] = streams[user] if kept else await moved(streams[user])
+                    talks[user].append(question(user, number, turn))
+                replies = await asyncio.gather(*(
+                    speaker.ask(talks[user][-1], stream=streams[user]) for user in now
+                ))  # fmt: skip
+                compacted += check(server.requests[start:], {user: talks[user] for user in now})
+                for user, reply in zip(now, replies, strict=True):
+                    talks[user].append(reply.body)
+
+    server.reset()
+    server.simulator.script = answer
+    try:
+        asyncio.run(go())
+    finally:
+        server.simulator.script = script
+    assert compacted or given_turns is not LONG or "compaction" not in bounds
+    assert not any(one.failures for one in used)

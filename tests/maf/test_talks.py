@@ -1,32 +1,22 @@
-"""Whose words stand in a prompt: runs of one workflow, and an agent without a session that serves several people."""
+"""Whose words stand in a prompt: runs of one workflow, and agents that serve several people."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 from agent_framework import Message
 from agent_framework.orchestrations import SequentialBuilder
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+from maf_driver import RULES
 from maf_teams import HANDBOOK, NAMES, role, served
 
-from cacheprefix import Compaction, Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.server import Reply
 from cacheprefix_maf import wrap
-
-USERS = ("alice", "bob")
-BOUNDS = pytest.mark.parametrize(
-    "bounds",
-    [{}, {"compaction": Compaction(trigger=4_000, horizon=1_000)}, {"budget": ToolResultBudget(max_tokens=300)}],
-    ids=["none", "compaction", "budget"],
-)
-
-
-def _words(user, number):
-    return f"{user} {number}: " + " ".join(f"{user}-value-{number}-{k}" for k in range(60))
-
-
-def _whose(provider, start=0):
-    bodies = [record.body.decode() for record in list(provider.requests)[start:]]
-    return [[user for user in USERS if user in body] for body in bodies]
+from tests.talks import BOUNDS, LONG, USERS, asking, check, question, turns
 
 
 async def test_workflows_of_two_people_are_two_conversations(servers):
@@ -35,33 +25,60 @@ async def test_workflows_of_two_people_are_two_conversations(servers):
     for wrapped in (False, True):
         session = Session(SharedPrefix(system=HANDBOOK), gate=None)
         async with served(servers, "openai-chat") as (client, provider):
-            made = [SequentialBuilder(participants=[role(client, name) for name in NAMES]).build() for _ in USERS]
+            made = [SequentialBuilder(participants=[role(client, name) for name in NAMES]).build() for _ in USERS[:2]]
             for number in range(4):
                 if wrapped:
                     wrap(made[number % 2], session)
-                await made[number % 2].run(_words(USERS[number % 2], number))
-            seen.append(_whose(provider))
+                await made[number % 2].run(f"{USERS[number % 2]} asks {number}.")
+            bodies = [record.body.decode() for record in provider.requests]
+            seen.append([[user for user in USERS if user in body] for body in bodies])
             assert not session.failures
-    assert seen[0] == seen[1] == [[user] for user in USERS * 2 for _ in NAMES]
+    assert seen[0] == seen[1] == [[user] for user in USERS[:2] * 2 for _ in NAMES]
+
+
+def answer(request):
+    """What the model says to someone: their own words, where it was told any."""
+    number, named = request.index, re.search("|".join(USERS), request.text)
+    return Reply(f"{named.group()} is answered: {named.group()}-answer-{number}." if named else f"Well {number}.")
 
 
 @BOUNDS
-async def test_an_agent_without_a_session_serves_many(servers, bounds):
-    """Two people with equal texts among theirs, by turns and at a time: nobody's words are in another's prompt."""
-    session = Session(SharedPrefix(system=HANDBOOK), gate=None, **bounds)
-    talks = {user: [] for user in USERS}
-    async with served(servers, "openai-chat") as (client, provider):
-        agent = wrap(role(client, "helper"), session)
-        for number in range(14):
-            asking = USERS if number % 2 else (USERS[number // 2 % 2],)
-            for user in asking:
-                talks[user].append(Message("user", ["Go on." if number % 3 == 0 else _words(user, number)]))
-            start = len(provider.requests)
-            answers = await asyncio.gather(*(agent.run(list(talks[user])) for user in asking))
-            sent = [record.body.decode() for record in list(provider.requests)[start:]]
-            for user, answer in zip(asking, answers, strict=True):
-                whole = all(any(message.text in body for body in sent) for message in talks[user])
-                assert whole or "compaction" in bounds
-                talks[user].append(Message("assistant", [f"{user} {number}: {answer.text}"]))
-        assert not any(len(found) > 1 for found in _whose(provider))
+@pytest.mark.parametrize("api", tuple(RULES))
+@pytest.mark.parametrize("held", [False, True], ids=["messages", "sessions"])
+@settings(max_examples=2, deadline=None, phases=(Phase.explicit, Phase.generate), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(given_turns=turns(), people=st.integers(2, 3))
+@example(given_turns=LONG, people=2)
+def test_no_section_of_one_is_in_anothers_prompt_and_no_message_is_missing(servers, api, bounds, held, given_turns, people):
+    """Two and three people with equal texts ask the same two agents, by turns and at a time.
+
+    With a session each, or with their messages and nothing that says whose they are.
+    """
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None, provider=RULES[api], **bounds)
+    talks = {user: [] for user in USERS[:people]}
+    options = {"default_options": {"store": False}} if api == "openai-responses" else {}
+    compacted = 0
+
+    async def go():
+        nonlocal compacted
+        async with served(servers, api) as (client, provider):
+            provider.simulator.script = answer
+            agents = [wrap(role(client, name, **options), session) for name in ("helper", "critic")]
+            sessions = {user: agents[0].create_session() for user in talks}
+            for number, turn in enumerate(given_turns):
+                now, start = asking(turn, people), len(provider.requests)
+                agent = agents[0 if held else number % 3 // 2]
+                for user in now:
+                    # The framework's own history holds an equal message of one person's but once.
+                    which = f" ({len(talks[user])})" if held else ""
+                    talks[user].append(Message("user", [f"{question(user, number, turn)}{which}"]))
+                answers = await asyncio.gather(*(
+                    agent.run(talks[user][-1], session=sessions[user]) if held else agent.run(list(talks[user]))
+                    for user in now
+                ))  # fmt: skip
+                compacted += check(provider.requests[start:], {user: [one.text for one in talks[user]] for user in now})
+                for user, made in zip(now, answers, strict=True):
+                    talks[user].append(Message("assistant", [made.text], author_name=agent.name))
+
+    asyncio.run(go())
+    assert compacted or given_turns is not LONG or "compaction" not in bounds
     assert not session.failures
