@@ -1,4 +1,4 @@
-"""Conversations of several people with equal texts among theirs, and what must hold of the requests that come of them."""
+"""Conversations of several people with equal texts among theirs, and what must hold of their requests."""
 
 from __future__ import annotations
 

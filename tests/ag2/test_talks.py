@@ -45,7 +45,9 @@ async def moved(stream):
 )
 @given(given_turns=turns(), people=st.integers(2, 3))
 @example(given_turns=LONG, people=2)
-def test_no_section_of_one_is_in_anothers_prompt_and_no_message_is_missing(servers, api, bounds, kept, given_turns, people):
+def test_no_section_of_one_is_in_anothers_prompt_and_no_message_is_missing(
+    servers, api, bounds, kept, given_turns, people
+):
     """Two and three people with equal texts ask the same two agents on streams of their own, by turns and at a time.
 
     The streams are kept, or each is made anew from its saved events and the agents are wrapped anew half-way.

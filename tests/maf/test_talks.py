@@ -45,10 +45,17 @@ def answer(request):
 @BOUNDS
 @pytest.mark.parametrize("api", tuple(RULES))
 @pytest.mark.parametrize("held", [False, True], ids=["messages", "sessions"])
-@settings(max_examples=2, deadline=None, phases=(Phase.explicit, Phase.generate), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=2,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(given_turns=turns(), people=st.integers(2, 3))
 @example(given_turns=LONG, people=2)
-def test_no_section_of_one_is_in_anothers_prompt_and_no_message_is_missing(servers, api, bounds, held, given_turns, people):
+def test_no_section_of_one_is_in_anothers_prompt_and_no_message_is_missing(
+    servers, api, bounds, held, given_turns, people
+):
     """Two and three people with equal texts ask the same two agents, by turns and at a time.
 
     With a session each, or with their messages and nothing that says whose they are.

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import pytest
 
 pytest.importorskip("cacheprefix_maf", reason="this adapter is tested in its own environment (make test-maf)")
 
-from agent_framework import Agent, ChatMiddleware, FunctionMiddleware, Message
-from agent_framework.orchestrations import ConcurrentBuilder, GroupChatBuilder, HandoffBuilder, SequentialBuilder
+from agent_framework import (
+    Agent,
+    AgentExecutor,
+    AgentExecutorRequest,
+    AgentResponse,
+    ChatMiddleware,
+    FunctionMiddleware,
+    InMemoryCheckpointStorage,
+    Message,
+    WorkflowBuilder,
+    WorkflowContext,
+    WorkflowExecutor,
+    executor,
+)
+from agent_framework.orchestrations import (
+    ConcurrentBuilder,
+    GroupChatBuilder,
+    HandoffBuilder,
+    MagenticBuilder,
+    SequentialBuilder,
+)
 from pydantic import BaseModel
 
 from cacheprefix import Session, SharedPrefix
@@ -235,6 +255,92 @@ async def hand_offs(stage):
     workflow = stage.wrapped(made.with_start_agent(agents[0]).build())
     result = await workflow.run(TASK)
     return [events_of(result), outputs_of(result)]
+
+
+def ledger(speaker, *, done=False):
+    """A Magentic manager's view of the progress."""
+    told = {"is_request_satisfied": done, "is_in_loop": False, "is_progress_being_made": True}
+    told |= {"next_speaker": speaker, "instruction_or_question": f"Go on, {speaker}."}
+    return json.dumps({name: {"reason": "r", "answer": answer} for name, answer in told.items()})
+
+
+@everywhere
+async def magentic(stage):
+    """A manager plans, says who speaks next, and sums up."""
+    rounds = (ledger("planner"), "Planned.", ledger("critic"), "No.", ledger("", done=True))
+    stage.script("Facts.", "A plan.", *rounds, "So.")
+    client = stage.client()
+    team = [stage.agent(client, name) for name in NAMES[:2]]
+    built = MagenticBuilder(participants=team, manager_agent=stage.agent(client, "manager"), max_round_count=5).build()
+    result = await stage.wrapped(built).run(TASK)
+    return [events_of(result), outputs_of(result), [agent.name for agent in team]]
+
+
+@construct()
+async def magentic_whose_plan_is_reviewed(stage):
+    """It stops for a person, who lets the plan pass."""
+    stage.script("Facts.", "A plan.", ledger("planner"), "Planned.", ledger("", done=True), "So.")
+    client = stage.client()
+    manager = stage.agent(client, "manager")
+    built = MagenticBuilder(
+        participants=[stage.agent(client, name) for name in NAMES[:2]], manager_agent=manager, enable_plan_review=True
+    ).build()
+    workflow = stage.wrapped(built)
+    first = await workflow.run(TASK)
+    asked = first.get_request_info_events()
+    second = await workflow.run(responses={asked[0].request_id: asked[0].data.approve()})
+    return [events_of(first), [type(one.data) for one in asked], events_of(second), outputs_of(second)]
+
+
+@everywhere
+async def workflow_as_an_agent_of_another(stage):
+    """A sequence within a sequence, also streamed."""
+    stage.script("Planned.", "No.", "Written.", "Again.", "Still no.", "Rewritten.")
+    client = stage.client()
+    inner = SequentialBuilder(participants=[stage.agent(client, name) for name in NAMES[:2]]).build()
+    outer = SequentialBuilder(participants=[inner.as_agent("inner"), stage.agent(client, "writer")]).build()
+    stage.wrapped(outer)
+    result = await outer.run(TASK)
+    pieces = [type(event) async for event in outer.run("And now?", stream=True)]
+    return [events_of(result), outputs_of(result), pieces, outer.to_dict()]
+
+
+@construct()
+async def workflow_as_an_executor_of_another(stage):
+    """A sequence is a step of another one's graph."""
+    stage.script("Planned.", "No.", "Written.")
+    client = stage.client()
+    inner = SequentialBuilder(participants=[stage.agent(client, name) for name in NAMES[:2]]).build()
+    step = WorkflowExecutor(inner, id="step")
+    last = AgentExecutor(stage.agent(client, "writer"))
+
+    @executor(id="between")
+    async def between(said: AgentResponse, context: WorkflowContext[AgentExecutorRequest]) -> None:
+        await context.send_message(AgentExecutorRequest(messages=said.messages, should_respond=True))
+
+    made = WorkflowBuilder(start_executor=step, output_from=[last]).add_edge(step, between).add_edge(between, last)
+    result = await stage.wrapped(made.build()).run(TASK)
+    return [events_of(result), outputs_of(result)]
+
+
+@everywhere
+async def checkpoints(stage):
+    """What is saved at each step, and a run that goes on from one of them in a workflow built anew."""
+    stage.script("Planned.", "No.", "Written.", "Objected again.", "Written again.")
+    storage = InMemoryCheckpointStorage()
+
+    def built():
+        client = stage.client()
+        return SequentialBuilder(
+            participants=[stage.agent(client, name) for name in NAMES], checkpoint_storage=storage
+        ).build()
+
+    result = await stage.wrapped(built()).run(TASK)
+    saved = sorted(await storage.list_checkpoints(workflow_name=built().name), key=lambda one: one.iteration_count)
+    at = next(one for one in saved if "Planned." in str(one.to_dict()) and "'No.'" not in str(one.to_dict()))
+    again = await stage.wrapped(built()).run(checkpoint_id=at.checkpoint_id)
+    kept = [[one.iteration_count, one.state, one.messages, one.metadata] for one in saved]
+    return [events_of(result), outputs_of(result), kept, events_of(again), outputs_of(again)]
 
 
 @construct()
