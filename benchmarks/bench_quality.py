@@ -187,20 +187,26 @@ def rows(found: Sequence[Asked], model: str) -> Iterator[dict[str, Any]]:
 
 def lines(made: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """The table on the screen."""
-    table = [["", "solved", "95 %", "only own", "only here", "p", "sees from", "refused"]]
+    table = [["", "solved", "95 %", "tasks", "only own", "only here", "p", "sees from", "refused"]]
     for row in made:
         if "p" not in row:
             table.append([row["name"], f"{row['value']:.2f}", *_kinds(row)])
             continue
         interval = f"{row['low']:.2f} to {row['high']:.2f}"
-        counts = [f"{row['only_own']}", f"{row['only_here']}", f"{row['p']:.3f}", f"{row['visible']:.2f}"]
+        counts = [
+            f"{row['tasks']}",
+            f"{row['only_own']}",
+            f"{row['only_here']}",
+            f"{row['p']:.3f}",
+            f"{row['visible']:.2f}",
+        ]
         table.append([row["name"], f"{row['value']:.2f}", interval, *counts, f"{row['refused']}"])
     return table
 
 
 def _kinds(row: Mapping[str, Any]) -> list[str]:
     others = " ".join(f"{name} {value:.2f}" for name, value in row["peers"].items())
-    return [others, *[""] * 5]
+    return [others, *[""] * 6]
 
 
 def verdict(made: Sequence[Mapping[str, Any]]) -> str:

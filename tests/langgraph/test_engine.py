@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import openai
 import pytest
 from langchain.agents import create_agent
 from langchain_anthropic import ChatAnthropic
-from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
 
@@ -96,3 +97,27 @@ def test_agents_with_the_middleware_read_tools_and_text_from_a_real_cache(model,
     assert second.usage.cache_read_tokens >= COUNTER(handbook)
     assert second.usage.cache_read_tokens == second.verdict.expected_tokens
     assert first.usage.input_tokens == first.input_tokens + ENVELOPE.answer
+
+
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+def test_what_ends_with_two_assistant_messages_is_refused_unmodified_and_answered_as_a_fork(model, fresh_text, mode):
+    """llama.cpp takes one for the beginning of its answer and refuses two; a fork ends with the user's turn."""
+    handbook = fresh_text(HANDBOOK)
+    session = Session(
+        SharedPrefix(system=handbook), provider="llama.cpp", profiles=rules(), counter=COUNTER, mode=mode
+    )
+    chat, sent = wrap_model(model("openai"), session), []
+
+    @forked(session, role="critic")
+    def critic(state):
+        sent.append(chat.invoke([SystemMessage(f"Criticise it.\n\n{handbook}"), *state["messages"]]))
+        return {"messages": sent}
+
+    said = [HumanMessage("Begin."), AIMessage("I plan.", name="planner"), AIMessage("I write.", name="writer")]
+    if mode == "observe":
+        with pytest.raises(openai.BadRequestError, match="2 or more assistant messages"):
+            critic({"messages": said})
+    else:
+        critic({"messages": said})
+        assert sent[0].content
+        assert session.failures == {}

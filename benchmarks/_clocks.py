@@ -1,0 +1,126 @@
+"""Real clocks: four roles on llama.cpp with SmolLM2, as a framework's adapter sends them, unmodified and shared.
+
+Answers have one token, so that the time of a request is the time to its first token, and what the framework, its
+client, cacheprefix and the engine take is all in it. Each run has a handbook that no cache has seen: the first role's
+request is the cold one, those of the others are warm. ``ours`` is the CPU time that a session itself takes for a
+request of that size, by the clock of its thread, so that a busy machine does not count.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from benchmarks import _table
+from benchmarks.bench_engine import context
+from benchmarks.local_engine import COUNTER, MODEL, LocalEngine, missing, rules
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.server import idle_threads
+
+ROLES = {
+    "planner": "Plan the work.",
+    "critic": "Criticise the plan.",
+    "tester": "Find what may fail.",
+    "writer": "Write it down.",
+}
+TASK = "Look at hall 3."
+SIZES = (1_000, 4_000, 7_000)
+"""Tokens of the handbook: SmolLM2's window is 8,192."""
+LAYOUTS = {"unmodified": "observe", "shared": "fork"}
+OURS_MS = 5.0
+"""The most that a session may take for a request of 8,000 tokens."""
+
+Work = Callable[[LocalEngine, Session, str], None]
+"""Lets all roles answer once: the engine, the session, and the handbook that each role's own prompt ends with."""
+
+
+def session_for(handbook: str, layout: str) -> Session:
+    """A session that counts as the model does."""
+    mode: Any = LAYOUTS[layout]
+    shared = SharedPrefix(system=handbook)
+    return Session(shared, mode=mode, provider="llama.cpp", profiles=rules(), counter=COUNTER, gate=None)
+
+
+def clocks(framework: str, ways: dict[str, Work], sizes: Sequence[int], repeats: int) -> Iterator[dict[str, Any]]:
+    """Rows of one framework; ``ways`` are how the roles are asked (in turn, together)."""
+    with LocalEngine(threads=idle_threads(), ram=1024) as engine:
+        for tokens in sizes:
+            for way, work in ways.items():
+                yield from _ratios(f"{framework}, {tokens:,} tokens, {way}", engine, work, tokens, repeats)
+
+
+def _ratios(name: str, engine: LocalEngine, work: Work, tokens: int, repeats: int) -> Iterator[dict[str, Any]]:
+    cold, warm, whole = ({layout: list[float]() for layout in LAYOUTS} for _ in range(3))
+    off, read, total = (dict.fromkeys(LAYOUTS, 0) for _ in range(3))
+    for repeat in range(repeats):
+        for layout in LAYOUTS:
+            _table.progress(f"{name}: {layout}", repeat + 1, repeats)
+            handbook = context(tokens, COUNTER)
+            session = session_for(handbook, layout)
+            began = time.perf_counter()
+            work(engine, session, handbook)
+            whole[layout].append(time.perf_counter() - began)
+            calls = sorted(session.calls, key=lambda call: call.started_at)
+            first, *others = (call.ended_at - call.started_at for call in calls)
+            cold[layout].append(first)
+            warm[layout] += others
+            for call in calls:
+                cached = call.usage.cache_read_tokens or 0
+                total[layout] += call.usage.input_tokens or 0
+                read[layout] += cached
+                off[layout] += abs(call.verdict.expected_tokens - cached) if call.verdict else 0
+    for what, times in (("first role, cold", cold), ("later roles, warm", warm)):
+        yield _row(f"{name}: time to the first token, {what}", times)
+    yield _row(f"{name}: whole run", whole)
+    shares = {layout: read[layout] / max(1, total[layout]) for layout in LAYOUTS}
+    unmodified = {"unmodified": shares["unmodified"]}
+    yield _table.topic(f"{name}: input read from the cache", shares["shared"], "share", unmodified, digits=3)
+    points = {layout: 100 * off[layout] / max(1, total[layout]) for layout in LAYOUTS}
+    unmodified = {"unmodified": points["unmodified"]}
+    yield _table.topic(f"{name}: expected against counted", points["shared"], "points", unmodified, digits=2)
+
+
+def _row(name: str, times: dict[str, list[float]]) -> dict[str, Any]:
+    plain, shared = (statistics.median(times[layout]) for layout in LAYOUTS)
+    return _table.topic(name, shared / plain, "of unmodified", {"unmodified": 1.0}, digits=3)
+
+
+def ours(tokens: int = 8_000, requests: int = 40) -> dict[str, Any]:
+    """CPU time that a session takes for a request of a growing conversation; the median, the first one apart."""
+    handbook = context(tokens // 2, None)
+    session = Session(SharedPrefix(system=handbook), provider="llama.cpp", gate=None)
+    line = "The pump of hall 3 runs at 12 bar and was last checked by Ada in week 7. "
+    history = [{"role": ("user", "assistant")[at % 2], "content": line * 4} for at in range(tokens // 2 // 75)]
+    took = []
+    for number in range(requests):
+        role = {"role": "user", "content": session.tail_for(f"role {number % 4}", "Look at it.")}
+        messages = [{"role": "system", "content": handbook}, *history, role]
+        began = time.thread_time()
+        turn = session.begin({"model": MODEL, "messages": messages}, "openai-chat", agent=f"role {number % 4}")
+        turn.finish({"prompt_tokens": tokens, "completion_tokens": 1})
+        took.append((time.thread_time() - began) * 1_000)
+        history.append({"role": "user", "content": line})
+    first, *others = took
+    name = f"ours: CPU time of a session for a request of {tokens:,} tokens"
+    return _table.topic(name, statistics.median(others), "ms", {f"{OURS_MS:g} ms": OURS_MS}, first_ms=round(first, 2))
+
+
+def main(name: str, framework: str, ways: dict[str, Work], about: str | None) -> None:
+    """Measure, print, write."""
+    parser = _table.options(about)
+    parser.add_argument("--tokens", type=int, nargs="+", default=list(SIZES), help="of the handbook")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    logging.getLogger("cacheprefix").setLevel(logging.ERROR)
+    rows = [ours()]
+    if missing():
+        print(f"bench-{name} leaves the engine out: {missing()}", file=sys.stderr)
+    else:
+        rows += clocks(framework, ways, options.tokens, options.repeats)
+    made = f"llama.cpp (xllamacpp), one slot, {MODEL}; times are medians of {options.repeats} runs"
+    whole = tuple(options.tokens) == SIZES and not missing()
+    _table.finish(name, [{**row, "engine": made} for row in rows], options, packages=("xllamacpp",), whole=whole)
