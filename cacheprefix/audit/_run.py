@@ -28,7 +28,7 @@ from cacheprefix.audit._totals import BreakGroup, Sum, Totals
 from cacheprefix.audit._warnings import Warnings
 from cacheprefix.audit._whatif import SECTIONS, Saving, WhatIf
 from cacheprefix.bounded import Bounded
-from cacheprefix.cache import FIXES, CacheModel, Observation, Verdict, plan_breakpoints
+from cacheprefix.cache import FIXES, Breakpoint, CacheModel, Observation, Verdict, plan_breakpoints
 from cacheprefix.errors import SetupError, named
 from cacheprefix.profiles import Registry, Usage, cost_units, default_registry
 from cacheprefix.prompt import CountTokens, Prompt
@@ -372,7 +372,7 @@ def _as_sent(ready: Ready, prompt: Prompt, usage: Usage | None) -> Prompt:
     """The prompt with its cache marks.
 
     Tracing formats lose the marks. Where nothing is cached without them and the counts show that something was
-    read or written, there were some: taken to stand where they should.
+    read or written, there were some: taken to stand where they should, as far as what was read and written reaches.
     """
     profile = ready.profile
     if ready.record.wire or profile.control != "explicit" or profile.markers is None or usage is None:
@@ -381,7 +381,14 @@ def _as_sent(ready: Ready, prompt: Prompt, usage: Usage | None) -> Prompt:
         return prompt
     if not (usage.cache_read_tokens or usage.cache_write_tokens):
         return prompt
-    return Marking().marked(prompt, plan_breakpoints(prompt, profile))
+    planned = plan_breakpoints(prompt, profile)
+    cached = (usage.cache_read_tokens or 0) + (usage.cache_write_tokens or 0)
+    if usage.input_tokens and prompt.sections:
+        # The provider's count says how far the last mark stood: one behind it would be missed where none was set.
+        reach = cached * prompt.tokens / usage.input_tokens
+        last = min(range(len(prompt.sections)), key=lambda at: abs(prompt.totals[at] - reach))
+        planned = tuple(one for one in planned if one.section <= last) or (Breakpoint(last),)
+    return Marking().marked(prompt, planned)
 
 
 _MARKS = {"anthropic": "cache_control", "bedrock": "cachePoint", "openai": "prompt_cache_breakpoint"}

@@ -53,7 +53,10 @@ def difference_from(
         if common > most:
             best, best_shared, most = record, equal, common
     if best is None:
-        return None
+        if not rows:
+            return None
+        # No text is the very same: an id in a system prompt makes another one of it, and each asks something else.
+        best, best_shared = rows[0]
     found = _content(own, best, best_shared, shared, most, rewritten=rewritten)
     if best.lane == own.lane and (best.salts == own.salts or best.keys[:best_shared] == own.keys[:best_shared]):
         return found

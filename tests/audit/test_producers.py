@@ -188,6 +188,47 @@ def test_session_files_hold_lines_that_are_no_calls(tmp_path):
         assert call["model"] == model
 
 
+def test_marks_that_tracing_lost_are_taken_to_stand_where_the_counts_say(tmp_path):
+    """A program that marks its system prompt alone reads that and no more: nothing was missed."""
+    log = tmp_path / "log"
+    size, said = len(RULES) // 4, [f"word {at} " * 16 for at in range(9)]
+    log.write_text(lines(
+        span(one.number, {
+            "gen_ai.operation.name": "chat", "gen_ai.provider.name": "anthropic",
+            "gen_ai.request.model": "claude-sonnet-4-5",
+            "gen_ai.system_instructions": json.dumps([{"type": "text", "content": RULES}]),
+            "gen_ai.input.messages": json.dumps([
+                {"role": message["role"], "content": text}
+                for message, text in zip(one.messages[1:], said, strict=False)
+            ]),
+            "gen_ai.usage.input_tokens": size + 28 * len(one.messages[1:]),
+            "gen_ai.usage.cache_read.input_tokens": size if one.number else 0,
+            "gen_ai.usage.cache_creation.input_tokens": 0 if one.number else size,
+        })
+        for one in calls()
+    ))  # fmt: skip
+    with audit([str(log)], what_if=False) as found:
+        assert found.calls == 5
+        assert not found.totals.breaks
+
+
+@pytest.mark.parametrize("question", ["where is order {0}?", "{0}: other words, {0} each time"])
+@pytest.mark.parametrize("counted", [True, False])
+def test_an_id_is_shown_where_every_call_is_a_conversation_of_its_own(tmp_path, question, counted):
+    """One question a call, without tools: no text is the very same, and the system prompt is all that repeats."""
+    log = tmp_path / "log"
+    log.write_text(lines(
+        {
+            "ts": one.at, "request": {"model": "gpt-4.1", "messages": [
+                one.messages[0], {"role": "user", "content": question.format(one.number)},
+            ]},
+            **({"usage": one.usage | {"prompt_tokens": 2_000}} if counted else {}),
+        }
+        for one in calls()
+    ))  # fmt: skip
+    shown_first(log)
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
