@@ -8,7 +8,9 @@ sets the size of each log (default 100), ``--rows`` chooses logs. Each log is au
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import random
 import subprocess
 import sys
@@ -59,11 +61,13 @@ WORKLOADS = {
     "anthropic team of 5, 1 kB messages": ("anthropic", 160, 5, 1),
     "openai without usage": ("openai", 160, 1, 0),
     "ragged": ("ragged", 160, 1, 1),
+    "recorded": ("recorded", 0, 0, 0),
 }
 """Name: wire, words a message, agents a session, 1 where the log has usage.
 
 ``ragged``: many short conversations of all sizes side by side, each with a system prompt and tools of its own, JSON in
-the results, edits, other scripts.
+the results, edits, other scripts. ``recorded``: LMCache's agent traces as they are, where they are at hand
+(``CACHEPREFIX_TRACES``): 13 MB whose every request is mostly new text.
 """
 
 _CHILD = """
@@ -166,8 +170,9 @@ def ragged(seed: int = 0) -> Iterator[str]:
         talk = draw.choice(open_talks)
         messages = talk["messages"]
         if draw.random() < 0.1 and len(messages) > 3:
-            messages[draw.randrange(1, len(messages))]["content"] += " (edited)"
-            talk["before"] = 0
+            edited = draw.randrange(1, len(messages) - 2)
+            talk["before"] = sum(len(str(one)) for one in messages[:edited]) // 4
+            messages[edited]["content"] += " (edited)"
         total = sum(len(str(one)) for one in messages) // 4
         details = {"cached_tokens": talk["before"] // 128 * 128}
         usage = {"prompt_tokens": total, "completion_tokens": 9, "prompt_tokens_details": details}
@@ -218,8 +223,16 @@ def _usage(wire: str, total: int, read: int) -> dict[str, Any]:
     }
 
 
+def recorded() -> list[Path]:
+    """Recorded logs; none when the traces are not at hand."""
+    base = Path(os.environ.get("CACHEPREFIX_TRACES") or Path(__file__).resolve().parents[1] / "shared" / "traces")
+    return sorted(base.glob("lmcache_agent_trace/*/*.gz"))
+
+
 def write_log(path: Path, size: int, wire: str, words: int, agents: int, reported: int) -> int:
-    """Write about ``size`` bytes; returns how many."""
+    """Write about ``size`` bytes (all of what is recorded); returns how many."""
+    if wire == "recorded":
+        return path.write_bytes(b"".join(gzip.decompress(file.read_bytes()) for file in recorded()))
     written = 0
     with path.open("w", encoding="utf-8") as stream:
         for line in ragged() if wire == "ragged" else lines(wire, words, agents, reported):
@@ -258,6 +271,9 @@ def main() -> None:
     chosen = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for name in chosen.rows:
+        if name == "recorded" and not recorded():
+            print("the traces are not at hand (CACHEPREFIX_TRACES): that row is left out", file=sys.stderr)
+            continue
         _table.progress(name)
         rows += measure(name, chosen.megabytes)
     whole = len(chosen.rows) == len(WORKLOADS)
