@@ -109,7 +109,23 @@ def _dumped(response: Any) -> Mapping[str, Any]:
     data = dump(exclude_none=True) if callable(dump) else None
     if not isinstance(data, Mapping):
         raise BodyError("response", f"expected a dict or an SDK's response, found {type(response).__name__}")
-    return data
+    return {name: _as_answered(value) if name in _SPOKEN else value for name, value in data.items()}
+
+
+_SPOKEN = ("choices", "output", "content")
+_PARSED = ("parsed", "parsed_arguments", "parsed_output")
+"""What the SDKs' ``parse`` puts beside what was answered; sent back, the provider answers 400."""
+
+
+def _as_answered(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_answered(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    # The arguments of a call may have any names.
+    return {
+        name: item if name == "input" else _as_answered(item) for name, item in value.items() if name not in _PARSED
+    }
 
 
 def _chat(data: Mapping[str, Any]) -> Answer:

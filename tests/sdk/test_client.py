@@ -169,6 +169,25 @@ def test_a_call_of_another_roles_tool_is_refused_and_asked_again(api, session_fo
     assert session.report().total.calls == 2
 
 
+def test_what_parse_adds_to_an_answer_is_not_sent_back(api, session_for):
+    """Arguments that the SDK has parsed stand beside the model's; the provider would answer 400."""
+    strict = {"type": "object", "properties": {}, "additionalProperties": False, "required": []}
+    tools = [tool(name, api, strict=True) for name in ("read", "write")]
+    for one in tools:
+        where = one.get("function", one)
+        where["input_schema" if api == "anthropic" else "parameters"] = strict
+        if api == "openai-chat":
+            where["strict"] = True
+            del one["strict"]
+    session = session_for(api, tools=tools)
+    script = Queue([_calling("read", "write"), Reply("so be it")])
+    with SimulatedProvider(RULES[api], script) as provider, make_client(api, provider) as client, role("reader"):
+        asked = _reading(api) | {"tools": [tools[0]]}
+        creator(wrap(client, session), api).__self__.parse(**asked)
+        assert len(provider.requests) == 2
+        assert b"parsed" not in provider.requests[1].body
+
+
 def test_a_second_refusal_sends_the_applications_own_request(api, session_for):
     """There the model sees no tool but the role's; and the handbook, which only the session knows."""
     session = session_for(api, tools=[tool("write"), tool("read")])
