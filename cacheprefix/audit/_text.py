@@ -97,13 +97,14 @@ def _parts(audit: Audit, *, previous: bool) -> Iterator[_Table | _Lines]:
 
 
 def _savings(audit: Audit) -> tuple[tuple[str, ...], ...]:
-    """Cost units are those of the calls that were played again; USD is the log's, in the same proportion."""
+    """The whole log's figures, of which the calls that were played again say the proportion."""
     paid = audit.totals.all
-    now = audit.what_if[0].cost_units_now
+    played = audit.what_if[0].cost_units_now
+    now, whole = paid.cost_units, (paid.cost_units / played if played else 1.0)
     price = paid.usd / now if now and paid.priced == paid.calls else None
     rows = [("as it is", _number(now), "", _money(None if price is None else now * price))]
     for saving in audit.what_if:
-        then = saving.cost_units_then
+        then = saving.cost_units_then * whole
         share = 1 - then / now if now else 0.0
         shown = f"{share:.1%}" if share >= 0.0005 else "none"
         rows.append((CHANGES[saving.change], _number(then), shown, _money(None if price is None else then * price)))

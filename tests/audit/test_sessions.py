@@ -1,12 +1,14 @@
 """Whose request is whose: told by content, whatever ids a logger writes; and what a first request is held against."""
 
+import io
 import random
+import re
 import uuid
 
 import pytest
 from audit_logs import Conversation, chat_tool, prose, quiet, write
 
-from cacheprefix.audit import audit
+from cacheprefix.audit import audit, write_summary
 from cacheprefix.cli import main
 from cacheprefix.prompt import estimate_tokens
 
@@ -265,3 +267,17 @@ def test_what_is_too_short_by_the_providers_count_is_no_miss(tmp_path):
     lines = [Conversation(system=handbook, seed=at, tools=()).line(1_000 + 10 * at) for at in range(6)]
     assert counted(handbook) < 1_024 < estimate_tokens(handbook)
     assert breaks(tmp_path / "log.jsonl", answered(lines)) == {}
+
+
+def test_what_is_has_one_figure_also_where_only_the_first_calls_are_played_again(tmp_path, monkeypatch):
+    """The table of changes begins with what the whole log cost, and tells the rest in proportion."""
+    monkeypatch.setattr("cacheprefix.audit._whatif.SECTIONS", 20)
+    out = io.StringIO()
+    with audit([write(tmp_path / "log.jsonl", quiet(8))]) as found:
+        assert 0 < found.what_if_calls < found.calls
+        write_summary(found, out, plain=True)
+    paid = re.search(r"cost ([\d,]+) units", out.getvalue())
+    as_it_is = re.search(r"as it is +([\d,]+)", out.getvalue())
+    assert paid is not None
+    assert as_it_is is not None
+    assert paid[1] == as_it_is[1]
