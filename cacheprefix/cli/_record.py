@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from cacheprefix.record import Proxy, Route, Seen
 
 
+_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY")
+
+
 def register(app: "typer.Typer") -> None:
     """Adds the command to a typer application."""
     import typer
@@ -101,7 +104,11 @@ def register(app: "typer.Typer") -> None:
             async def run() -> int:
                 async with Proxy(routes, log, port=port or 0) as proxy:
                     if command:
-                        return await run_child(command, child_environment(os.environ, routes, proxy.port))
+                        environment = child_environment(os.environ, routes, proxy.port)
+                        if simulate is not None:
+                            # SDKs refuse to begin without a key; the simulated provider takes any.
+                            environment = dict.fromkeys(_KEYS, "simulated") | environment
+                        return await run_child(command, environment)
                     _announce(proxy, routes)
                     await _asked_to_end()
                     return 0

@@ -113,6 +113,18 @@ def test_where_no_call_came_by_it_says_what_does_not(program):
     assert "Bedrock" in shown.stderr
 
 
+def test_a_simulated_provider_needs_no_key(program):
+    """SDKs refuse to begin without one, so the program is given a word in its place; a key that is there stays."""
+    said = program("import os; print(os.environ['OPENAI_API_KEY'], os.environ['ANTHROPIC_API_KEY'])")
+    own = {"OPENAI_API_KEY": "own"}
+    shown = record("--simulate", "openai", "--", sys.executable, said, env=own.items())
+    assert shown.stdout.split()[0] == "own"
+    bare = ("env", "-u", "OPENAI_API_KEY", "-u", "ANTHROPIC_API_KEY", sys.executable, "-m", "cacheprefix", "record")
+    command = [*bare, "--simulate", "openai", "--", sys.executable, said]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    assert shown.stdout.split() == ["simulated", "simulated"]
+
+
 def test_an_address_that_nobody_listens_at_is_named_as_such(program):
     """Calls did come by, so nothing is said of clients that do not follow the variables."""
     shown = record("--", sys.executable, program(LOSING), env={"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}.items())
