@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from cacheprefix.cache._slots import Taken
     from cacheprefix.cache._tree import Life, Node
 
+_NEIGHBOURS = 500
+
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
@@ -166,7 +168,9 @@ def _part(request: Request, *, readable: bool, index: int | None = None) -> tupl
         return 0, None
     own, best, which = request.sections[at], 0, None
     for side in parent.neighbours(own):
-        node = next((one for one in side if not readable or one.readable(request.now)), None)
+        # Of thousands of first requests that nobody can read any more only the nearest are looked at.
+        near = islice(side, _NEIGHBOURS)
+        node = next((one for one in near if not readable or one.readable(request.now)), None)
         if node is None or node.section is None:
             continue
         tokens = shared_tokens(node.section, own, request.count, request.prompt.model)
