@@ -29,7 +29,7 @@ from autogen_agentchat.tools import AgentTool
 from autogen_core.models import ChatCompletionClient
 
 from cacheprefix import Session, ToolResultBudget
-from cacheprefix.context import make_message, make_result
+from cacheprefix.prompt import make_message, make_result
 from cacheprefix.server import Reply, Request, ToolCall, fill
 
 System = Literal["role_first", "handbook_first", "role_only"]

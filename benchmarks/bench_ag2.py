@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from benchmarks import _table
 from cacheprefix.profiles import default_registry
 from cacheprefix.server import Record, Reply, Request, SimulatedProvider, ToolCall, fill
-from cacheprefix.testing._driver import HANDBOOK
+from cacheprefix.testing.driver import HANDBOOK
 from cacheprefix_ag2 import wrap
 
 RULES = (

@@ -27,19 +27,18 @@ from benchmarks.context_replay import (
     traces_folder,
     who_and_when,
 )
-from cacheprefix.context import (
+from cacheprefix.history import (
     Circumstances,
     Compaction,
     Ledger,
     Prices,
-    apply,
     clear_tool_results,
     drop_tool_uses,
     plan_compaction,
     sliding_window,
-    views_of,
 )
-from cacheprefix.context import replay as replay_ledger
+from cacheprefix.history import replay as replay_ledger
+from cacheprefix.wire import apply, views_of
 
 EQUAL = 0.05
 

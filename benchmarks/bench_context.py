@@ -15,12 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import _table
-from cacheprefix.context import (
+from cacheprefix.history import (
     Compaction,
     Ledger,
     ToolResultBudget,
     append_message,
-    apply,
     budget_results,
     build_messages,
     compact,
@@ -29,8 +28,8 @@ from cacheprefix.context import (
     new_state,
     plan_compaction,
     replay,
-    views_of,
 )
+from cacheprefix.wire import apply, views_of
 
 KILOBYTE = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor incididunt ut " * 11
 

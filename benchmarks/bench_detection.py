@@ -23,7 +23,7 @@ import faults  # noqa: E402 - the generator lives with the tests
 from benchmarks import _table  # noqa: E402
 from cacheprefix.cache import CacheModel  # noqa: E402
 from cacheprefix.profiles import default_registry  # noqa: E402
-from cacheprefix.prompt import Memo, decode  # noqa: E402
+from cacheprefix.wire import Memo, decode  # noqa: E402
 
 Row = dict[str, Any]
 

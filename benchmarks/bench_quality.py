@@ -37,8 +37,8 @@ import httpx
 from benchmarks import _table
 from benchmarks.quality_tasks import CONTEXTS, KINDS, Answer, Item, items
 from cacheprefix import SharedPrefix
-from cacheprefix.cli._paired import mcnemar, rate
-from cacheprefix.prefix import tail_text
+from cacheprefix.cli.paired import mcnemar, rate
+from cacheprefix.layout import tail_text
 
 LAYOUTS = ("own", "last", "last-developer", "kept", "cards")
 WORDINGS = ("last-plain", "cards-named")

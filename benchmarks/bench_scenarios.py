@@ -17,15 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks import _table
-from cacheprefix.context import (
-    Compaction,
-    append_message,
-    build,
-    compact,
-    new_state,
-    sliding_window,
-    views_of,
-)
+from cacheprefix.history import Compaction, append_message, build, compact, new_state, sliding_window
+from cacheprefix.wire import views_of
 
 Emit = Callable[..., None]
 

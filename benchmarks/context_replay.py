@@ -18,10 +18,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cacheprefix.context._situation import names_in
+from cacheprefix.history.situation import names_in
 from cacheprefix.profiles import Profile, default_registry
-from cacheprefix.prompt import Memo, decode, estimate_tokens
+from cacheprefix.prompt import estimate_tokens
 from cacheprefix.server import ProviderCache
+from cacheprefix.wire import Memo, decode
 
 Message = dict[str, Any]
 Policy = Callable[[int, int], Callable[[Sequence[Message]], list[Message]]]

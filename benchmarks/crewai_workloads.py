@@ -225,7 +225,7 @@ class CrewModel:
 
 
 def _sample(request: Request) -> Any:
-    from cacheprefix.server._schema import sample  # noqa: PLC0415 - only for structured answers
+    from cacheprefix.server.schema_values import sample  # noqa: PLC0415 - only for structured answers
 
     return sample(request.asked.schema)
 

@@ -11,8 +11,9 @@ from typing import Any
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.profiles import default_registry
-from cacheprefix.prompt import ESTIMATE, Api, decode
+from cacheprefix.prompt import ESTIMATE, Api
 from cacheprefix.server import CacheOutcome, ProviderCache
+from cacheprefix.wire import decode
 
 _MODEL = {"openai-5.6": "gpt-5.6"}
 

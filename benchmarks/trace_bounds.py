@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from benchmarks.context_replay import Message
 from benchmarks.trace_replay import Run
-from cacheprefix.cache._plan import carries
+from cacheprefix.cache.breakpoints.plan import carries
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import Prompt, Section, estimate_tokens, shared_characters, shared_sections, shared_tokens
 

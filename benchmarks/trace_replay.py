@@ -17,11 +17,11 @@ from typing import Any
 
 from benchmarks.context_replay import Message, tau_bench, traces_folder, who_and_when
 from cacheprefix import Session, SharedPrefix
-from cacheprefix.audit._reader_text import split
-from cacheprefix.context import digest_of
-from cacheprefix.prefix import ForkPolicy, TailPlacement
+from cacheprefix.audit.formats.text import split
+from cacheprefix.layout import ForkPolicy, TailPlacement
 from cacheprefix.profiles import Profile
-from cacheprefix.prompt import ESTIMATE, Marker, Memo, Prompt, decode, estimate_tokens, section
+from cacheprefix.prompt import ESTIMATE, Marker, Prompt, digest_of, estimate_tokens, section
+from cacheprefix.wire import Memo, decode
 
 SECONDS_A_STEP = 8.0
 MODELS = {"anthropic": "claude-sonnet-4-20250514", "openai-5.6": "gpt-5.6"}

@@ -11,39 +11,39 @@ from typing import TYPE_CHECKING
 from cacheprefix._version import __version__
 
 if TYPE_CHECKING:
-    from cacheprefix._calls import Call, Report
-    from cacheprefix._conversation import Conversation
-    from cacheprefix._notices import CacheprefixWarning
-    from cacheprefix._turn import Turn
     from cacheprefix._wrap import wrap
     from cacheprefix.cache import Breakpoint, Verdict
-    from cacheprefix.context import Compaction, RequestBudget, ToolResultBudget
+    from cacheprefix.calls.pending import PendingCall
+    from cacheprefix.calls.report import Call, Report
+    from cacheprefix.conversation import Conversation
     from cacheprefix.errors import CacheprefixError
+    from cacheprefix.history import Compaction, RequestBudget, ToolResultBudget
     from cacheprefix.hookspecs import hookimpl
-    from cacheprefix.prefix import AbortHandle, Fork, ForkPolicy, SharedPrefix
+    from cacheprefix.layout import AbortHandle, Fork, ForkPolicy, SharedPrefix
+    from cacheprefix.notices import CacheprefixWarning
     from cacheprefix.profiles import Profile, Usage
     from cacheprefix.prompt import Prompt, Section
     from cacheprefix.session import Session
 
 _HOMES = {
-    "AbortHandle": "prefix",
+    "AbortHandle": "layout",
     "Breakpoint": "cache",
     "CacheprefixError": "errors",
-    "CacheprefixWarning": "_notices",
-    "Call": "_calls",
-    "Compaction": "context",
-    "Conversation": "_conversation",
-    "Fork": "prefix",
-    "ForkPolicy": "prefix",
+    "CacheprefixWarning": "notices",
+    "Call": "calls.report",
+    "Compaction": "history",
+    "Conversation": "conversation",
+    "Fork": "layout",
+    "ForkPolicy": "layout",
+    "PendingCall": "calls.pending",
     "Profile": "profiles",
     "Prompt": "prompt",
-    "Report": "_calls",
-    "RequestBudget": "context",
+    "Report": "calls.report",
+    "RequestBudget": "history",
     "Section": "prompt",
     "Session": "session",
-    "SharedPrefix": "prefix",
-    "ToolResultBudget": "context",
-    "Turn": "_turn",
+    "SharedPrefix": "layout",
+    "ToolResultBudget": "history",
     "Usage": "profiles",
     "Verdict": "cache",
     "hookimpl": "hookspecs",
@@ -60,6 +60,7 @@ __all__ = [
     "Conversation",
     "Fork",
     "ForkPolicy",
+    "PendingCall",
     "Profile",
     "Prompt",
     "Report",
@@ -68,7 +69,6 @@ __all__ = [
     "Session",
     "SharedPrefix",
     "ToolResultBudget",
-    "Turn",
     "Usage",
     "Verdict",
     "__version__",

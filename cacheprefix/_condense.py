@@ -9,21 +9,16 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix._conversation import Conversation
 from cacheprefix._sharing import KEEP
-from cacheprefix._terms import Ask, AsyncAsk, Steps, Terms, aanswered, answered, guarded, tell_stuck
-from cacheprefix._unnamed import new_name
-from cacheprefix.context import (
+from cacheprefix.conversation import Ask, AsyncAsk, Conversation, Steps, Terms, aanswered, answered, guarded, tell_stuck
+from cacheprefix.history import (
     Circumstances,
     Compaction,
     Consolidate,
-    Decision,
     Ledger,
-    MessageView,
     Plan,
     Prices,
     Replayed,
-    ResultView,
     Situation,
     SummaryRequest,
     concatenate,
@@ -32,14 +27,17 @@ from cacheprefix.context import (
     replay,
     to_join,
 )
-from cacheprefix.prefix import ForkPolicy, Tool
+from cacheprefix.layout import ForkPolicy, Tool
+from cacheprefix.prompt import Decision, MessageView, ResultView
+from cacheprefix.unnamed import new_name
 
 if TYPE_CHECKING:
     from cacheprefix._side import ForkResult
-    from cacheprefix.context import Form, Mode, Replace, ReplaceResult
+    from cacheprefix.history import Mode, Replace
     from cacheprefix.profiles import Profile
-    from cacheprefix.prompt import Api, Prompt
+    from cacheprefix.prompt import Api, Prompt, ReplaceResult
     from cacheprefix.session import Session
+    from cacheprefix.wire import Form
 
 
 def condense(
@@ -130,9 +128,7 @@ def _steps(
         conversation.merge(now.ledger)
         if session.compaction is None and session.request_budget is None:
             return now.decisions
-        work = partial(
-            _planned, session, conversation, views, now, model, api, static, own, front_moves=front_moves
-        )
+        work = partial(_planned, session, conversation, views, now, model, api, static, own, front_moves=front_moves)
         found = guarded(session.attempt, "compaction", work, None)
         if found is None:
             return now.decisions
@@ -286,9 +282,7 @@ def asummary_by_fork(
     return ask
 
 
-def _summary_options(
-    session: Session, request: SummaryRequest, body: Mapping[str, Any], api: Api
-) -> dict[str, Any]:
+def _summary_options(session: Session, request: SummaryRequest, body: Mapping[str, Any], api: Api) -> dict[str, Any]:
     """How a fork that summarises is sent: the same tools, and forbidden to call them where that costs nothing."""
     profile = session.profile(str(body.get("model", "")), api)
     calm = bool(body.get("tools")) and api != "anthropic" and profile.placement("tool_choice") == "none"

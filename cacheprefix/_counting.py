@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from cacheprefix.prompt import Counter, default_counter
 
 if TYPE_CHECKING:
-    from cacheprefix.context import Count
     from cacheprefix.plugins import Plugins
+    from cacheprefix.prompt import Count
 
 
 class Counting:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from cacheprefix._unnamed import common_key
 from cacheprefix.bounded import Bounded
-from cacheprefix.context import digest_of
+from cacheprefix.layout import Tool
 from cacheprefix.locks import Lock
-from cacheprefix.prefix import Tool
+from cacheprefix.prompt import digest_of
+from cacheprefix.unnamed import common_key
 
 if TYPE_CHECKING:
-    from cacheprefix._conversation import Conversation
+    from cacheprefix.conversation import Conversation
     from cacheprefix.session import Session
 
 REPLY = 200

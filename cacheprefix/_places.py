@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from cacheprefix.bounded import Bounded
-from cacheprefix.context import digest_of
 from cacheprefix.locks import Lock
+from cacheprefix.prompt import digest_of
 
 if TYPE_CHECKING:
-    from cacheprefix._conversation import Conversation
-    from cacheprefix.context import Ledger
+    from cacheprefix.conversation import Conversation
+    from cacheprefix.history import Ledger
     from cacheprefix.profiles import Profile
     from cacheprefix.session import Session
 

@@ -9,30 +9,31 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix._calls import Call, units_of
 from cacheprefix._condense import cold_after
 from cacheprefix._foresight import Foresight
-from cacheprefix._gating import PRICE, Gating
 from cacheprefix._lanes import Lanes
-from cacheprefix._notices import Notices
-from cacheprefix._placement import Placement
 from cacheprefix._places import Places
-from cacheprefix._totals import Totals
-from cacheprefix._turn import Seen, Turn
-from cacheprefix._unnamed import Owner, Unnamed, common_key
 from cacheprefix.cache import Breakpoint, CacheModel, mark, plan_breakpoints
+from cacheprefix.calls.gating import PRICE, Gating
+from cacheprefix.calls.pending import PendingCall, Seen
+from cacheprefix.calls.report import Call, Totals, units_of
 from cacheprefix.errors import named
+from cacheprefix.layout.cards_advice import Placement
 from cacheprefix.locks import RLock
+from cacheprefix.notices import Notices
 from cacheprefix.profiles import Profile, Usage, money, normalise_usage
-from cacheprefix.prompt import ABOUT, Api, Envelope, Memo, Prompt, chain, dumps_sorted, lane_key, redecode
+from cacheprefix.prompt import ABOUT, Api, Envelope, Prompt, chain, dumps_sorted, lane_key
+from cacheprefix.unnamed import Owner, Unnamed, common_key
+from cacheprefix.wire import Memo, redecode
 
 if TYPE_CHECKING:
-    from cacheprefix._conversation import Conversation
-    from cacheprefix.prefix import ForkPolicy, Pass, Worth
+    from cacheprefix.conversation import Conversation
+    from cacheprefix.layout import ForkPolicy, Pass, Worth
     from cacheprefix.session import Session
 
 Boundary = Callable[[Prompt], int | None] | int | None
 Original = Callable[[Prompt], Prompt | None] | None
+
 
 @dataclass(slots=True)
 class Shared:
@@ -104,7 +105,7 @@ class Asked:
     trailing: bool = False
 
 
-def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
+def begin(session: Session, asked: Asked, leave: Pass) -> PendingCall:
     """Observe and, in ``fork`` mode, mark; on any failure of ours the body goes out as it came."""
     observation = None
     try:
@@ -149,11 +150,11 @@ def begin(session: Session, asked: Asked, leave: Pass) -> Turn:
         if observation is not None:
             begun = observation
             session.attempt("fail", lambda: session.shared.model.fail(begun), None)
-        return Turn(asked.body, None, *_reports(session, leave, asked.agent))
+        return PendingCall(asked.body, None, *_reports(session, leave, asked.agent))
     except BaseException:
         leave.release(ok=False)
         raise
-    return Turn(sent, seen, *_reports(session, leave, asked.agent))
+    return PendingCall(sent, seen, *_reports(session, leave, asked.agent))
 
 
 def _foresee(session: Session, prompt: Prompt, profile: Profile, agent: str, talk: str, now: float) -> None:
@@ -257,7 +258,7 @@ def _reports(session: Session, leave: Pass, agent: str) -> tuple[Any, Any, Any]:
     """What a turn calls when its answer ends, fails, and begins; each lets waiting siblings go."""
     gating, went = session.shared.gating, time.monotonic()
 
-    def released(turn: Turn) -> None:
+    def released(turn: PendingCall) -> None:
         gating.led(agent, leave)
         leave.release(ok=True)
         seen, begun = turn.seen, turn.first_token_at is not None
@@ -265,7 +266,7 @@ def _reports(session: Session, leave: Pass, agent: str) -> tuple[Any, Any, Any]:
             # A request for no answer ends when others would see a first token.
             gating.pace.took(seen.prompt.model, time.monotonic() - went, streamed=begun or seen.purpose == "prewarm")
 
-    def finished(turn: Turn, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None) -> Call | None:
+    def finished(turn: PendingCall, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None) -> Call | None:
         try:
             call = _finished(session, turn, raw, at, diagnostics)
         finally:
@@ -275,7 +276,7 @@ def _reports(session: Session, leave: Pass, agent: str) -> tuple[Any, Any, Any]:
             gating.answered(leave, call.usage.cache_read_tokens)
         return call
 
-    def failed(turn: Turn) -> None:
+    def failed(turn: PendingCall) -> None:
         seen = turn.seen
         try:
             if seen is not None:
@@ -283,7 +284,7 @@ def _reports(session: Session, leave: Pass, agent: str) -> tuple[Any, Any, Any]:
         finally:
             leave.release(ok=False)
 
-    def begun(turn: Turn, at: float | None) -> None:
+    def begun(turn: PendingCall, at: float | None) -> None:
         seen = turn.seen
         turn.first_token_at = when = session.clock() if at is None else at
         if seen is not None:
@@ -295,7 +296,7 @@ def _reports(session: Session, leave: Pass, agent: str) -> tuple[Any, Any, Any]:
 
 
 def _finished(
-    session: Session, turn: Turn, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None
+    session: Session, turn: PendingCall, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None
 ) -> Call | None:
     seen = turn.seen
     if seen is None:

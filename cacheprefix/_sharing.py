@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix._unnamed import common_key
 from cacheprefix.errors import named
-from cacheprefix.prefix import Fork, SharedPrefix, Tool, union_tools
+from cacheprefix.layout import Fork, SharedPrefix, Tool, union_tools
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry
+from cacheprefix.unnamed import common_key
 
 if TYPE_CHECKING:
     from cacheprefix.plugins import Plugins

@@ -8,7 +8,11 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from cacheprefix._replies import (
+from cacheprefix.errors import UnsafeForkError
+from cacheprefix.layout import AbortHandle, Compatibility, Fork, ForkPolicy, compatibility
+from cacheprefix.prompt import Api, Prompt, dumps
+from cacheprefix.wire import apply, encode, form_of, views_of
+from cacheprefix.wire.answers import (
     Answer,
     ToolRequest,
     history_field,
@@ -17,14 +21,10 @@ from cacheprefix._replies import (
     result_messages,
     user_message,
 )
-from cacheprefix.context import apply, form_of, views_of
-from cacheprefix.errors import UnsafeForkError
-from cacheprefix.prefix import AbortHandle, Compatibility, Fork, ForkPolicy, compatibility
-from cacheprefix.prompt import Api, Prompt, dumps, encode
 
 if TYPE_CHECKING:
-    from cacheprefix._conversation import Conversation
     from cacheprefix.cache import Verdict
+    from cacheprefix.conversation import Conversation
     from cacheprefix.session import Session
 
 Stopped = Literal["done", "max_turns"]

@@ -16,13 +16,13 @@ from typing import Any
 from cacheprefix import _places
 from cacheprefix._lanes import Lane
 from cacheprefix._places import Place
-from cacheprefix._replies import Answer, begins, history_field, read_answer, result_messages, user_message
-from cacheprefix._turn import Turn
-from cacheprefix.context import MessageView, apply, digest_of, form_of, sendable, views_of
-from cacheprefix.prefix import FOLLOW, Pass, tail_text, with_volatile
+from cacheprefix.calls.pending import PendingCall
+from cacheprefix.layout import FOLLOW, Pass, tail_text, with_volatile
 from cacheprefix.profiles import merge_usage
-from cacheprefix.prompt import Api, Prompt, dumps_sorted, loads
+from cacheprefix.prompt import Api, MessageView, Prompt, digest_of, dumps_sorted, loads
 from cacheprefix.session import Session
+from cacheprefix.wire import apply, form_of, sendable, views_of
+from cacheprefix.wire.answers import Answer, begins, history_field, read_answer, result_messages, user_message
 
 __all__ = [
     "LONG_ROLE",
@@ -84,7 +84,7 @@ class ForkBody:
         """``queue`` without blocking the event loop."""
         return await self.session.aqueue(self.body, self.api, boundary=self._boundary) if self.forked else FOLLOW
 
-    def begin(self, leave: Pass = FOLLOW) -> Turn:
+    def begin(self, leave: Pass = FOLLOW) -> PendingCall:
         """The turn of this request: send its ``body``, then ``finish`` it with the answer's usage, or ``watch`` it."""
         role, session = self.role, self.session
         known = self.prompt
@@ -133,15 +133,15 @@ class ForkBody:
         name = history_field(self.api)
         return replace(self, body={**self.body, name: [*self.body[name], *read.messages, *told]}, tries=1)
 
-    def watch(self, turn: Turn, events: Iterator[Any]) -> Watched:
+    def watch(self, turn: PendingCall, events: Iterator[Any]) -> Watched:
         """The events of a stream as they come; the turn learns of the first one, of the usage and of the end."""
         return Watched(self, turn, events)
 
-    def awatch(self, turn: Turn, events: AsyncIterator[Any]) -> AsyncWatched:
+    def awatch(self, turn: PendingCall, events: AsyncIterator[Any]) -> AsyncWatched:
         """``watch`` for an asynchronous stream."""
         return AsyncWatched(self, turn, events)
 
-    def passes(self, turn: Turn, event: Any, usage: dict[str, Any]) -> bool:
+    def passes(self, turn: PendingCall, event: Any, usage: dict[str, Any]) -> bool:
         """Note an event; False for one that came only because we asked for the usage."""
         if turn.first_token_at is None and begins(event):
             turn.first_token()
@@ -165,7 +165,7 @@ class ForkBody:
 class _Watching:
     """What is known of a stream: it ends its turn however it ends itself, also where nobody ever read it."""
 
-    def __init__(self, fork: ForkBody, turn: Turn, events: Any) -> None:
+    def __init__(self, fork: ForkBody, turn: PendingCall, events: Any) -> None:
         self._fork, self._turn, self._events = fork, turn, events
         self._usage: dict[str, Any] = {}
         self._reading = False

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix._config_fields import FIELDS, SHORT, scalar
-from cacheprefix._config_lines import line_of
-from cacheprefix.context import Compaction, RequestBudget, ToolResultBudget, extract
+from cacheprefix.config_fields import FIELDS, SHORT, line_of, scalar
 from cacheprefix.errors import SHOW, ConfigError, SetupError
+from cacheprefix.history import Compaction, RequestBudget, ToolResultBudget, extract
 from cacheprefix.plugins import VARIABLE as PLUGINS
 from cacheprefix.profiles import default_registry
 from cacheprefix.stores import in_a_loop

@@ -18,9 +18,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix._calls import Call, Report
-from cacheprefix._totals import Totals
 from cacheprefix.cache import Verdict
+from cacheprefix.calls.report import Call, Report, Totals
 from cacheprefix.errors import SetupError, StateError, plain
 from cacheprefix.locks import Lock
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, default_registry, usage_from_dict

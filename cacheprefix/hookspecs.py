@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import pluggy
 
 if TYPE_CHECKING:
-    from cacheprefix._calls import Call
     from cacheprefix.cache import Breakpoint, Verdict
-    from cacheprefix.context import Compaction, Decision, ResultView, Situation, Strategy, ToolResultBudget
-    from cacheprefix.prefix import Fork, SharedPrefix
+    from cacheprefix.calls.report import Call
+    from cacheprefix.history import Compaction, Situation, Strategy, ToolResultBudget
+    from cacheprefix.layout import Fork, SharedPrefix
     from cacheprefix.profiles import Profile
-    from cacheprefix.prompt import Prompt
+    from cacheprefix.prompt import Decision, Prompt, ResultView
     from cacheprefix.session import Session
 
 PREFIX = "cacheprefix_"

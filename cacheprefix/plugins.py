@@ -101,7 +101,7 @@ class Plugins:
     @classmethod
     def with_builtins(cls, plugins: Iterable[object] = ()) -> Plugins:
         """The built-ins of cacheprefix, the installed entry points, and ``plugins`` above them."""
-        from cacheprefix._builtins import BUILTINS  # noqa: PLC0415 - the built-ins import rooms that know this module
+        from cacheprefix.builtin_plugins import BUILTINS  # noqa: PLC0415 - the built-ins import rooms that know this module
 
         return cls(BUILTINS, plugins)
 
@@ -337,4 +337,3 @@ def _warn(text: str) -> None:
         warnings.warn(text, CacheprefixPluginWarning, stacklevel=2)
     except CacheprefixPluginWarning:
         log.warning("%s (a filter turned the warning into an error, so it is only logged)", text)
-

@@ -9,25 +9,22 @@ from os import PathLike
 from typing import Any, Literal, TypeVar
 
 from cacheprefix import _condense, _lanes, _places, _side
-from cacheprefix._calls import Call, GateUse, Report, tally
 from cacheprefix._condense import conversation_of
-from cacheprefix._conversation import Conversation
 from cacheprefix._counting import Counting
-from cacheprefix._gating import LIMIT, PRICE, gate_of
-from cacheprefix._notices import CacheprefixWarning
-from cacheprefix._original import unmodified
 from cacheprefix._requests import Asked, Boundary, Original, Shared, begin, gate_key
 from cacheprefix._sharing import forked, freeze, profile_of, profiles_of, shares, with_tools
 from cacheprefix._side import ForkResult
 from cacheprefix._tool_calls import ToolCacheOption, ToolCalls, ToolUse
-from cacheprefix._turn import Turn
 from cacheprefix.cache import CacheStatus, Verdict
-from cacheprefix.context import (
+from cacheprefix.calls.gating import LIMIT, PRICE, gate_of
+from cacheprefix.calls.pending import PendingCall
+from cacheprefix.calls.report import Call, GateUse, Report, tally
+from cacheprefix.conversation import Conversation
+from cacheprefix.errors import SetupError, named
+from cacheprefix.history import (
     Boundaries,
     Compaction,
     Consolidate,
-    Count,
-    Form,
     RequestBudget,
     Results,
     ToolResultBudget,
@@ -35,13 +32,15 @@ from cacheprefix.context import (
     boundaries_of,
     concatenate,
 )
-from cacheprefix.context import Mode as CommitMode
-from cacheprefix.errors import SetupError, named
+from cacheprefix.history import Mode as CommitMode
+from cacheprefix.layout import FOLLOW, Fork, ForkPolicy, Pass, SharedPrefix, TailPlacement, Tool, Worth, tail_text
+from cacheprefix.layout.baseline import unmodified
+from cacheprefix.notices import CacheprefixWarning
 from cacheprefix.plugins import Plugins, look_up_installed
-from cacheprefix.prefix import FOLLOW, Fork, ForkPolicy, Pass, SharedPrefix, TailPlacement, Tool, Worth, tail_text
 from cacheprefix.profiles import Profile, Registry, default_registry, load_price_library, load_price_table
-from cacheprefix.prompt import ABOUT, Api, Counter, Prompt, decode, load_vocabularies
+from cacheprefix.prompt import ABOUT, Api, Count, Counter, Prompt, load_vocabularies
 from cacheprefix.stores import MemoryStore, ResultStore, Store
+from cacheprefix.wire import Form, decode
 
 __all__ = [
     "Boundary",
@@ -50,11 +49,11 @@ __all__ = [
     "Conversation",
     "ForkResult",
     "Mode",
+    "PendingCall",
     "Report",
     "Session",
     "ToolCalls",
     "ToolUse",
-    "Turn",
     "tally",
     "unmodified",
 ]
@@ -308,7 +307,7 @@ class Session:
         leave: Pass | None = None,
         continues: bool = False,
         trailing: bool = False,
-    ) -> Turn:
+    ) -> PendingCall:
         """Observe a request that is about to be sent, and in ``fork`` mode mark it for the cache.
 
         ``boundary`` is the number of leading sections shared with siblings, or a function that finds it in the
@@ -397,9 +396,7 @@ class Session:
 
     def decode(self, body: Mapping[str, Any], api: Api, *, headers: Mapping[str, str] | None = None) -> Prompt:
         """A body as a prompt, counted by this session's counter; history seen before costs next to nothing."""
-        return decode(
-            body, api, headers=headers, count=self.count, memo=self.shared.memo, envelope=self._envelope
-        )
+        return decode(body, api, headers=headers, count=self.count, memo=self.shared.memo, envelope=self._envelope)
 
     # ------------------------------------------------------------------ what came of it
 

@@ -53,7 +53,7 @@ STEPS = (
     "cacheprefix.cache.CacheModel.finish",
     "cacheprefix.cache.CacheModel.fail",
     "cacheprefix.cache.CacheModel.expect",
-    "cacheprefix.context.Ledger.record",
+    "cacheprefix.history.Ledger.record",
 )
 PROVIDER = {
     "400": Fault(status=400),

@@ -21,13 +21,30 @@ BELOW = {
     "locks": set(),
     "contexts": set(),
     "bounded": set(),
+    "unnamed": set(),
+    "notices": set(),
     "prompt": set(),
+    "wire": {"prompt"},
     "profiles": {"prompt"},
-    "cache": {"prompt", "profiles"},
+    "cache": {"prompt", "wire", "profiles"},
     "stores": set(),
-    "prefix": {"prompt", "profiles", "cache", "stores"},
-    "context": {"prompt", "profiles", "cache", "stores"},
+    "layout": {"prompt", "wire", "profiles", "cache", "stores"},
+    "history": {"prompt", "wire", "profiles", "cache", "stores"},
     "toolcache": {"prompt", "stores"},
+    "conversation": {"prompt", "wire", "history", "unnamed"},
+    "calls": {
+        "prompt",
+        "wire",
+        "profiles",
+        "cache",
+        "stores",
+        "layout",
+        "history",
+        "toolcache",
+        "conversation",
+        "notices",
+        "unnamed",
+    },
 }
 """What each room may import beside itself and the errors; the session may import all of them."""
 
@@ -95,7 +112,7 @@ def _arrows(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("room", sorted(BELOW))
 def test_a_room_imports_only_what_lies_below_it(room):
-    """Prompt, profiles, cache, then prefix and context; stores below context, tool cache and the gate."""
+    """Prompt, wire and profiles, cache, then layout and history; stores below history, tool cache and the gate."""
     for path in _modules(CORE):
         if _room(path) == room:
             assert _arrows(path) <= BELOW[room], path
@@ -146,15 +163,24 @@ def test_an_adapter_imports_the_core_and_its_framework_only(adapter):
         assert not [name for name in named if not name.startswith(allowed_too or ("-",))], path
 
 
-def test_an_adapter_uses_no_private_room_of_the_core():
-    """What an adapter needs is public in its room, or is missing there."""
+def _public(module: str) -> set[str]:
+    """The names that a module or room of the core declares as public."""
+    path = CORE.parent.joinpath(*module.split("."))
+    tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text("utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    # A module beside the rooms without a list: whatever has no underscore.
+    beside = len(module.split(".")) == 2
+    return {node.name for node in tree.body if hasattr(node, "name") and node.name[0] != "_"} if beside else set()
+
+
+def test_an_adapter_uses_only_what_the_core_declares_as_public():
+    """What an adapter needs stands in the ``__all__`` of a room or module, or is missing there."""
     for path in _modules(ROOT / "adapters"):
-        private = [
-            name
-            for name in _imports(path)
-            if name.startswith("cacheprefix.") and any(part.startswith("_") for part in name.split(".")[1:])
-        ]
-        assert not private, path
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "cacheprefix":
+                assert {alias.name for alias in node.names} <= _public(node.module), f"{path}:{node.lineno}"
 
 
 def _python(code: str) -> list[str]:

@@ -17,19 +17,17 @@ PACKAGES = {
 
 STANDING: Mapping[str, tuple[str, ...]] = {
     "cacheprefix": (
-        "_compacting _conversation _saved _terms",
         (
             "_condense _counting _foresight _lanes _places _requests _sharing _side _tool_calls "
             "config events hookspecs plugins session"
         ),
-        "cache._entries cache._model",
-        "cache._line cache._tree",
-        "toolcache._attempt toolcache._cache",
     ),
-    "cacheprefix_ag2": ("_client _policy _tap",),
-    "cacheprefix_autogen": ("_agent _fork_agent _wrap",),
-    "cacheprefix_crewai": ("_ask _binding _budget _crew _events _history _install _llm _sending _settle _toolcache",),
-    "cacheprefix_langgraph": ("_prewarm _sending",),
+    "cacheprefix_ag2": ("client observe policy",),
+    "cacheprefix_autogen": ("agent fork_agent front_door",),
+    "cacheprefix_crewai": (
+        "asking binding crew events history installing layout llm sending tool_cache tool_results",
+    ),
+    "cacheprefix_langgraph": ("prewarming sending",),
 }
 """The circles of each package, by the modules in them. None may be added and none may grow; take a module out of the
 list once it has left its circle. The list ends when it is empty."""

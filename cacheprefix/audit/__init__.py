@@ -1,15 +1,15 @@
 """Request logs read and judged: what the cache did on every call, what broke it, what it cost, what it could cost."""
 
-from cacheprefix.audit._arrivals import arrivals
-from cacheprefix.audit._calls import CallRow
-from cacheprefix.audit._output import VERSION, totals_of, write_json
 from cacheprefix.audit._previous import PreviousRequestRule
-from cacheprefix.audit._readers import BUILTIN, Placed, Reader, records
-from cacheprefix.audit._records import Broken, Record, seconds
-from cacheprefix.audit._run import Audit, audit
-from cacheprefix.audit._text import write_summary
-from cacheprefix.audit._totals import BreakGroup, Sum, Totals
-from cacheprefix.audit._whatif import CHANGES, Saving
+from cacheprefix.audit.json_output import VERSION, totals_of, write_json
+from cacheprefix.audit.log_records import Broken, Record, seconds
+from cacheprefix.audit.readers import BUILTIN, Placed, Reader, records
+from cacheprefix.audit.replay import Audit, audit
+from cacheprefix.audit.request_arrivals import arrivals
+from cacheprefix.audit.rows import CallRow
+from cacheprefix.audit.terminal import write_summary
+from cacheprefix.audit.totals import BreakGroup, Sum, Totals
+from cacheprefix.audit.what_if import CHANGES, Saving
 
 __all__ = [
     "BUILTIN",

@@ -1,6 +1,6 @@
 """The ``cacheprefix`` command. Without the extra ``cli`` it says how to install it.
 
-Each command is a module ``cacheprefix/cli/_NAME.py`` with ``register(app)``, importing what it needs when it
+Each command is a module ``cacheprefix/cli/commands/NAME.py`` with ``register(app)``, importing what it needs when it
 runs; plugins add theirs by the ``commands`` hook.
 """
 
@@ -54,6 +54,7 @@ def application() -> typer.Typer:
             raise MissingExtraError(feature, "cli", package)
     import typer
 
+    from cacheprefix.cli import commands
     from cacheprefix.plugins import Plugins
 
     app = typer.Typer(
@@ -68,9 +69,7 @@ def application() -> typer.Typer:
     def root() -> None:
         """Keep the shared beginning of agents' prompts in the provider's cache."""
 
-    for module in pkgutil.iter_modules(__path__):
-        register = getattr(importlib.import_module(f"{__name__}.{module.name}"), "register", None)
-        if register is not None:
-            register(app)
+    for module in pkgutil.iter_modules(commands.__path__):
+        importlib.import_module(f"{commands.__name__}.{module.name}").register(app)
     Plugins.with_builtins().call_all("commands", cli=app)
     return app

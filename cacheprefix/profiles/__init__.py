@@ -1,6 +1,6 @@
 """Providers' cache rules as data, and what follows from them: usage, prices, cost units."""
 
-from cacheprefix.profiles._cost import (
+from cacheprefix.profiles.prices import (
     ListPrice,
     Money,
     cost_units,
@@ -10,9 +10,9 @@ from cacheprefix.profiles._cost import (
     lost_money,
     money,
     priced,
+    window_of,
 )
-from cacheprefix.profiles._load import VALUE_FIELDS
-from cacheprefix.profiles._profile import (
+from cacheprefix.profiles.profile import (
     CacheprefixProfileWarning,
     Confidence,
     Control,
@@ -25,10 +25,9 @@ from cacheprefix.profiles._profile import (
     Slots,
     Ttl,
 )
-from cacheprefix.profiles._registry import Registry, default_registry, load_profiles, profile_for
-from cacheprefix.profiles._usage import NO_CALLS, Usage, usage_from_dict
-from cacheprefix.profiles._usage_reader import merge_usage, normalise_usage
-from cacheprefix.profiles._windows import window_of
+from cacheprefix.profiles.registry import Registry, default_registry, load_profiles, profile_for
+from cacheprefix.profiles.rows import VALUE_FIELDS
+from cacheprefix.profiles.usage import NO_CALLS, Usage, merge_usage, normalise_usage, usage_from_dict
 
 __all__ = [
     "NO_CALLS",

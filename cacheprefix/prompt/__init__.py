@@ -1,10 +1,9 @@
-"""Prompts as rows of sections in cache order, read from and written to wire bodies."""
+"""The values that all rooms work with: prompts as rows of sections, views of messages, decisions on them."""
 
-from cacheprefix.prompt._address import api_of_path
-from cacheprefix.prompt._codec import decode, encode, guess_api, redecode
-from cacheprefix.prompt._compare import (
+from cacheprefix.prompt.canonical_json import dumps, dumps_sorted, loads
+from cacheprefix.prompt.compare import (
     Divergence,
-    Placement,
+    SettingScope,
     chain,
     common_prefix,
     difference,
@@ -15,10 +14,8 @@ from cacheprefix.prompt._compare import (
     shared_sections,
     shared_tokens,
 )
-from cacheprefix.prompt._failures import reads_as_error
-from cacheprefix.prompt._json import dumps, dumps_sorted, loads
-from cacheprefix.prompt._memo import Memo
-from cacheprefix.prompt._sections import (
+from cacheprefix.prompt.decisions import Decision, Drop, DropCall, DropResult, DropThinking, Insert, ReplaceResult
+from cacheprefix.prompt.sections import (
     ABOUT,
     ANSWER_HEAD,
     MESSAGE_TOKENS,
@@ -33,8 +30,7 @@ from cacheprefix.prompt._sections import (
     Tier,
     section,
 )
-from cacheprefix.prompt._structure import structure_errors
-from cacheprefix.prompt._tokens import (
+from cacheprefix.prompt.tokens import (
     ESTIMATE,
     Counter,
     count_messages,
@@ -44,6 +40,19 @@ from cacheprefix.prompt._tokens import (
     template_counter,
     tiktoken_counter,
 )
+from cacheprefix.prompt.tool_errors import reads_as_error
+from cacheprefix.prompt.views import (
+    CallView,
+    Count,
+    MessageView,
+    ResultView,
+    Role,
+    ThinkingView,
+    digest_of,
+    make_call,
+    make_message,
+    make_result,
+)
 
 __all__ = [
     "ABOUT",
@@ -52,41 +61,51 @@ __all__ = [
     "MESSAGE_TOKENS",
     "TIERS",
     "Api",
+    "CallView",
+    "Count",
     "CountTokens",
     "Counter",
+    "Decision",
     "Divergence",
+    "Drop",
+    "DropCall",
+    "DropResult",
+    "DropThinking",
     "Envelope",
+    "Insert",
     "Kind",
     "Marker",
-    "Memo",
-    "Placement",
+    "MessageView",
     "Prompt",
+    "ReplaceResult",
+    "ResultView",
+    "Role",
     "Section",
+    "SettingScope",
+    "ThinkingView",
     "Tier",
-    "api_of_path",
     "chain",
     "common_prefix",
     "count_messages",
-    "decode",
     "default_counter",
     "difference",
+    "digest_of",
     "dumps",
     "dumps_sorted",
-    "encode",
     "estimate_tokens",
-    "guess_api",
     "lane_key",
     "load_vocabularies",
     "loads",
+    "make_call",
+    "make_message",
+    "make_result",
     "placed",
     "reads_as_error",
-    "redecode",
     "salt",
     "section",
     "shared_characters",
     "shared_sections",
     "shared_tokens",
-    "structure_errors",
     "template_counter",
     "tiktoken_counter",
 ]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from cacheprefix.stores._effects import Settle, apart, aside, in_a_loop
-from cacheprefix.stores._lease import Lease, Turn, aelect, elect
-from cacheprefix.stores._memory import MemoryStore
-from cacheprefix.stores._protocol import Departure, Listener, Store
-from cacheprefix.stores._redis import RedisStore
-from cacheprefix.stores._results import ResultStore, Slice
-from cacheprefix.stores._sqlite import SqliteStore
+from cacheprefix.stores.effects import Settle, apart, aside, in_a_loop
+from cacheprefix.stores.lease import Elected, Lease, aelect, elect
+from cacheprefix.stores.memory import MemoryStore
+from cacheprefix.stores.protocol import Departure, Listener, Store
+from cacheprefix.stores.redis import RedisStore
+from cacheprefix.stores.sqlite import SqliteStore
+from cacheprefix.stores.tool_results import ResultStore, Slice
 
 __all__ = [
     "Departure",
+    "Elected",
     "Lease",
     "Listener",
     "MemoryStore",
@@ -21,7 +22,6 @@ __all__ = [
     "Slice",
     "SqliteStore",
     "Store",
-    "Turn",
     "aelect",
     "apart",
     "aside",

@@ -11,37 +11,37 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cacheprefix.server import Queue, Reply, Rule, Rules, SimulatedProvider, ToolCall
-    from cacheprefix.testing._assertions import assert_prefix_stable, assert_shared_prefix, shared_shares
-    from cacheprefix.testing._conformance import AdapterConformance
-    from cacheprefix.testing._driver import Driver, Role, Team, Way, play
-    from cacheprefix.testing._recorder import PrefixRecorder, RecordedCall
-    from cacheprefix.testing._requests import assert_valid_requests, request_errors
-    from cacheprefix.testing._scripted import ScriptedModel
-    from cacheprefix.testing._snapshot import PrefixSnapshot, frozen_prefix
+    from cacheprefix.testing.assertions import assert_prefix_stable, assert_shared_prefix, shared_shares
+    from cacheprefix.testing.conformance import AdapterConformance
+    from cacheprefix.testing.driver import Driver, Role, Team, Way, play
+    from cacheprefix.testing.recorder import PrefixRecorder, RecordedCall
+    from cacheprefix.testing.requests import assert_valid_requests, request_errors
+    from cacheprefix.testing.scripted_model import ScriptedModel
+    from cacheprefix.testing.snapshot import PrefixSnapshot, frozen_prefix
 
 _HOMES = {
-    "AdapterConformance": "testing._conformance",
-    "Driver": "testing._driver",
-    "PrefixRecorder": "testing._recorder",
-    "PrefixSnapshot": "testing._snapshot",
+    "AdapterConformance": "testing.conformance",
+    "Driver": "testing.driver",
+    "PrefixRecorder": "testing.recorder",
+    "PrefixSnapshot": "testing.snapshot",
     "Queue": "server",
-    "RecordedCall": "testing._recorder",
+    "RecordedCall": "testing.recorder",
     "Reply": "server",
-    "Role": "testing._driver",
+    "Role": "testing.driver",
     "Rule": "server",
     "Rules": "server",
-    "ScriptedModel": "testing._scripted",
+    "ScriptedModel": "testing.scripted_model",
     "SimulatedProvider": "server",
-    "Team": "testing._driver",
+    "Team": "testing.driver",
     "ToolCall": "server",
-    "Way": "testing._driver",
-    "assert_prefix_stable": "testing._assertions",
-    "assert_shared_prefix": "testing._assertions",
-    "assert_valid_requests": "testing._requests",
-    "frozen_prefix": "testing._snapshot",
-    "play": "testing._driver",
-    "request_errors": "testing._requests",
-    "shared_shares": "testing._assertions",
+    "Way": "testing.driver",
+    "assert_prefix_stable": "testing.assertions",
+    "assert_shared_prefix": "testing.assertions",
+    "assert_valid_requests": "testing.requests",
+    "frozen_prefix": "testing.snapshot",
+    "play": "testing.driver",
+    "request_errors": "testing.requests",
+    "shared_shares": "testing.assertions",
 }
 
 __all__ = [

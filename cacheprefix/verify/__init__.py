@@ -1,9 +1,9 @@
 """Checks a row of provider rules against the provider itself: a few dozen requests, a table, and evidence to keep."""
 
-from cacheprefix.verify._evidence import Evidence, evidence_folder, now, read_evidence, save_evidence
-from cacheprefix.verify._lab import Answer, Lab, Limit, LimitReachedError, Provider
-from cacheprefix.verify._protocol import NOT_TRIED, Finding, run
-from cacheprefix.verify._providers import HttpProvider, Rehearsal
+from cacheprefix.verify.evidence import Evidence, evidence_folder, now, read_evidence, save_evidence
+from cacheprefix.verify.lab import Answer, Lab, Limit, LimitReachedError, Provider
+from cacheprefix.verify.protocol import NOT_TRIED, Finding, run
+from cacheprefix.verify.providers import HttpProvider, Rehearsal
 
 __all__ = [
     "NOT_TRIED",

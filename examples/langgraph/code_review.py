@@ -20,10 +20,10 @@ from langchain_core.language_models import BaseChatModel
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix_langgraph import wrap_model
-from cacheprefix_langgraph.demo._handbook import HANDBOOK, TASK
-from cacheprefix_langgraph.demo._run import MODELS, _provider, anthropic_model, as_data, openai_model, row_of
-from cacheprefix_langgraph.demo._source import Source, read_source, tools_for
-from cacheprefix_langgraph.demo._team import build_team, first_message
+from cacheprefix_langgraph.demo.handbook import HANDBOOK, TASK
+from cacheprefix_langgraph.demo.run import MODELS, _provider, anthropic_model, as_data, openai_model, row_of
+from cacheprefix_langgraph.demo.source import Source, read_source, tools_for
+from cacheprefix_langgraph.demo.team import build_team, first_message
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from test_layout import NAMES, discuss, named, session
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.profiles import cost_units, normalise_usage
 from cacheprefix.prompt import ESTIMATE
-from cacheprefix.testing._driver import Role, Team, script
+from cacheprefix.testing.driver import Role, Team, script
 from cacheprefix_ag2 import PrefixState, wrap
 
 

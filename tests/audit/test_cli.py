@@ -141,7 +141,7 @@ def test_rules_of_ones_own_are_taken_from_toml(tmp_path, good):
 
 def test_a_plugins_log_format_is_read(tmp_path, monkeypatch, capsys):
     """The hook ``trace_readers`` adds a reader to the command."""
-    from cacheprefix import _builtins
+    from cacheprefix import builtin_plugins
     from cacheprefix.audit import Reader, Record
 
     class House:
@@ -150,7 +150,7 @@ def test_a_plugins_log_format_is_read(tmp_path, monkeypatch, capsys):
         def cacheprefix_trace_readers(self, register):
             register(Reader("house", lambda value: "ask" in value, lambda value: [Record(body=value["ask"])]))
 
-    monkeypatch.setattr(_builtins, "BUILTINS", (*_builtins.BUILTINS, ("house", House())))
+    monkeypatch.setattr(builtin_plugins, "BUILTINS", (*builtin_plugins.BUILTINS, ("house", House())))
     path = write(tmp_path / "log", [{"ask": line["request"]} for line in quiet(3)])
     assert main(["audit", path, "--plain"]) == 0
     assert "3 calls" in capsys.readouterr().out

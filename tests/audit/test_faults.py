@@ -10,8 +10,8 @@ from audit_logs import write
 from cacheprefix.audit import audit
 from cacheprefix.cache import mark, plan_breakpoints
 from cacheprefix.profiles import Usage, default_registry
-from cacheprefix.prompt import decode
 from cacheprefix.server import ProviderCache, RefusedError
+from cacheprefix.wire import decode
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cache"))
 

@@ -393,7 +393,7 @@ def test_rendered_text_is_split_at_roles_only(tmp_path):
 @given(parts=st.lists(st.text(alphabet="ab: \nuser", max_size=12), max_size=6), cut=st.integers(0, 60))
 def test_a_longer_rendered_prompt_splits_alike(parts, cut):
     """All messages but the last of a beginning are messages of the whole, so appending edits nothing."""
-    from cacheprefix.audit._reader_text import split
+    from cacheprefix.audit.formats.text import split
 
     text = "\n\nuser: ".join(["user: x", *parts])
     short, whole = split(text[:cut]), split(text)

@@ -271,7 +271,7 @@ def test_what_is_too_short_by_the_providers_count_is_no_miss(tmp_path):
 
 def test_what_is_has_one_figure_also_where_only_the_first_calls_are_played_again(tmp_path, monkeypatch):
     """The table of changes begins with what the whole log cost, and tells the rest in proportion."""
-    monkeypatch.setattr("cacheprefix.audit._whatif.SECTIONS", 20)
+    monkeypatch.setattr("cacheprefix.audit.what_if.SECTIONS", 20)
     out = io.StringIO()
     with audit([write(tmp_path / "log.jsonl", quiet(8))]) as found:
         assert 0 < found.what_if_calls < found.calls

@@ -7,11 +7,11 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_teams import ROLES, TASK, Says, common, prompts, role, search, tail_index
 
 from cacheprefix import ForkPolicy, Session
-from cacheprefix.context import Compaction
 from cacheprefix.errors import SetupError
+from cacheprefix.history import Compaction
 from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix_autogen import ForkRequest, PrefixClient, ask, session_of, wrap
-from cacheprefix_autogen._settings import session_of_settings
+from cacheprefix_autogen.settings import session_of_settings
 
 
 @pytest.mark.parametrize("api", ["openai", "anthropic"])

@@ -156,9 +156,9 @@ async def test_wrapping_twice_is_refused(provide, new_client):
 async def test_the_core_finds_the_adapter_by_its_hook(provide, new_client):
     """cacheprefix.wrap binds AutoGen's objects through the adapter's plugin."""
     import cacheprefix
-    from cacheprefix_autogen import _plugin
+    from cacheprefix_autogen import plugin
 
-    session = Session(SharedPrefix(system=HANDBOOK), plugins=[_plugin])
+    session = Session(SharedPrefix(system=HANDBOOK), plugins=[plugin])
     agent = role("planner", new_client(provide("openai")))
     assert cacheprefix.wrap(agent, session) is agent
     assert session_of(agent) is session

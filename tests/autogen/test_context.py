@@ -11,8 +11,8 @@ from autogen_core.models import UserMessage
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, tail_index
 
 from cacheprefix import Session, SharedPrefix
-from cacheprefix.context import Compaction, RequestBudget
 from cacheprefix.errors import BudgetError
+from cacheprefix.history import Compaction, RequestBudget
 from cacheprefix.server import Reply
 from cacheprefix_autogen import PrefixClient, session_of, wrap
 

@@ -11,7 +11,7 @@ from autogen_core.models import UserMessage
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix_autogen import PrefixClient, PrefixSettings, wrap
-from cacheprefix_autogen._settings import session_of_settings
+from cacheprefix_autogen.settings import session_of_settings
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 200
 

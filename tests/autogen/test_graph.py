@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.server import Latency
 from cacheprefix_autogen import session_of, wrap
-from cacheprefix_autogen._transcript import Transcript, View
+from cacheprefix_autogen.transcript import Transcript, View
 
 BRANCHES = ("alpha", "beta", "gamma")
 

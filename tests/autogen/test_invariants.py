@@ -21,8 +21,8 @@ from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import chain, lane_key
 from cacheprefix.server import Reply, ToolCall
 from cacheprefix_autogen import session_of, wrap
-from cacheprefix_autogen._budget import condensed
-from cacheprefix_autogen._member import Member
+from cacheprefix_autogen.history import condensed
+from cacheprefix_autogen.member import Member
 
 STEPS = {name: (ToolCall("search", {"query": name}), f"{name} is done") for name in ROLES}
 

@@ -9,7 +9,7 @@ from autogen_teams import ROLES, TASK, Says, role, search
 
 from cacheprefix import Session
 from cacheprefix.errors import ConfigError
-from cacheprefix.prefix import with_volatile
+from cacheprefix.layout import with_volatile
 from cacheprefix.server import ToolCall
 from cacheprefix_autogen import ForkAgent, PrefixClient, unwrap, wrap
 

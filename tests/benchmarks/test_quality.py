@@ -10,10 +10,10 @@ import pytest
 from benchmarks import bench_quality
 from benchmarks.bench_quality import LAYOUTS, WORDINGS, laid_out, rows, run, verdict
 from benchmarks.quality_tasks import CONTEXTS, KINDS, Answer, items
-from cacheprefix.cli._paired import mcnemar, rate
-from cacheprefix.prompt import decode
+from cacheprefix.cli.paired import mcnemar, rate
 from cacheprefix.server import Reply, SimulatedProvider, ToolCall
 from cacheprefix.testing import assert_valid_requests
+from cacheprefix.wire import decode
 
 ALL = items(12)
 

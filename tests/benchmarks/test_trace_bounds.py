@@ -10,8 +10,8 @@ import pytest
 from benchmarks.trace_bounds import anywhere, in_place
 from benchmarks.trace_replay import Ask, Run
 from cacheprefix.profiles import default_registry
-from cacheprefix.prompt import decode
 from cacheprefix.server import ProviderCache
+from cacheprefix.wire import decode
 
 EXACT = default_registry().get("exact")
 TEXT = "Every statement needs a source. " * 200

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from cacheprefix.cache import CacheModel, Verdict, mark, plan_breakpoints
-from cacheprefix.prefix import tail_text
+from cacheprefix.layout import tail_text
 from cacheprefix.profiles import Profile, Usage, default_registry
-from cacheprefix.prompt import CountTokens, Memo, Prompt, decode, encode, estimate_tokens
+from cacheprefix.prompt import CountTokens, Prompt, estimate_tokens
 from cacheprefix.server import ProviderCache, RefusedError
+from cacheprefix.wire import Memo, decode, encode
 
 RULES = ("exact", "openai", "openai-5.6", "openai-5.6-prefix", "anthropic", "deepseek")
 

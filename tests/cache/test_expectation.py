@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from cacheprefix.cache import CacheModel, Observation
 from cacheprefix.profiles import Profile, default_registry
-from cacheprefix.prompt import Prompt, decode
+from cacheprefix.prompt import Prompt
 from cacheprefix.server import ProviderCache, RefusedError
+from cacheprefix.wire import decode
 
 ENVELOPE = 3
 """Tokens of a message's envelope in this project's counting."""

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from cacheprefix.cache import ADVICE, lint
-from cacheprefix.prompt import Prompt, decode
+from cacheprefix.prompt import Prompt
+from cacheprefix.wire import decode
 
 
 def prompt(system: str, tools: tuple[dict[str, Any], ...] = (), user: str = "go") -> Prompt:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from cacheprefix.cache import Breakpoint, mark, plan_breakpoints, routing_advice
 from cacheprefix.profiles import Profile, default_registry
-from cacheprefix.prompt import Api, Prompt, decode
+from cacheprefix.prompt import Api, Prompt
 from cacheprefix.server import ProviderCache
+from cacheprefix.wire import decode
 
 LONG = "handbook " * 700
 

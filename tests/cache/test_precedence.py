@@ -8,8 +8,9 @@ import pytest
 
 from cacheprefix.cache import CacheModel, Verdict
 from cacheprefix.profiles import Usage, default_registry
-from cacheprefix.prompt import Api, decode
+from cacheprefix.prompt import Api
 from cacheprefix.server import ProviderCache
+from cacheprefix.wire import decode
 
 TEXT = "The ledger is kept in ink, and every entry has a witness. "
 OPENAI = default_registry().get("openai")

@@ -12,7 +12,8 @@ from typing import Any
 
 from cacheprefix.cache import CacheModel, Verdict
 from cacheprefix.profiles import Profile, Usage, default_registry
-from cacheprefix.prompt import Memo, Prompt, decode
+from cacheprefix.prompt import Prompt
+from cacheprefix.wire import Memo, decode
 
 _ROLE = re.compile(r"(?:(?<=\n)|^)(user|assistant|system|tool): ")
 

@@ -9,8 +9,9 @@ import pytest
 
 from cacheprefix.cache import CAUSES, FIXES, CacheModel, Verdict
 from cacheprefix.profiles import Profile, Usage, default_registry
-from cacheprefix.prompt import Memo, Prompt, decode
+from cacheprefix.prompt import Prompt
 from cacheprefix.server import ProviderCache
+from cacheprefix.wire import Memo, decode
 
 RULES = default_registry().get("exact")
 SYSTEM = "You keep the ledger. " * 60

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from cacheprefix import cli
-from cacheprefix.cli._bench_live import SERVICES
+from cacheprefix.cli.bench_live import SERVICES
 from cacheprefix.server import SimulatedProvider
 
 KEYS = {

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from cacheprefix import cli
-from cacheprefix.cli._compare_run import Side, Task, cost_ratio, difference, mean_of
+from cacheprefix.cli.compare_run import Side, Task, cost_ratio, difference, mean_of
 
 EVALUATION = '''
 """An evaluation without a model: usage and scores are made up."""
@@ -203,7 +203,7 @@ def test_differences_are_taken_task_by_task():
 
 def test_a_layouts_mode_wins_over_the_evaluations(evaluation):
     """An evaluation that names a mode of its own would compare a layout with itself."""
-    from cacheprefix.cli._compare_run import Sessions
+    from cacheprefix.cli.compare_run import Sessions
 
     assert Sessions("unmodified")(mode="fork").mode == "observe"
     assert Sessions("shared")(mode="observe").mode == "fork"

@@ -10,7 +10,7 @@ import pytest
 
 from cacheprefix import cli
 from cacheprefix._version import __version__
-from cacheprefix.cli import _doctor
+from cacheprefix.cli.commands import doctor
 from cacheprefix.plugins import Plugins
 
 
@@ -23,10 +23,10 @@ def _own_plugins(monkeypatch):
 @pytest.fixture
 def versions(monkeypatch):
     """Pretend: ``versions(redis=None, starlette="0.1")``."""
-    really = _doctor._installed
+    really = doctor._installed
 
     def pretend(**found):
-        monkeypatch.setattr(_doctor, "_installed", lambda name: found.get(name, really(name)))
+        monkeypatch.setattr(doctor, "_installed", lambda name: found.get(name, really(name)))
 
     return pretend
 
@@ -53,7 +53,7 @@ def test_every_extra_of_the_core_is_shown():
     """An extra that is added to the project shows up here."""
     declared = set(importlib.metadata.metadata("cacheprefix").get_all("Provides-Extra"))
     for_developers = {"all", "bench", "dev", "docs", "notebooks", "prefork", "release", "test"}
-    assert declared - for_developers == set(_doctor._OWN_EXTRAS) | set(_doctor._ADAPTERS)
+    assert declared - for_developers == set(doctor._OWN_EXTRAS) | set(doctor._ADAPTERS)
 
 
 def test_a_missing_extra_comes_with_its_install_line(versions, capsys):
@@ -78,9 +78,9 @@ def test_a_version_outside_the_range_is_a_problem(versions, capsys):
 def test_a_missing_framework_of_an_installed_adapter_is_a_problem(versions, capsys, monkeypatch):
     """The adapter alone cannot work."""
     requirement = __import__("packaging.requirements").requirements.Requirement("crewai>=1.15,<2")
-    really = _doctor._requirements
+    really = doctor._requirements
     monkeypatch.setattr(
-        _doctor,
+        doctor,
         "_requirements",
         lambda name, extra="": [requirement] if name == "cacheprefix-crewai" else really(name, extra),
     )
@@ -125,7 +125,7 @@ def test_the_table_names_every_part(capsys):
     """What ``--json`` holds as data, people can read."""
     cli.main(["doctor"])
     shown = capsys.readouterr().out
-    for name in (*_doctor._OWN_EXTRAS, *_doctor._ADAPTERS, "tokenizers"):
+    for name in (*doctor._OWN_EXTRAS, *doctor._ADAPTERS, "tokenizers"):
         assert name in shown
 
 

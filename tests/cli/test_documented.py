@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cacheprefix import cli
-from cacheprefix._config_fields import FIELDS
 from cacheprefix.config import FILE
+from cacheprefix.config_fields import FIELDS
 from cacheprefix.plugins import VARIABLE
 
 

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from cacheprefix import Session, cli
-from cacheprefix.cli import _watch
+from cacheprefix.cli.commands import watch
 from cacheprefix.events import EventLog, Run
 from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 
@@ -71,7 +71,7 @@ def test_events_are_followed_while_they_are_written(tmp_path):
     """From before the file is there, through half lines, to the end of the session."""
     path = tmp_path / "run.events"
     run = Run()
-    lines = _watch._lines(path, run, once=False, keep=False)
+    lines = watch._lines(path, run, once=False, keep=False)
     assert next(lines) == b""
     playing = Playing(path)
     playing.call()
@@ -100,7 +100,7 @@ def test_a_file_written_anew_is_read_anew(tmp_path):
     """As a program that was started again writes it."""
     path = tmp_path / "run.events"
     path.write_bytes(b'{"type": "end", "run": "a", "at": 1}\n' * 5)
-    lines = _watch._lines(path, Run(), once=False, keep=True)
+    lines = watch._lines(path, Run(), once=False, keep=True)
     assert [next(lines) for _ in range(5)]
     path.write_bytes(b'{"type": "end", "run": "b", "at": 2}\n')
     found = [line for line in (next(lines) for _ in range(3)) if line]

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cacheprefix import Session
-from cacheprefix._config_fields import FIELDS, SHORT
-from cacheprefix._config_lines import line_of
 from cacheprefix.config import given_or_configured, load, variables
-from cacheprefix.context import Compaction, RequestBudget, ToolResultBudget
+from cacheprefix.config_fields import FIELDS, SHORT, line_of
 from cacheprefix.errors import ConfigError, SetupError
+from cacheprefix.history import Compaction, RequestBudget, ToolResultBudget
 
 FULL = """
 [project]

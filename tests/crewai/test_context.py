@@ -12,9 +12,10 @@ from crew_wire import BRIEF, INPUTS, bodies, heads, prompts, raw, shared
 from benchmarks.crewai_workloads import CrewModel, agents, crew, prose, tasks
 from benchmarks.crewai_workloads import new_llm as new_model
 from cacheprefix import ForkPolicy, Session, SharedPrefix
-from cacheprefix.context import Compaction, RequestBudget, views_of
 from cacheprefix.errors import BudgetError
+from cacheprefix.history import Compaction, RequestBudget
 from cacheprefix.server import Fault, Reply, Request, ToolCall
+from cacheprefix.wire import views_of
 from cacheprefix_crewai import ask, install
 
 STEPS = 24

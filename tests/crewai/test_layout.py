@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.crewai_workloads import BRIEF, COWORKERS, CrewModel, agents, crew, tasks
 from cacheprefix import Session, SharedPrefix
-from cacheprefix.prompt import common_prefix, decode
+from cacheprefix.prompt import common_prefix
+from cacheprefix.wire import decode
 from cacheprefix_crewai import install
 
 

@@ -18,7 +18,7 @@ from cacheprefix import Session, SharedPrefix
 from cacheprefix.profiles import cost_units, default_registry, normalise_usage
 from cacheprefix.server import Reply, Request
 from cacheprefix_crewai import install
-from cacheprefix_crewai._seats import Standing, Turn, costs, extra, keeping
+from cacheprefix_crewai.economics import Standing, Turn, costs, extra, keeping
 
 
 @dataclass(frozen=True)

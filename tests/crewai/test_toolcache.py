@@ -25,7 +25,7 @@ from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix.stores import MemoryStore
 from cacheprefix.toolcache import DEFAULT_ALLOW, ToolCacheOptions, ToolResultCache, ToolSpec
 from cacheprefix_crewai import install
-from cacheprefix_crewai._toolcache import _origin
+from cacheprefix_crewai.tool_cache import _origin
 
 DISK = {"text": "old"}
 READS: list[str] = []

@@ -12,7 +12,7 @@ from cacheprefix import Session, SharedPrefix
 from cacheprefix.cache import CacheModel
 from cacheprefix.server import Reply, ToolCall
 from cacheprefix_crewai import install
-from cacheprefix_crewai._binding import binding_of
+from cacheprefix_crewai.binding import binding_of
 
 STEPS = (
     "cacheprefix._requests.plan_breakpoints",
@@ -20,8 +20,8 @@ STEPS = (
     "cacheprefix._requests._marked",
     "cacheprefix.cache.CacheModel.begin",
     "cacheprefix.session.decode",
-    "cacheprefix_crewai._sending.with_choice",
-    "cacheprefix_crewai._sending.for_litellm",
+    "cacheprefix_crewai.sending.with_choice",
+    "cacheprefix_crewai.sending.for_litellm",
 )
 EVERY = "cacheprefix.cache.CacheModel.begin"
 CASES = [

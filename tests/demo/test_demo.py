@@ -59,7 +59,7 @@ def test_every_row_accounts_for_all_its_input(rows):
 
 def test_each_reviewer_makes_two_tool_rounds_on_the_real_source():
     """The tools read files of an installed package of a few thousand lines."""
-    from cacheprefix_langgraph.demo._source import read_source, tools_for
+    from cacheprefix_langgraph.demo.source import read_source, tools_for
 
     source = read_source("starlette")
     assert source.lines > 2000
@@ -74,7 +74,7 @@ def test_each_reviewer_makes_two_tool_rounds_on_the_real_source():
 def test_the_handbook_is_at_most_fifteen_hundred_tokens():
     """A shared text any team could have; the saving does not come from its size."""
     from cacheprefix.prompt import estimate_tokens
-    from cacheprefix_langgraph.demo._handbook import HANDBOOK
+    from cacheprefix_langgraph.demo.handbook import HANDBOOK
 
     assert 500 < estimate_tokens(HANDBOOK) <= 1500
 
@@ -118,14 +118,14 @@ def test_the_table_and_the_sentence_are_printed_with_progress_beside_them():
 
 def test_a_narrow_terminal_shows_every_number_whole(monkeypatch, capsys):
     """Columns are left out and named, none is cut short."""
-    from cacheprefix_langgraph.demo import _command
-    from cacheprefix_langgraph.demo._run import Row
+    from cacheprefix_langgraph.demo import command
+    from cacheprefix_langgraph.demo.run import Row
 
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "dumb")
     numbers = (14, 123_449, 105_728, 15_761, 1_960, 128_075.0, 9_000.0, 1_034.0, 0.88, 18_500.0)
-    _command._show(
+    command._show(
         [Row("langgraph", layout, "openai-5.6", *numbers, "openai-5.6") for layout in ("unmodified", "shared")]
     )
     shown = capsys.readouterr().out

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("langgraph", reason="the demonstration runs in the core's own environment (make test)")
 
 from cacheprefix.errors import SetupError
-from cacheprefix_langgraph.demo._picture import picture
-from cacheprefix_langgraph.demo._run import run_simulated
-from cacheprefix_langgraph.demo._source import read_source
+from cacheprefix_langgraph.demo.picture import picture
+from cacheprefix_langgraph.demo.run import run_simulated
+from cacheprefix_langgraph.demo.source import read_source
 
 README = Path(__file__).resolve().parents[2] / "docs" / "demo.svg"
 SVG = "{http://www.w3.org/2000/svg}"

@@ -16,13 +16,13 @@ from cacheprefix.server import LocalEngine, idle_threads, smollm2
 def rows(tiny_engine):
     """What the command prints as data, on the model of random weights: the handbook is long, and it is fast."""
     said = []
-    from cacheprefix_langgraph.demo import _engine
-    from cacheprefix_langgraph.demo._source import read_source
+    from cacheprefix_langgraph.demo import engine
+    from cacheprefix_langgraph.demo.source import read_source
 
-    found = _engine.run_engine(
+    found = engine.run_engine(
         tiny_engine.openai_base_url, MODEL, read_source("starlette"), provider="llama.cpp", step=said.append
     )
-    return _engine.as_data(found), said
+    return engine.as_data(found), said
 
 
 def test_the_engine_computes_less_than_half_on_a_shared_prefix(rows):

@@ -9,7 +9,7 @@ from cacheprefix.audit import audit
 from cacheprefix.cache import CacheModel, mark, plan_breakpoints
 from cacheprefix.errors import CacheprefixError
 from cacheprefix.profiles import CacheprefixProfileWarning, Usage, default_registry, normalise_usage
-from cacheprefix.prompt import decode, encode
+from cacheprefix.wire import decode, encode
 
 
 def check_body(body, api, usage):

@@ -11,8 +11,9 @@ from langchain_openai import ChatOpenAI
 from langchain_openai.chat_models._client_utils import _cached_async_httpx_client
 
 from cacheprefix import Session, SharedPrefix
-from cacheprefix.prompt import ESTIMATE, decode
+from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Echo, Latency, Queue, SimulatedProvider
+from cacheprefix.wire import decode
 
 
 @tool

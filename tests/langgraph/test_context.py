@@ -11,8 +11,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from cacheprefix import Compaction, RequestBudget
-from cacheprefix.context import drop_tool_messages, trim_tool_outputs
 from cacheprefix.errors import BudgetError
+from cacheprefix.history import drop_tool_messages, trim_tool_outputs
 from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix_langgraph import (
     CommitMiddleware,

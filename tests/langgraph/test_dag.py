@@ -24,8 +24,8 @@ from cacheprefix_langgraph import (
     prefix_dag,
     wrap_model,
 )
-from cacheprefix_langgraph._templates import fill_in
-from cacheprefix_langgraph._waves import waves_of
+from cacheprefix_langgraph.teams.templates import fill_in
+from cacheprefix_langgraph.teams.waves import waves_of
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
 

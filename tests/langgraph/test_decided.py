@@ -5,12 +5,11 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
 from cacheprefix import Compaction, Conversation, Session, SharedPrefix, ToolResultBudget
-from cacheprefix.context import DropCall, DropResult, DropThinking, Insert
-from cacheprefix.prompt import ESTIMATE
-from cacheprefix_langgraph._decided import carried_out
-from cacheprefix_langgraph._frame import Frame
-from cacheprefix_langgraph._rewrite import instruction_of, settled
-from cacheprefix_langgraph._views import KEY, Views
+from cacheprefix.prompt import ESTIMATE, DropCall, DropResult, DropThinking, Insert
+from cacheprefix_langgraph.fork_context import Frame
+from cacheprefix_langgraph.history import carried_out
+from cacheprefix_langgraph.layout import instruction_of, settled
+from cacheprefix_langgraph.views import KEY, Views
 
 WORDS = st.sampled_from(["yes", "no " * 200, "a line\n" * 150, "\ud800 é 日本", "value_1 = 42"])
 

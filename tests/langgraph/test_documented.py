@@ -21,8 +21,9 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from cacheprefix import Session, SharedPrefix
-from cacheprefix.prompt import ESTIMATE, decode
+from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, ToolCall
+from cacheprefix.wire import decode
 from cacheprefix_langgraph import forked, subgraph, wrap_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:create_react_agent has been moved")

@@ -278,13 +278,13 @@ def test_a_refused_prewarm_leaves_a_leader(claude, later, monkeypatch):
     claude.provider.simulator.script = lambda request: Reply("fine")
     session = claude.session(HANDBOOK)
     model = wrap_model(claude.model(), session, prewarm=True)
-    from cacheprefix_langgraph import _prewarm
+    from cacheprefix_langgraph import prewarming
 
     def broken(*args, **kwargs):
         raise ConnectionError("refused, and here is your prompt")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_prewarm, "sender", broken)
+        patch.setattr(prewarming, "sender", broken)
         out = gone(fan(model, session, later=later), later)
     assert out["reports"] == ["fine"] * WORKERS
     assert "your prompt" not in str(session.report())
@@ -305,8 +305,8 @@ def gone(graph, later):
 )
 def test_no_prewarm_is_sent_that_the_provider_would_refuse(claude, options):
     """Thinking, an output format and a forced tool rule it out."""
-    from cacheprefix_langgraph._bodies import Body
-    from cacheprefix_langgraph._prewarm import warms
+    from cacheprefix_langgraph.prewarming import warms
+    from cacheprefix_langgraph.request_bodies import Body
 
     session = claude.session(HANDBOOK)
     model = wrap_model(claude.model(), session, prewarm=True)

@@ -13,8 +13,9 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.profiles import default_registry
-from cacheprefix.prompt import ESTIMATE, decode
+from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, SimulatedProvider, fill
+from cacheprefix.wire import decode
 from cacheprefix_langgraph import PrefixState, forked, wrap_model
 
 HANDBOOK = "Every statement needs a source that the reader can open. " * 80

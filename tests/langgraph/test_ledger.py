@@ -127,8 +127,8 @@ def test_parallel_branches_decide_alike_and_their_ledgers_join(bench):
 
 def test_every_other_message_stays_the_same_object(bench):
     """Only the shortened result is a copy; the state's own message is untouched."""
-    from cacheprefix.context import ReplaceResult
-    from cacheprefix_langgraph._decided import carried_out
+    from cacheprefix.prompt import ReplaceResult
+    from cacheprefix_langgraph.history import carried_out
 
     messages = history()
     changed = carried_out(messages, [ReplaceResult(2, 0, "short")], 3).messages

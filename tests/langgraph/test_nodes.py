@@ -22,8 +22,8 @@ from typing_extensions import TypedDict
 from cacheprefix import ToolResultBudget
 from cacheprefix.errors import ConfigError
 from cacheprefix_langgraph import PrefixChannel, PrefixMiddleware, PrefixState, forked, subgraph, wrap_model
-from cacheprefix_langgraph._model import session_of
-from cacheprefix_langgraph._worker import session_for
+from cacheprefix_langgraph.model import session_of
+from cacheprefix_langgraph.teams.worker import session_for
 from tests.langgraph.test_ledger import history
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90

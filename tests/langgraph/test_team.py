@@ -14,7 +14,7 @@ from cacheprefix import Session
 from cacheprefix.errors import SetupError
 from cacheprefix.server import Fault, Reply, ToolCall
 from cacheprefix_langgraph import TeamRole, prefix_team, team_result, wrap_model
-from cacheprefix_langgraph._worker import text_of, work, worker_for
+from cacheprefix_langgraph.teams.worker import text_of, work, worker_for
 
 ONE = pytest.mark.parametrize("bench", ["anthropic"], indirect=True)
 """For what does not depend on the provider's form of messages."""

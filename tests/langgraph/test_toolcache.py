@@ -26,7 +26,7 @@ from cacheprefix.server import Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix.stores import MemoryStore, RedisStore
 from cacheprefix.toolcache import DEFAULT_ALLOW, ToolCacheOptions, ToolResultCache, ToolSpec
 from cacheprefix_langgraph import PrefixMiddleware, cached_tools, wrap_model
-from cacheprefix_langgraph._toolcache import origin_of
+from cacheprefix_langgraph.tool_cache import origin_of
 
 
 class World:

@@ -9,8 +9,8 @@ from collections import Counter
 from agent_framework import Agent, FunctionTool
 from maf_driver import close, make_client
 
-from cacheprefix.prompt import decode
 from cacheprefix.server import Reply, ToolCall
+from cacheprefix.wire import decode
 
 NAMES = ("planner", "critic", "writer")
 HANDBOOK = "The handbook. " + "Everyone keeps to these rules of the house and cites them by number. " * 80

@@ -279,7 +279,7 @@ async def test_a_failed_layout_keeps_the_volatile_text(servers, monkeypatch):
 
     async with served(servers, "openai-chat") as (client, provider):
         agents = [wrap(role(client, n), session, volatile=lambda: {"time": "12:01"}) for n in NAMES]
-        monkeypatch.setattr("cacheprefix_maf._call.laid_out", broken)
+        monkeypatch.setattr("cacheprefix_maf.model_call.laid_out", broken)
         with pytest.warns(UserWarning, match="layout"):
             await agents[0].run(TASK)
     assert prompts(provider)[0].sections[-1].text == "<time>\n12:01\n</time>"

@@ -17,7 +17,7 @@ from cacheprefix import Session, SharedPrefix
 from cacheprefix.profiles import cost_units, normalise_usage
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import ToolCall
-from cacheprefix.testing._driver import Role, Team, script
+from cacheprefix.testing.driver import Role, Team, script
 from cacheprefix_maf import wrap
 
 

@@ -11,7 +11,7 @@ from agent_framework import FunctionTool
 from maf_teams import LONG, TASK, look, prompts, role, served, tail_at
 from test_agents import APIS, said, session_for, team
 
-from cacheprefix.prefix import with_volatile
+from cacheprefix.layout import with_volatile
 from cacheprefix.server import ToolCall
 from cacheprefix.session import CacheprefixWarning
 from cacheprefix_maf import wrap
@@ -78,7 +78,7 @@ async def test_a_fork_that_cannot_be_begun_is_the_application_s_request(servers,
     assert session.report().total.calls == 2
 
 
-@pytest.mark.parametrize("step", ["cacheprefix.cache.CacheModel.begin", "cacheprefix_maf._call.laid_out"])
+@pytest.mark.parametrize("step", ["cacheprefix.cache.CacheModel.begin", "cacheprefix_maf.model_call.laid_out"])
 async def test_a_failure_behind_a_fork_sends_the_application_s_tools(servers, step, monkeypatch):
     """In the middle of a tool loop too, where stand-ins for the others' tools are in the framework's own list."""
     session = session_for("openai-chat")

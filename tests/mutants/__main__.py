@@ -34,11 +34,13 @@ from tests.mutants.mutations import Mutation, mutations
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = {
     "session": ("session", "config", "plugins", "sdk", "langgraph/test_gate.py"),
-    "prompt": ("prompt", "session/test_bodies.py", "fuzz"),
+    "prompt": ("prompt", "wire", "session/test_bodies.py", "fuzz"),
     "profiles": ("profiles",),
     "cache": ("cache", "server/test_agrees_with_expectation.py"),
-    "prefix": ("prefix", "session/test_side_forks.py"),
-    "context": ("context", "session"),
+    "wire": ("wire", "session/test_bodies.py", "history", "fuzz"),
+    "layout": ("layout", "session/test_side_forks.py", "session/test_tails.py"),
+    "history": ("history", "session"),
+    "calls": ("session",),
     "stores": ("stores",),
     "toolcache": ("toolcache",),
     "server": ("server", "langgraph/test_gate.py"),

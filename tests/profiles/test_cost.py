@@ -20,7 +20,7 @@ from cacheprefix.profiles import (
     priced,
     profile_for,
 )
-from cacheprefix.profiles import _cost as cost
+from cacheprefix.profiles import prices as cost
 
 TESTED = "0.2.3"
 NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc).timestamp()

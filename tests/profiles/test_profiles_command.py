@@ -16,7 +16,7 @@ def run():
     """The command, run in this process."""
     from typer.testing import CliRunner
 
-    from cacheprefix.cli._profiles import register
+    from cacheprefix.cli.commands.profiles import register
 
     app = typer.Typer()
     register(app)

@@ -337,7 +337,7 @@ TOP = st.dictionaries(st.sampled_from(["version", "source", "profile"]) | st.tex
 @given(TOP | st.fixed_dictionaries({"profile": ROWS}))
 def test_no_file_content_gives_anything_but_rows_or_a_profile_error(data):
     """Validation has no gap through which a TypeError or KeyError reaches the user."""
-    from cacheprefix.profiles._load import parse_rows
+    from cacheprefix.profiles.rows import parse_rows
 
     known = dict(default_registry()._rows)
     with contextlib.suppress(ProfileError):

@@ -320,8 +320,7 @@ def test_a_profile_with_its_own_field_names_is_used_where_no_shape_fits():
 )  # fmt: skip
 def test_the_rows_usage_fields_say_the_same_as_the_reader(row, raw):
     """The data file documents the fields that the reader reads."""
-    from cacheprefix.profiles._shapes import shape_from
-    from cacheprefix.profiles._usage_reader import _Reader
+    from cacheprefix.profiles.usage import _Reader, shape_from
 
     profile = profile_for("claude-opus-5" if row == "anthropic" else "x", row)
     by_row = _Reader(raw, raw).read(shape_from(profile))

@@ -14,7 +14,6 @@ from cacheprefix.prompt import (
     Prompt,
     chain,
     common_prefix,
-    decode,
     difference,
     estimate_tokens,
     lane_key,
@@ -24,6 +23,7 @@ from cacheprefix.prompt import (
     shared_sections,
     shared_tokens,
 )
+from cacheprefix.wire import decode
 
 PLACEMENT = {"tool_choice": "messages", "speed": "system", "mcp": "tools", "response_format": "lane", "*": "none"}
 

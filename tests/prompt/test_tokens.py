@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from cacheprefix.errors import MissingExtraError, SetupError
 from cacheprefix.prompt import (
     ESTIMATE,
-    _tokens,
     count_messages,
-    decode,
     default_counter,
     estimate_tokens,
     template_counter,
     tiktoken_counter,
+    tokens,
 )
+from cacheprefix.wire import decode
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_a_prompt_counts_with_the_counter_given():
 @pytest.fixture
 def no_vocabulary(monkeypatch, tmp_path):
     """A machine without any tiktoken vocabulary."""
-    monkeypatch.setattr(_tokens, "_folder_with", lambda name, checksum: None)
-    _tokens._tiktoken.cache_clear()
+    monkeypatch.setattr(tokens, "_folder_with", lambda name, checksum: None)
+    tokens._tiktoken.cache_clear()
     yield
-    _tokens._tiktoken.cache_clear()
+    tokens._tiktoken.cache_clear()
 
 
 @pytest.mark.usefixtures("no_vocabulary")
@@ -89,8 +89,8 @@ def test_tiktoken_without_its_vocabulary_names_the_fix():
 
 def test_tiktoken_that_is_not_installed_names_its_extra(monkeypatch):
     """The install line is in the message."""
-    monkeypatch.setattr(_tokens, "find_spec", lambda name: None)
-    _tokens._tiktoken.cache_clear()
+    monkeypatch.setattr(tokens, "find_spec", lambda name: None)
+    tokens._tiktoken.cache_clear()
     with pytest.raises(MissingExtraError, match=r"cacheprefix\[tokens\]"):
         tiktoken_counter()
 
@@ -116,7 +116,7 @@ def test_models_of_other_houses_are_estimated(model):
 )
 def test_openais_models_have_their_encoding(model, encoding):
     """By name, prefixes and fine-tunes included."""
-    assert _tokens._encoding_name(model) == encoding
+    assert tokens._encoding_name(model) == encoding
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def vocabulary(monkeypatch, tmp_path):
     tiktoken = pytest.importorskip("tiktoken")
     ranks = {bytes([byte]): byte for byte in range(256)} | {b"ab": 256}
     encoding = tiktoken.Encoding("small", pat_str=r"\S+|\s+", mergeable_ranks=ranks, special_tokens={"<|end|>": 257})
-    url, _ = _tokens._VOCABULARY["o200k_base"]
+    url, _ = tokens._VOCABULARY["o200k_base"]
     content = b"a vocabulary"
     file = tmp_path / hashlib.sha1(url.encode()).hexdigest()
     file.write_bytes(content)
@@ -138,10 +138,10 @@ def vocabulary(monkeypatch, tmp_path):
     monkeypatch.setattr(tiktoken, "get_encoding", load)
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
     monkeypatch.setenv("DATA_GYM_CACHE_DIR", str(tmp_path))
-    monkeypatch.setitem(_tokens._VOCABULARY, "o200k_base", (url, hashlib.sha256(content).hexdigest()))
-    _tokens._tiktoken.cache_clear()
+    monkeypatch.setitem(tokens._VOCABULARY, "o200k_base", (url, hashlib.sha256(content).hexdigest()))
+    tokens._tiktoken.cache_clear()
     yield file, folders
-    _tokens._tiktoken.cache_clear()
+    tokens._tiktoken.cache_clear()
 
 
 def test_tiktoken_counts_exactly_where_its_vocabulary_is_at_hand(vocabulary):

@@ -13,9 +13,10 @@ import cacheprefix
 from cacheprefix import Session, SharedPrefix, ToolResultBudget
 from cacheprefix.bodies import allowed_choice
 from cacheprefix.errors import BudgetError, ConfigError, SetupError
-from cacheprefix.prompt import ESTIMATE, decode
+from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix.stores import ResultStore
+from cacheprefix.wire import decode
 from cacheprefix_sdk import role, wrap
 from tests.blocking import Hanging
 

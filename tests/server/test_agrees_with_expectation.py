@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from cacheprefix.cache import CacheModel
 from cacheprefix.profiles import Profile, Slots, Usage, default_registry
-from cacheprefix.prompt import Envelope, Prompt, decode
+from cacheprefix.prompt import Envelope, Prompt
 from cacheprefix.server import ProviderCache, RefusedError, Serving
+from cacheprefix.wire import decode
 
 ROWS = (
     "exact",

@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 
 from cacheprefix.profiles import default_registry
-from cacheprefix.prompt import Prompt, decode
+from cacheprefix.prompt import Prompt
 from cacheprefix.server import ProviderCache, RefusedError
+from cacheprefix.wire import decode
 
 MODEL = "claude-sonnet-4-6"
 MARK = {"type": "ephemeral"}

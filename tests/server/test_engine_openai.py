@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cacheprefix.profiles import default_registry
-from cacheprefix.prompt import Prompt, decode
+from cacheprefix.prompt import Prompt
 from cacheprefix.server import ProviderCache, RefusedError
+from cacheprefix.wire import decode
 
 MARK = {"mode": "explicit"}
 ENVELOPE = 3

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cacheprefix.profiles import Slots, default_registry
-from cacheprefix.prompt import Prompt, decode, estimate_tokens, shared_sections, shared_tokens
+from cacheprefix.prompt import Prompt, estimate_tokens, shared_sections, shared_tokens
 from cacheprefix.server import ProviderCache, RefusedError
+from cacheprefix.wire import decode
 
 ENVELOPE = 3
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter
 
-from cacheprefix.prompt import decode
 from cacheprefix.server import Asked, Echo, Queue, Reply, Request, Rule, Rules, fill, sample
+from cacheprefix.wire import decode
 
 CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 

@@ -9,8 +9,8 @@ import pytest
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.bodies import Role, allowed_choice, fork_body, instruction_of
-from cacheprefix.context import Compaction
-from cacheprefix.prefix import Pass
+from cacheprefix.history import Compaction
+from cacheprefix.layout import Pass
 
 LONG = "The handbook says that every statement needs a source. " * 90
 USAGE = {"prompt_tokens": 2_000, "prompt_tokens_details": {"cached_tokens": 0}}

@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from cacheprefix import CacheprefixWarning, Compaction, Conversation, RequestBudget, Session, ToolResultBudget
-from cacheprefix.context import Drop, ReplaceResult, apply, views_of
 from cacheprefix.errors import BodyError, BudgetError, SetupError, StateError
-from cacheprefix.prompt import ESTIMATE
+from cacheprefix.prompt import ESTIMATE, Drop, ReplaceResult
+from cacheprefix.wire import apply, views_of
 
 WORDS = " ".join(f"word{n}" for n in range(400))
 

@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "context"))
 from context_histories import histories, is_empty, unpaired
 
 from cacheprefix import Compaction, Session, SharedPrefix, ToolResultBudget
-from cacheprefix.context import apply, views_of
 from cacheprefix.prompt import ESTIMATE
+from cacheprefix.wire import apply, views_of
 
 APIS = ["openai-chat", "anthropic"]
 QUICK = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])

@@ -8,10 +8,11 @@ import pytest
 from conversation_loops import MODEL, RULES, SYSTEM, Loop, script
 
 from cacheprefix import CacheprefixWarning, Compaction, RequestBudget, ToolResultBudget
-from cacheprefix.context import Built, apply, trim_tool_outputs, views_of
 from cacheprefix.errors import BudgetError, StateError
+from cacheprefix.history import Built, trim_tool_outputs
 from cacheprefix.plugins import CacheprefixPluginWarning
 from cacheprefix.server import SimulatedProvider
+from cacheprefix.wire import apply, views_of
 
 KINDS = ["openai-chat", "openai-responses", "anthropic"]
 WORDS = " ".join(f"word{n}" for n in range(400))

@@ -14,7 +14,7 @@ import pytest
 
 from cacheprefix import Compaction, Session, SharedPrefix, ToolResultBudget, locks
 from cacheprefix.bodies import Role, fork_body
-from cacheprefix.context._shape import Shape
+from cacheprefix.history.shape import Shape
 
 ROOT = Path(__file__).resolve().parents[2]
 HANDBOOK = "The handbook of the house, rule by rule. " * 400

@@ -96,7 +96,7 @@ def test_sessions_made_and_dropped_leave_no_memory():
 
 def test_a_counter_that_cannot_be_held_weakly_is_not_held():
     """Its messages are read each time; it is freed with whoever made it."""
-    from cacheprefix.context import views_of
+    from cacheprefix.wire import views_of
 
     class Count:
         __slots__ = ()

@@ -10,7 +10,8 @@ from dataclasses import asdict
 import pytest
 
 from cacheprefix import Session, SharedPrefix
-from cacheprefix.prompt import ESTIMATE, Memo
+from cacheprefix.prompt import ESTIMATE
+from cacheprefix.wire import Memo
 
 RULES = "Everyone keeps to the rules of the house. " * 120
 MODELS = [("gpt-5", "openai-chat"), ("gpt-5.6", "openai-chat"), ("claude-sonnet-4-6", "anthropic")]

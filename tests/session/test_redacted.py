@@ -9,8 +9,8 @@ import pytest
 
 from cacheprefix import Session, SharedPrefix, hookimpl
 from cacheprefix.bodies import Role, fork_body
-from cacheprefix.context._summary import Removed, summarised
 from cacheprefix.errors import SHOW, BodyError, StoreError, told
+from cacheprefix.history.summary import Removed, summarised
 from cacheprefix.profiles import normalise_usage
 from cacheprefix.prompt import estimate_tokens
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cacheprefix import Compaction, RequestBudget, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
-from cacheprefix.context import apply, views_of
+from cacheprefix.wire import apply, views_of
 
 HANDBOOK = "The handbook of the house. " * 300
 MODEL = "gpt-4o"

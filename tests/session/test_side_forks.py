@@ -8,8 +8,9 @@ import pytest
 
 from cacheprefix import AbortHandle, ForkPolicy, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.errors import AbortedError, UnsafeForkError
-from cacheprefix.prompt import ESTIMATE, decode
+from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, SimulatedProvider, ToolCall
+from cacheprefix.wire import decode
 
 SYSTEM = "The handbook says that every statement needs a source. " * 90
 KINDS = ["openai-chat", "openai-responses", "anthropic"]

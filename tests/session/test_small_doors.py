@@ -13,16 +13,17 @@ import httpx
 import pytest
 
 from cacheprefix import Session, SharedPrefix
-from cacheprefix._calls import Break
 from cacheprefix.bodies import Role, fork_body
-from cacheprefix.context._strategies import Cut, between_characters, head_tail, json_aware
+from cacheprefix.calls.report import Break
 from cacheprefix.errors import named, plain
 from cacheprefix.events import EventLog, Run
+from cacheprefix.history.strategies import Cut, between_characters, head_tail, json_aware
+from cacheprefix.layout import tail_text
 from cacheprefix.plugins import CacheprefixPluginWarning
-from cacheprefix.prefix import tail_text
-from cacheprefix.prompt import common_prefix, decode
+from cacheprefix.prompt import common_prefix
 from cacheprefix.server import SimulatedProvider
 from cacheprefix.telemetry import CallLog
+from cacheprefix.wire import decode
 
 NAME = "critic\x1b[2J\nWARNING forged: all is well\u202e"
 BODY = {"model": "gpt-5.6", "messages": [{"role": "user", "content": "hello"}]}

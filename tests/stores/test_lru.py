@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cacheprefix.stores._lru import Lru
+from cacheprefix.stores.memory import Lru
 
 KEYS = st.sampled_from("abcdefgh")
 ENTRIES, BYTES = 4, 100

@@ -48,7 +48,7 @@ def test_listeners_hear_why_an_entry_left(clock) -> None:
 
 def test_generations_are_bounded_and_forgetting_one_is_safe(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest names leave, and come back with another generation."""
-    monkeypatch.setattr("cacheprefix.stores._memory._MAX_GENERATIONS", 10)
+    monkeypatch.setattr("cacheprefix.stores.memory._MAX_GENERATIONS", 10)
     store = MemoryStore()
     first = store.generations(["first"])
     for i in range(50):

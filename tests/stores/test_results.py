@@ -172,7 +172,7 @@ async def test_texts_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
             found = super().__getattribute__(name)
             return (lambda *given: release.wait(60) and found(*given)) if name == "set" else found
 
-    monkeypatch.setattr("cacheprefix.stores._results._MOST_WAITING", 1_000)
+    monkeypatch.setattr("cacheprefix.stores.tool_results._MOST_WAITING", 1_000)
     results = ResultStore(Stuck())
     refs = [results.put(character * 400) for character in "ab"]
     with pytest.raises(StoreError, match="wait for the store already"):

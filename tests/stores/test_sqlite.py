@@ -210,7 +210,7 @@ def test_generations_do_not_survive_a_restart_of_the_machine(path: Path, monkeyp
     """A power cut may have lost the last bump, so nothing from before it counts as current."""
     store = SqliteStore(path)
     before = store.generations(["g"])
-    monkeypatch.setattr("cacheprefix.stores._sqlite.boot_id", lambda: b"another start")
+    monkeypatch.setattr("cacheprefix.stores.sqlite.boot_id", lambda: b"another start")
     again = SqliteStore(path)
     assert again.generations(["g"]) != before
     store.close()
@@ -221,7 +221,7 @@ def test_a_system_that_does_not_name_its_start_goes_by_the_wall(
     path: Path, clock, wall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two processes there agree on generations and on what has expired."""
-    monkeypatch.setattr("cacheprefix.stores._sqlite.boot_id", lambda: b"")
+    monkeypatch.setattr("cacheprefix.stores.sqlite.boot_id", lambda: b"")
     one, two = (SqliteStore(path, clock=clock, wall=wall) for _ in range(2))
     one.set("k", b"1", 10)
     assert two.get("k") == b"1"

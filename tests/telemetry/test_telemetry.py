@@ -117,7 +117,7 @@ def test_a_span_says_what_was_expected_and_of_which_prefix(watch):
     assert told["cacheprefix.expected_tokens"] == told["gen_ai.usage.cache_read.input_tokens"]
     assert told["cacheprefix.lost_tokens"] == 0
     assert told["cacheprefix.cause"] == told["cacheprefix.verdict"] == "hit"
-    assert told["cacheprefix.prefix"] == run.session.prefix.key
+    assert told["cacheprefix.layout"] == run.session.prefix.key
     assert 0 < told["cacheprefix.cost_units"] < told["gen_ai.usage.input_tokens"]
 
 
@@ -304,7 +304,7 @@ def test_telemetry_that_fails_never_breaks_a_call(watch):
 
 def test_without_the_extra_the_install_line_is_named(monkeypatch):
     """Nothing is imported before it is asked for."""
-    monkeypatch.setattr("cacheprefix.telemetry._otel.find_spec", lambda name: None)
+    monkeypatch.setattr("cacheprefix.telemetry.otel.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"cacheprefix\[otel\]"):
         Telemetry()
     monkeypatch.setattr(builtins, "__import__", lambda *a, **k: pytest.fail("the log needs nothing"))

@@ -12,7 +12,7 @@ from cacheprefix import Session
 from cacheprefix.errors import StoreError
 from cacheprefix.stores import MemoryStore
 from cacheprefix.telemetry import Telemetry
-from cacheprefix.telemetry._tool_cache import ASK_SECONDS, TOOLS
+from cacheprefix.telemetry.tool_cache import ASK_SECONDS, TOOLS
 from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 
 LOOK = ToolSpec("look", cacheable=True)

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cacheprefix.prompt import decode, dumps
+from cacheprefix.prompt import dumps
 from cacheprefix.testing import assert_prefix_stable, assert_shared_prefix, shared_shares
+from cacheprefix.wire import decode
 
 
 def test_calls_that_share_pass(make_body):

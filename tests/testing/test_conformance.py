@@ -5,11 +5,12 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from cacheprefix.context import ToolResultBudget, apply, views_of
 from cacheprefix.errors import SetupError
+from cacheprefix.history import ToolResultBudget
 from cacheprefix.server import SimulatedProvider
 from cacheprefix.testing import AdapterConformance, play
-from cacheprefix.testing._driver import script
+from cacheprefix.testing.driver import script
+from cacheprefix.wire import apply, views_of
 
 
 class WireDriver:

@@ -104,7 +104,7 @@ def test_the_plugin_loads_nothing_until_it_is_used():
     """Neither the core's rooms nor an extra, so that pytest starts as fast as without it."""
     code = (
         "import sys, pytest; before = set(sys.modules)\n"
-        "import cacheprefix.testing._plugin\n"
+        "import cacheprefix.testing.pytest_plugin\n"
         "print(*sorted(name for name in set(sys.modules) - before))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -113,7 +113,7 @@ def test_the_plugin_loads_nothing_until_it_is_used():
         "cacheprefix",
         "cacheprefix._version",
         "cacheprefix.testing",
-        "cacheprefix.testing._plugin",
+        "cacheprefix.testing.pytest_plugin",
     ]
     assert not [name for name in loaded if name.partition(".")[0] in ("httpx", "httpx2", "starlette", "rich", "pluggy")]
 

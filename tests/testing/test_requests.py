@@ -5,9 +5,9 @@ from __future__ import annotations
 import openai
 import pytest
 
-from cacheprefix.prompt import decode
 from cacheprefix.server import SimulatedProvider
 from cacheprefix.testing import assert_valid_requests
+from cacheprefix.wire import decode
 
 ORPHAN = {"model": "gpt-5", "messages": [{"role": "tool", "tool_call_id": "a", "content": "x"}]}
 SOUND = {"model": "gpt-5", "messages": [{"role": "user", "content": "x"}]}

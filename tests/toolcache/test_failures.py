@@ -10,7 +10,7 @@ import pytest
 from cacheprefix.errors import SHOW, StoreError
 from cacheprefix.stores import MemoryStore, SqliteStore, Store
 from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
-from cacheprefix.toolcache._codec import JsonCodec, keep, seal
+from cacheprefix.toolcache.codec import JsonCodec, keep, seal
 
 
 class Failing(MemoryStore):

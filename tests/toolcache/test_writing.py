@@ -166,7 +166,7 @@ async def test_a_write_that_times_out_goes_on_being_one(file: File) -> None:
 
 async def test_a_cancelled_second_invalidation_is_done_all_the_same(tmp_path: Path, file: File) -> None:
     """It waits for a free thread when the task is cancelled; it is not lost with the task."""
-    from cacheprefix.stores import _effects
+    from cacheprefix.stores import effects
 
     store, hold, waiting = SqliteStore(tmp_path / "store.db"), threading.Event(), threading.Event()
     cache, other = ToolResultCache(store), ToolResultCache(SqliteStore(tmp_path / "store.db"))
@@ -183,7 +183,7 @@ async def test_a_cancelled_second_invalidation_is_done_all_the_same(tmp_path: Pa
     async def write() -> str:
         file.write()
         for _ in range(8):
-            _effects._workers.pool().submit(hold.wait, 60)
+            effects._workers.pool().submit(hold.wait, 60)
         waiting.set()
         return "written"
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import pytest
 
 from cacheprefix import Session
-from cacheprefix.server import Echo, Latency, Queue, SimulatedProvider, _app
+from cacheprefix.server import Echo, Latency, Queue, SimulatedProvider, app
 from tests.transparent.compare import Allowed, Found, allowed_in, differences
 from tests.transparent.plain import normalised, plain
 
@@ -250,8 +250,8 @@ def _provider(rules: str) -> Iterator[tuple[SimulatedProvider, list[str]]]:
     if rules not in _PROVIDERS:
         headers: list[str] = []
         with pytest.MonkeyPatch.context() as patched:
-            made = _app.create_app
-            patched.setattr(_app, "create_app", lambda simulator: _noting(made(simulator), headers))
+            made = app.create_app
+            patched.setattr(app, "create_app", lambda simulator: _noting(made(simulator), headers))
             _PROVIDERS[rules] = (SimulatedProvider(rules).start(), headers)
     provider, headers = _PROVIDERS[rules]
     gc.collect()

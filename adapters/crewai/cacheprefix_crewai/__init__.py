@@ -10,18 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cacheprefix_crewai._ask import ask
-    from cacheprefix_crewai._events import cache_event
-    from cacheprefix_crewai._install import Installation, callback, install, session_of, uninstall
+    from cacheprefix_crewai.asking import ask
+    from cacheprefix_crewai.events import cache_event
+    from cacheprefix_crewai.installing import Installation, callback, install, session_of, uninstall
 
 _HOMES = {
-    "Installation": "_install",
-    "ask": "_ask",
-    "cache_event": "_events",
-    "callback": "_install",
-    "install": "_install",
-    "session_of": "_install",
-    "uninstall": "_install",
+    "Installation": "installing",
+    "ask": "asking",
+    "cache_event": "events",
+    "callback": "installing",
+    "install": "installing",
+    "session_of": "installing",
+    "uninstall": "installing",
 }
 
 __all__ = ["Installation", "ask", "cache_event", "callback", "install", "session_of", "uninstall"]

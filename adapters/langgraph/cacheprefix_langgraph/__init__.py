@@ -10,63 +10,63 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cacheprefix_langgraph._ask import aask, ask
-    from cacheprefix_langgraph._context import CommitMiddleware, commit_turn, context_message, pinned
-    from cacheprefix_langgraph._dag import DagResult, DagState, dag_result, prefix_dag
-    from cacheprefix_langgraph._live import StreamVerdicts
-    from cacheprefix_langgraph._memory import MemoryUpdate, SessionMemory, read_update
-    from cacheprefix_langgraph._memory_store import FileMemory, MemoryKeeper, StoreMemory
-    from cacheprefix_langgraph._middleware import PrefixMiddleware
-    from cacheprefix_langgraph._model import wrap_model
-    from cacheprefix_langgraph._node import forked
-    from cacheprefix_langgraph._outcomes import Outcome
-    from cacheprefix_langgraph._remember import extract_memory, memory_node
-    from cacheprefix_langgraph._reports import WorkerReport
-    from cacheprefix_langgraph._state import PrefixChannel, PrefixState
-    from cacheprefix_langgraph._subgraph import subgraph
-    from cacheprefix_langgraph._team import TeamResult, TeamRole, TeamState, prefix_team, progress, team_result
-    from cacheprefix_langgraph._toolcache import cached_tools
-    from cacheprefix_langgraph._waves import CycleError, DuplicateTaskError, Task, UnknownDependencyError
+    from cacheprefix_langgraph.asking import aask, ask
+    from cacheprefix_langgraph.lasting_context import CommitMiddleware, commit_turn, context_message, pinned
+    from cacheprefix_langgraph.middleware import PrefixMiddleware
+    from cacheprefix_langgraph.model import wrap_model
+    from cacheprefix_langgraph.node import forked
+    from cacheprefix_langgraph.state import PrefixChannel, PrefixState
+    from cacheprefix_langgraph.subgraphs import subgraph
+    from cacheprefix_langgraph.teams.dag import DagResult, DagState, dag_result, prefix_dag
+    from cacheprefix_langgraph.teams.memory import MemoryUpdate, SessionMemory, read_update
+    from cacheprefix_langgraph.teams.memory_store import FileMemory, MemoryKeeper, StoreMemory
+    from cacheprefix_langgraph.teams.outcomes import Outcome
+    from cacheprefix_langgraph.teams.remembering import extract_memory, memory_node
+    from cacheprefix_langgraph.teams.reports import WorkerReport
+    from cacheprefix_langgraph.teams.team import TeamResult, TeamRole, TeamState, prefix_team, progress, team_result
+    from cacheprefix_langgraph.teams.waves import CycleError, DuplicateTaskError, Task, UnknownDependencyError
+    from cacheprefix_langgraph.tool_cache import cached_tools
+    from cacheprefix_langgraph.verdict_stream import StreamVerdicts
 
 _HOMES = {
-    "CommitMiddleware": "_context",
-    "CycleError": "_waves",
-    "DagResult": "_dag",
-    "DagState": "_dag",
-    "DuplicateTaskError": "_waves",
-    "FileMemory": "_memory_store",
-    "MemoryKeeper": "_memory_store",
-    "MemoryUpdate": "_memory",
-    "Outcome": "_outcomes",
-    "PrefixChannel": "_state",
-    "PrefixMiddleware": "_middleware",
-    "PrefixState": "_state",
-    "SessionMemory": "_memory",
-    "StoreMemory": "_memory_store",
-    "StreamVerdicts": "_live",
-    "Task": "_waves",
-    "TeamResult": "_team",
-    "TeamRole": "_team",
-    "TeamState": "_team",
-    "UnknownDependencyError": "_waves",
-    "WorkerReport": "_reports",
-    "aask": "_ask",
-    "ask": "_ask",
-    "cached_tools": "_toolcache",
-    "commit_turn": "_context",
-    "context_message": "_context",
-    "dag_result": "_dag",
-    "extract_memory": "_remember",
-    "forked": "_node",
-    "memory_node": "_remember",
-    "pinned": "_context",
-    "prefix_dag": "_dag",
-    "prefix_team": "_team",
-    "progress": "_team",
-    "read_update": "_memory",
-    "subgraph": "_subgraph",
-    "team_result": "_team",
-    "wrap_model": "_model",
+    "CommitMiddleware": "lasting_context",
+    "CycleError": "teams.waves",
+    "DagResult": "teams.dag",
+    "DagState": "teams.dag",
+    "DuplicateTaskError": "teams.waves",
+    "FileMemory": "teams.memory_store",
+    "MemoryKeeper": "teams.memory_store",
+    "MemoryUpdate": "teams.memory",
+    "Outcome": "teams.outcomes",
+    "PrefixChannel": "state",
+    "PrefixMiddleware": "middleware",
+    "PrefixState": "state",
+    "SessionMemory": "teams.memory",
+    "StoreMemory": "teams.memory_store",
+    "StreamVerdicts": "verdict_stream",
+    "Task": "teams.waves",
+    "TeamResult": "teams.team",
+    "TeamRole": "teams.team",
+    "TeamState": "teams.team",
+    "UnknownDependencyError": "teams.waves",
+    "WorkerReport": "teams.reports",
+    "aask": "asking",
+    "ask": "asking",
+    "cached_tools": "tool_cache",
+    "commit_turn": "lasting_context",
+    "context_message": "lasting_context",
+    "dag_result": "teams.dag",
+    "extract_memory": "teams.remembering",
+    "forked": "node",
+    "memory_node": "teams.remembering",
+    "pinned": "lasting_context",
+    "prefix_dag": "teams.dag",
+    "prefix_team": "teams.team",
+    "progress": "teams.team",
+    "read_update": "teams.memory",
+    "subgraph": "subgraphs",
+    "team_result": "teams.team",
+    "wrap_model": "model",
 }
 
 __all__ = [

@@ -1,5 +1,5 @@
 """cacheprefix for OpenAI's and Anthropic's own clients: calls as forks of one shared prompt prefix."""
 
-from cacheprefix_sdk._client import role, wrap
+from cacheprefix_sdk.client import role, wrap
 
 __all__ = ["role", "wrap"]

@@ -1,0 +1,188 @@
+"""``wrap`` and ``unwrap``: agents as forks of one shared prefix."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ag2 import Agent, Middleware
+from ag2.assembly import AssemblerMiddleware
+from ag2.tools.final import FunctionTool
+
+from cacheprefix import Session
+from cacheprefix.bodies import instruction_of
+from cacheprefix.config import given_or_configured
+from cacheprefix.contexts import BlockVar
+from cacheprefix.errors import SetupError, ToolClashError
+from cacheprefix_ag2.client import SUBTASK, PrefixClient, adopt, model_of
+from cacheprefix_ag2.policy import BoundPolicy, ConversationId, Volatile
+from cacheprefix_ag2.team import Seat, schema_key, team_of
+
+T = TypeVar("T")
+
+_BINDING = "_cacheprefix"
+_LEAST = 200
+"""Characters below which moving a text is not worth a changed prompt; about 50 tokens."""
+_NEEDED = ("config", "system_prompt", "tools", "_drive_scope", "_run_subtask")
+
+
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    """What holds an agent and its session together; an agent's copies share it."""
+
+    session: Session
+    role: str
+    middleware: Middleware
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Binding:
+        return self
+
+    def client(self, client: Any, config: Any) -> PrefixClient:
+        """A turn's client, watched."""
+        if isinstance(client, PrefixClient):
+            return client
+        options = getattr(client, "_create_options", None) or {}
+        return PrefixClient(client, self.session, str(options.get("model") or model_of(config)))
+
+
+_PARENT: BlockVar[_Binding] = BlockVar("cacheprefix_ag2_parent")
+"""Whose sub-task runs: ag2 makes an agent for each, with that one's config."""
+
+
+def known(target: object) -> bool:
+    """Whether ``target`` is an ag2 agent, or a list, tuple or dict of agents."""
+    found = _agents(target)
+    return bool(found) and all(isinstance(each, Agent) for each in found)
+
+
+def wrap(
+    target: T,
+    session: Session | None = None,
+    *,
+    volatile: Volatile | None = None,
+    conversation: ConversationId | None = None,
+) -> T:
+    """Make an agent, or a list, tuple or dict of agents, send forks of the session's shared prefix; in place.
+
+    What the agents' system prompts have in common becomes the shared system text unless the session's prefix has
+    one. ``volatile`` gives texts for one request (time, retrieval), which stand at its end; ``conversation`` the id
+    of a request's conversation, by default its channel's or stream's. Nothing that an agent shows of itself changes.
+    Without a session one is made from the configuration; ``session_of`` finds it.
+
+    Raises ``SetupError`` for anything else, for what is wrapped already, for two agents of one name, and for an ag2
+    whose names are not those this version knows.
+    """
+    if not known(target):
+        raise SetupError(f"wrap takes an ag2 Agent, or a list of them, found {type(target).__name__}")
+    agents = _agents(target)
+    session = given_or_configured(session)
+    names = [agent.name for agent in agents]
+    for agent in agents:
+        if _BINDING in vars(agent):
+            raise SetupError(f"{agent.name!r} is wrapped already; unwrap it first")
+        missing = [name for name in _NEEDED if not hasattr(agent, name)]
+        if missing:
+            raise SetupError(f"this ag2's Agent has no {missing[0]}: install ag2 1.2, or a newer cacheprefix-ag2")
+    _watch()
+    team_of(session)
+    double = {name for name in names if names.count(name) > 1}
+    if double:
+        raise SetupError(f"two agents are named {min(double)!r}; roles are told apart by name")
+    if not session.prefix.text:
+        session.adopt_system(_common(["\n".join(agent.system_prompt) for agent in agents]))
+    for agent in agents:
+        _bind(agent, session, BoundPolicy(session, volatile=volatile, conversation=conversation))
+    return target
+
+
+def unwrap(target: T) -> T:
+    """Take everything back. Does nothing when not wrapped."""
+    for agent in _agents(target):
+        binding = vars(agent).pop(_BINDING, None)
+        if isinstance(binding, _Binding):
+            team_of(binding.session).seats.pop(agent.name, None)
+    return target
+
+
+def session_of(target: Any) -> Session | None:
+    """The session of a wrapped agent, or of the first of several; None when it is not wrapped."""
+    found = (vars(agent).get(_BINDING) for agent in _agents(target))
+    return next((binding.session for binding in found if isinstance(binding, _Binding)), None)
+
+
+def _bind(agent: Any, session: Session, policy: BoundPolicy) -> None:
+    schemas = [tool.schema for tool in agent.tools if isinstance(tool, FunctionTool)]
+    if session.mode != "observe":
+        try:
+            adopt(session, schemas)
+        except ToolClashError as error:
+            session.note(f"agent {agent.name!r} keeps its own tools, which others share no cache with: {error}")
+    model = model_of(agent.config)
+    session.join(agent.name)
+    first = "\n".join(agent.system_prompt).lstrip().startswith(session.prefix.system.strip())
+    names = tuple(schema.function.name for schema in schemas)
+    own = session.count(instruction_of(agent.system_prompt, session.prefix.system), model)
+    seat = Seat(model, schema_key(agent.response_schema), names, tail=own, first=first)
+    team_of(session).seats[agent.name] = seat
+    setattr(agent, _BINDING, _Binding(session, agent.name, Middleware(AssemblerMiddleware, policies=[policy])))
+
+
+def _watch() -> None:
+    """Let the turns of wrapped agents go through their sessions, once for all agents.
+
+    Here every turn begins, however it was asked for. The agents themselves stay as they are: an application sees its
+    own config and its own middleware, and a copy is driven by itself.
+    """
+    if getattr(Agent._drive_scope, _BINDING, False):
+        return
+    scope, subtask = Agent._drive_scope, Agent._run_subtask
+
+    @functools.wraps(scope)
+    def drive_scope(self: Any, event: Any, *, client: Any, additional_middleware: Any = (), **rest: Any) -> Any:
+        own: _Binding | None = vars(self).get(_BINDING)
+        found = own or (_PARENT.get() if self.name.startswith(SUBTASK) else None)
+        if found is not None:
+            client = found.client(client, self.config)
+        if own is not None and own.session.mode != "observe":
+            # Innermost, behind the application's own policies and middleware: what they leave is what is laid out.
+            additional_middleware = (*additional_middleware, own.middleware)
+        return scope(self, event, client=client, additional_middleware=additional_middleware, **rest)
+
+    @functools.wraps(subtask)
+    async def run_subtask(self: Any, *given: Any, **named: Any) -> Any:
+        token = _PARENT.set(vars(self).get(_BINDING))
+        try:
+            return await subtask(self, *given, **named)
+        finally:
+            _PARENT.reset(token)
+
+    setattr(drive_scope, _BINDING, True)
+    Agent._drive_scope, Agent._run_subtask = drive_scope, run_subtask  # type: ignore[method-assign]
+
+
+def _agents(target: Any) -> list[Any]:
+    if isinstance(target, Mapping):
+        return list(target.values())
+    return list(target) if isinstance(target, (list, tuple)) else [target]
+
+
+def _common(texts: Sequence[str]) -> str:
+    """The longer of the whole lines that all texts begin or end with; empty when there is little in common."""
+    if len(texts) < 2:
+        return ""
+    rows = [text.strip().split("\n") for text in texts]
+    head = _start(rows)
+    tail = _start([row[::-1] for row in rows])[::-1]
+    found = max("\n".join(head).strip(), "\n".join(tail).strip(), key=len)
+    return found if len(found) >= _LEAST else ""
+
+
+def _start(rows: Sequence[Sequence[str]]) -> list[str]:
+    found: list[str] = []
+    for lines in zip(*rows, strict=False):
+        if len(set(lines)) > 1:
+            break
+        found.append(lines[0])
+    return found

@@ -1,0 +1,239 @@
+"""The place where a request is finished: the SDK's own ``post``, which sees the body as it will be sent.
+
+ag2's clients hand over neither the body nor a way to set cache marks; every request of theirs ends here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cacheprefix import PendingCall, Session
+from cacheprefix.bodies import AsyncWatched, ForkBody, allowed_choice
+from cacheprefix.contexts import BlockVar
+from cacheprefix.layout import FOLLOW, ForkPolicy
+from cacheprefix.prompt import Api, Decision, Insert, MessageView, Prompt
+from cacheprefix.wire import apply, form_of, sendable, views_of
+from cacheprefix_ag2.policy import Plan
+
+_PATHS: tuple[tuple[str, Api], ...] = (
+    ("/chat/completions", "openai-chat"),
+    ("/responses", "openai-responses"),
+    ("/messages", "anthropic"),
+)
+_TAPPED = "_cacheprefix_tapped"
+_MARK = "cache_control"
+
+
+class Captured(Exception):  # noqa: N818 - nothing went wrong: a body was wanted, not an answer
+    """Carries the body of a request that was not sent."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        super().__init__("captured")
+        self.body = body
+
+
+@dataclass(slots=True)
+class Sending:
+    """One model call of an agent on its way; with tools that the provider runs it may be several requests."""
+
+    session: Session
+    agent: str
+    talk: str
+    plan: Plan | None = None
+    """How the request was laid out; None where it is the application's own."""
+    text: str = ""
+    """The role's text as it is sent."""
+    loops: bool = False
+    """A request that begins like this one may follow."""
+    allowed: tuple[str, ...] | None = None
+    """Tools to restrict the request to by ``tool_choice``; the array stays as it is."""
+    capture: bool = False
+    original: Mapping[str, Any] | None = None
+    """The body as the application made it; it is sent where a fork could not be begun."""
+    volatile: str = ""
+    """Text for this request alone, put behind the application's own layout."""
+
+    async def begin(self, body: Mapping[str, Any], api: Api) -> PendingCall:
+        """The turn of a request, behind a sibling that is writing the same cold prefix."""
+        if self.capture:
+            raise Captured(body)
+        session, plan, original = self.session, self.plan, self.original
+        # A request that continues this answer is not the application's first one any more.
+        self.original = None
+        forked, laid = plan is not None, body
+        if session.mode != "observe":
+            laid = self._condensed(session.attempt("settings", lambda: self._settled(body, api), body), api)
+        beside = self.volatile if plan is None else plan.beside
+        leave = await session.aqueue(laid, api, boundary=self._boundary) if forked else FOLLOW
+        turn = session.begin(
+            laid,
+            api,
+            agent=self.agent,
+            conversation=self.talk,
+            boundary=self._boundary if forked else None,
+            original=None if original is None else lambda _: session.decode(original, api),
+            rewrite=forked or session.attempt("routing", lambda: self._routed(body, api), otherwise=False),
+            policy=ForkPolicy(purpose="agent", skip_cache_write=not self.loops) if forked else None,
+            continues=forked and self.loops,
+            trailing=bool(beside),
+            leave=leave,
+        )
+        if turn.seen is None and (original is not None or not forked):
+            # It writes nothing that a sibling waits for.
+            leave.release(ok=False)
+            turn.body = body if original is None else original
+            beside = self.volatile
+        if beside:
+            name = _field(api)
+            turn.body = {**turn.body, name: [*turn.body[name], {"role": "user", "content": beside}]}
+        return turn
+
+    def _routed(self, body: Mapping[str, Any], api: Api) -> bool:
+        """Whether a request in the application's own layout gets the routing key too, and nothing else.
+
+        Else it would land where its siblings' prompts are not cached.
+        """
+        session = self.session
+        return session.mode == "fork" and session.profile(str(body.get("model", "")), api).markers is None
+
+    def _settled(self, body: Mapping[str, Any], api: Api) -> Mapping[str, Any]:
+        """A fork's body without ag2's own marks, one of which would stand on the role's text."""
+        if self.plan is None:
+            return body
+        body = _unmarked(body) if api == "anthropic" else body
+        if self.allowed is None or "tool_choice" in body or not body.get("tools"):
+            return body
+        return {**body, "tool_choice": allowed_choice(self.allowed, api)}
+
+    def _condensed(self, body: Mapping[str, Any], api: Api) -> Mapping[str, Any]:
+        """The body with large results shortened and, where that is due and pays, its history compacted."""
+        session, form = self.session, form_of(api)
+        name = _field(api)
+        messages = body.get(name)
+        talk = session.conversation(self.talk)
+        if form is None or not isinstance(messages, list) or not session.decides(talk):
+            return body
+        mine = self.text if self.plan is not None else None
+        kept = [i for i, one in enumerate(messages) if one.get("role") == "system" or (mine and _text(one) == mine)]
+        history = [one for i, one in enumerate(messages) if i not in kept]
+        model = str(body.get("model", ""))
+        none: tuple[MessageView, ...] = ()
+        views = session.attempt("views", lambda: views_of(history, form, session.counter(model)), none)
+        # Outside of attempt: it fails open by itself, and a request budget that cannot be met is to be heard of.
+        beside = "\n".join(str(messages[at].get("content") or "") for at in kept)
+        own = max(0, session.count(beside, model) - session.count(session.prefix.text, model))
+        decisions = session.condense(talk, views, model, api, own_tokens=own) if views else ()
+        if not decisions:
+            return body
+        ends = [at - nth for nth, at in enumerate(kept)] + [len(history)]
+
+        def carried_out() -> Mapping[str, Any]:
+            out: list[Any] = []
+            start = 0
+            for nth, end in enumerate(ends):
+                out += sendable(apply(history[start:end], _between(decisions, start, end), form))
+                out += [messages[kept[nth]]] if nth < len(kept) else []
+                start = end
+            return {**body, name: out}
+
+        return session.attempt("condense", carried_out, body)
+
+    def _boundary(self, prompt: Prompt) -> int:
+        """Where the shared part ends: before the role's text."""
+        data = self.text.encode("utf-8", "surrogatepass")
+        found = (at for at in range(len(prompt.sections) - 1, -1, -1) if prompt.sections[at].data == data)
+        return next(found, len(prompt.sections)) if self.text else len(prompt.sections)
+
+
+SENDING: BlockVar[Sending] = BlockVar("cacheprefix_ag2_sending")
+
+
+def tap(client: Any) -> bool:
+    """Watch the SDK under an ag2 client; False where there is none that can be watched."""
+    sdk = getattr(client, "_client", None)
+    post = getattr(sdk, "post", None)
+    if sdk is None or not callable(post):
+        return False
+    if not getattr(sdk, _TAPPED, False):
+        sdk.post = _watched(post)
+        setattr(sdk, _TAPPED, True)
+    return True
+
+
+def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
+    async def watched(path: str, *, body: Any = None, **rest: Any) -> Any:
+        sending = SENDING.get()
+        where = path.partition("?")[0]
+        api = next((api for end, api in _PATHS if where.endswith(end)), None)
+        if sending is None or api is None or not isinstance(body, dict):
+            return await post(path, body=body, **rest)
+        # What the SDKs leave out of the JSON they write, and what they add to it.
+        full = {name: value for name, value in body.items() if type(value).__name__ not in ("Omit", "NotGiven")}
+        full |= (rest.get("options") or {}).get("extra_json") or {}
+        with await sending.begin(full, api) as turn:
+            answer = await post(path, body=body if turn.body is full else dict(turn.body), **rest)
+        if hasattr(answer, "_iterator"):
+            return _watching(answer, ForkBody(sending.session, api, full, full, None).awatch(turn, answer._iterator))
+        turn.finish(getattr(answer, "usage", None), diagnostics=_plain(getattr(answer, "diagnostics", None)))
+        return answer
+
+    return watched
+
+
+def _watching(stream: Any, events: AsyncWatched) -> Any:
+    """The stream with its events watched; closing it early ends the call."""
+    close, itself = type(stream).close, weakref.ref(stream)
+
+    async def closed() -> None:
+        await events.aclose()
+        await close(itself())
+
+    # Weakly, as the SDKs' streams close their connection when they are dropped.
+    stream._iterator, stream.close = events, closed
+    return stream
+
+
+def _between(decisions: tuple[Decision, ...], start: int, end: int) -> list[Decision]:
+    """The decisions on messages from ``start`` to ``end``; what is inserted at an end belongs before it."""
+    found = []
+    for decision in decisions:
+        at = decision.index
+        inside = (start < at <= end or at == start == 0) if isinstance(decision, Insert) else start <= at < end
+        if inside:
+            found.append(replace(decision, index=at - start))
+    return found
+
+
+def _unmarked(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Without cache marks on system blocks and messages; the app's own messages stay as they were."""
+
+    def plain(content: Any) -> Any:
+        if not isinstance(content, list):
+            return content
+        return [
+            {key: value for key, value in block.items() if key != _MARK} if isinstance(block, dict) else block
+            for block in content
+        ]
+
+    messages = [{**one, "content": plain(one.get("content"))} for one in body.get("messages") or []]
+    return {**body, **({"system": plain(body["system"])} if "system" in body else {}), "messages": messages}
+
+
+def _field(api: Api) -> str:
+    return "input" if api == "openai-responses" else "messages"
+
+
+def _text(message: Mapping[str, Any]) -> str | None:
+    """The text of a user's message of one text."""
+    content = message.get("content")
+    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], Mapping):
+        content = content[0].get("text")
+    return content if message.get("role") == "user" and isinstance(content, str) else None
+
+
+def _plain(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    return dump() if callable(dump) else value

@@ -1,0 +1,18 @@
+"""What the entry point ``ag2`` loads: the adapter's hooks, as plain functions of this module."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cacheprefix import Session
+
+
+def cacheprefix_wrap(target: object, session: Session) -> Any:
+    """An ag2 agent, or a list of them, with the session bound; None for anything else."""
+    if "ag2" not in sys.modules:
+        return None
+    from cacheprefix_ag2.front_door import known, wrap
+
+    return wrap(target, session) if known(target) else None

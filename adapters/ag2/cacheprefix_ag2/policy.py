@@ -1,0 +1,195 @@
+"""``PrefixPolicy``: the layout of a fork as an assembly policy, on ag2's own prompts and events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ag2.context import ConversationContext
+from ag2.events import BaseEvent, ModelMessage, ModelRequest, TextInput
+from ag2.network.policies import AGENT_CLIENT_DEP, CHANNEL_DEP
+from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
+
+from cacheprefix import Session
+from cacheprefix.bodies import instruction_of
+from cacheprefix.config import given_or_configured
+from cacheprefix_ag2.state import Talk
+from cacheprefix_ag2.team import Stays, team_of
+
+Volatile = Callable[[], Mapping[str, str]]
+"""Texts for one request, by key; they stand at its very end."""
+ConversationId = Callable[[ConversationContext], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A laid-out request: what it was before, and the texts that are this role's."""
+
+    prompts: list[str]
+    events: list[BaseEvent]
+    role: str
+    talk: Talk
+    instruction: str
+    text: str
+    beside: str
+    """Text for this request alone, put behind everything."""
+    volatile: str
+    """What of it the application's own prompts do not say."""
+    stays: Stays
+
+
+class Tail(ModelRequest):
+    """The role's text as a user message, in its place among the events, and the plan it belongs to."""
+
+    def __init__(self, plan: Plan, text: str = "") -> None:
+        super().__init__([TextInput(text or plan.text)])
+        self._plan = plan
+
+
+class PrefixPolicy:
+    """Lays an agent's prompts and events out as a fork: shared system text, transcript, the role's text.
+
+    ``wrap`` does so for its agents; by hand it belongs last in ``assembly=``, beside a ``PrefixConfig``. The role is
+    the agent's name by default. ``volatile`` gives texts for one request, ``conversation`` the conversation's id (the
+    stream's or channel's by default). Without a ``PrefixConfig``, in ``observe`` mode, and on failure, nothing changes.
+    """
+
+    name = "cacheprefix"
+    _bound = False
+    """Whether all requests come to a client of ours, which carries the layout out."""
+
+    def __init__(
+        self,
+        session: Session | None = None,
+        *,
+        role: str = "",
+        volatile: Volatile | None = None,
+        conversation: ConversationId | None = None,
+    ) -> None:
+        self.session = given_or_configured(session)
+        self.role = role
+        self.volatile = volatile
+        self.conversation = conversation
+        team_of(self.session)
+
+    async def apply(
+        self, prompts: list[str], events: list[BaseEvent], context: ConversationContext
+    ) -> tuple[list[str], list[BaseEvent]]:
+        """The fork's prompts and events; the very same objects where nothing is to change."""
+        session = self.session
+        if session.mode == "observe":
+            return prompts, events
+        if not (self._bound or client_is_ours(context)):
+            session.note("an agent's model config is no PrefixConfig: its requests are left as they are, unmeasured")
+            return prompts, events
+        # Outside of what fails open: errors of the application's own functions are the application's.
+        said = dict(self.volatile()) if self.volatile else {}
+        own = None if self.conversation is None else self.conversation(context)
+        try:
+            talk = team_of(session).talk(conversation_id(None, context) if own is None else own)
+            if not talk.loaded:
+                # From the history itself: the application's own policies leave out what is no conversation.
+                talk.load(session, await context.stream.history.get_events())
+            return self._laid(prompts, events, context, talk, said)
+        except Exception as error:
+            session.attempt("layout", partial(_raise, error), None)
+            passing = session.attempt("volatile", lambda: session.tail_for("", "", volatile=said), "")
+            return prompts, [*events, ModelRequest([TextInput(passing)])] if passing else events
+
+    def _laid(
+        self,
+        prompts: list[str],
+        events: list[BaseEvent],
+        context: ConversationContext,
+        talk: Talk,
+        said: Mapping[str, str],
+    ) -> tuple[list[str], list[BaseEvent]]:
+        session = self.session
+        agent = context.dependencies[AGENT_CONTEXT_DEPENDENCY_KEY]
+        role = self.role or agent.name
+        channel = context.dependencies.get(CHANNEL_DEP)
+        talk.speakers.add(role)
+        history = events if channel is None else _public(events, context)
+        own = [text for text in prompts if text in agent.system_prompt]
+        moving = [text for text in prompts if text not in agent.system_prompt]
+        instruction = instruction_of(own, session.prefix.system)
+        given = {"context": instruction_of(moving, session.prefix.system), **said}
+        beside, volatile = (
+            session.tail_for(role, "", volatile={key: text for key, text in texts.items() if text})
+            for texts in (given, said)
+        )
+        at, stays = _place(history, talk, private=channel is not None)
+        text = session.tail_for(role, instruction)
+        tail = Tail(Plan(prompts, events, role, talk, instruction, text, beside, volatile, stays))
+        return [session.prefix.text] if session.prefix.text else [], [*history[:at], tail, *history[at:]]
+
+
+class BoundPolicy(PrefixPolicy):
+    """That of a wrapped agent, all of whose clients are watched."""
+
+    _bound = True
+
+
+def conversation_id(own: ConversationId | None, context: ConversationContext) -> str:
+    """Which conversation a request belongs to."""
+    if own is not None:
+        return own(context)
+    channel = context.dependencies.get(CHANNEL_DEP)
+    return str(context.stream.id if channel is None else channel.channel_id)
+
+
+def client_is_ours(context: ConversationContext) -> bool:
+    """Whether the turn's model config is a ``PrefixConfig``."""
+    from ag2.utils import MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY  # noqa: PLC0415
+
+    from cacheprefix_ag2.client import PrefixConfig  # noqa: PLC0415
+
+    return isinstance(context.dependencies.get(MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY), PrefixConfig)
+
+
+def _place(events: Sequence[BaseEvent], talk: Talk, *, private: bool) -> tuple[int, Stays]:
+    """Where the role's text stands, and for how long.
+
+    A channel's turn: before its own tool loop, which the others never see. A stream of several roles: at the end,
+    since all that stands before is everybody's. A stream of one role: behind its first request, for good.
+    """
+    asked = [index for index, event in enumerate(events) if isinstance(event, ModelRequest)]
+    if private and asked:
+        return asked[-1] + 1, "turn"
+    if not asked or len(talk.speakers) > 1:
+        return len(events), "call"
+    return asked[0] + 1, "stream"
+
+
+def _public(events: Sequence[BaseEvent], context: ConversationContext) -> list[BaseEvent]:
+    """A channel's transcript in one form for everyone: each message a user's, with its speaker in the text.
+
+    ag2 shows an agent its own messages as events that it then does not send, and of two participants no names.
+    """
+    client, channel = context.dependencies[AGENT_CLIENT_DEP], context.dependencies[CHANNEL_DEP]
+    others = [each.agent_id for each in channel.metadata.participants if each.agent_id != client.agent_id]
+    named = [f"[{client._hub_client.name_for(each)}]:" for each in others]
+    own = f"[{client.passport.name}]:"
+    return [_spoken(event, own, named) for event in events]
+
+
+def _spoken(event: BaseEvent, own: str, others: Sequence[str]) -> BaseEvent:
+    if type(event) is ModelMessage:
+        return ModelRequest([TextInput(f"{own} {event.content}")])
+    if type(event) is not ModelRequest or len(others) != 1 or not event.parts:
+        return event
+    first, *rest = event.parts
+    if not isinstance(first, TextInput) or first.content.startswith(others[0]):
+        return event
+    return ModelRequest([TextInput(f"{others[0]} {first.content}", metadata=first.metadata), *rest])
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def tail_in(events: Sequence[Any]) -> Tail | None:
+    """The role's text among events, where a policy put it."""
+    return next((event for event in reversed(events) if isinstance(event, Tail)), None)

@@ -1,0 +1,221 @@
+"""Agents in place: their client and the beginning and end of their turns are watched; everything else is theirs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from autogen_agentchat.agents import BaseChatAgent, MessageFilterAgent, SocietyOfMindAgent
+from autogen_agentchat.base import Response
+from autogen_agentchat.messages import BaseChatMessage
+from autogen_agentchat.tools import AgentTool, TeamTool
+from autogen_core import CancellationToken
+from autogen_core.models import ChatCompletionClient
+
+from cacheprefix import Session
+from cacheprefix.errors import ToolClashError
+from cacheprefix_autogen.client import PrefixClient
+from cacheprefix_autogen.fork_agent import ForkAgent
+from cacheprefix_autogen.fork_model_context import STATE
+from cacheprefix_autogen.group import Group
+from cacheprefix_autogen.layout import adopt
+from cacheprefix_autogen.member import Member
+from cacheprefix_autogen.observe import ending
+from cacheprefix_autogen.patches import BINDING, Patches
+from cacheprefix_autogen.state import load_member, save_member
+from cacheprefix_autogen.tool_cache import Caller, cached_by
+from cacheprefix_autogen.transcript import FROM_OUTSIDE, View
+
+
+class Binding:
+    """What holds a wrapped object and its session together; ``undo`` takes it apart."""
+
+    def __init__(
+        self, target: Any, session: Session, member: Member | None = None, group: Group | None = None
+    ) -> None:
+        self.session = session
+        self.member = member
+        self.group = group
+        self.patches = Patches(target)
+        self.inner: list[Binding] = []
+        self.root = self
+        """The binding of what ``wrap`` was given; it is undone as a whole."""
+        self.afterwards: list[Callable[[], None]] = []
+
+    def attach(self) -> Binding:
+        """Make the binding known on its object."""
+        self.patches.set(BINDING, self)
+        return self
+
+    def undo(self) -> None:
+        """Give the object back as it was."""
+        self.patches.undo()
+        for inner in self.inner:
+            inner.undo()
+        while self.afterwards:
+            self.afterwards.pop()()
+
+    @property
+    def whole(self) -> list[Binding]:
+        """This one and all inside."""
+        return [self, *(each for inner in self.inner for each in inner.whole)]
+
+
+def bind_agent(
+    agent: BaseChatAgent,
+    group: Group,
+    *,
+    rank: int = FROM_OUTSIDE,
+    private: bool = False,
+) -> Binding:
+    """Bind one agent. ``rank`` is its place among the participants; ``private`` agents share no conversation."""
+    if isinstance(agent, ForkAgent):
+        return _bind_fork_agent(agent, group, rank, private=private)
+    if isinstance(agent, MessageFilterAgent):
+        return _bind_filter(agent, group, rank, private=private)
+    session = group.session
+    client = getattr(agent, "_model_client", None)
+    own_context = getattr(agent, "_model_context", None)
+    forks = isinstance(client, ChatCompletionClient) and own_context is not None
+    member = Member(
+        session,
+        agent.name,
+        View(group.transcript, rank),
+        context=own_context if forks else None,
+        alone=private or not forks or isinstance(agent, SocietyOfMindAgent),
+        options=group.options,
+    )
+    member.tools = tools_of(agent)
+    member.group = group
+    binding = Binding(agent, session, member, group)
+    group.members.append((agent, member))
+    client = unwrapped(client)
+    if isinstance(client, ChatCompletionClient):
+        binding.patches.set("_model_client", PrefixClient(client, session, role=agent.name, member=member))
+    benches = getattr(agent, "_workbench", None)
+    if benches and session.tool_cache is not None and session.mode == "fork":
+        caller = Caller(session, agent.name, lambda: member.conversation, group.options.scope, group.use_tools)
+        binding.patches.set("_workbench", [cached_by(each, caller) for each in benches])
+    if session.mode != "observe":
+        _watch_turns(agent, group, member, binding.patches)
+    return binding.attach()
+
+
+def unwrapped(client: Any) -> Any:
+    """The client under those of ours; what is there already would lay a request out twice."""
+    while isinstance(client, PrefixClient):
+        client = client.client
+    return client
+
+
+def _bind_fork_agent(
+    agent: ForkAgent, group: Group, rank: int, *, private: bool
+) -> Binding:
+    binding = Binding(agent, group.session)
+    known, rebind = vars(agent.inner).get(BINDING), None
+    if isinstance(known, Binding):
+        rebind = known.patches.rebind
+        known.undo()
+    if rebind is not None:
+        # Taken back, it is what it was made as.
+        binding.afterwards.append(partial(rebind, agent.inner))
+    binding.inner.append(
+        bind_agent(agent.inner, group, rank=rank, private=private)
+    )
+    return binding.attach()
+
+
+def _bind_filter(
+    agent: MessageFilterAgent, group: Group, rank: int, *, private: bool
+) -> Binding:
+    binding = Binding(agent, group.session)
+    binding.patches.expect("_wrapped_agent")
+    inner: BaseChatAgent = agent._wrapped_agent
+    binding.inner.append(
+        bind_agent(inner, group, rank=rank, private=private)
+    )
+    if group.session.mode != "observe":
+        _keep_state(agent, binding.patches, "agent", inner)
+    return binding.attach()
+
+
+def _watch_turns(agent: BaseChatAgent, group: Group, member: Member, patches: Patches) -> None:
+    patches.expect("on_messages_stream", "on_reset", "save_state", "load_state")
+    stream, reset, save, load = agent.on_messages_stream, agent.on_reset, agent.save_state, agent.load_state
+
+    async def on_messages_stream(
+        messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
+    ) -> AsyncGenerator[Any, None]:
+        await group.enter(member, messages)
+        done: BaseChatMessage | None = None
+        try:
+            async with ending(stream(messages, cancellation_token)) as items:
+                async for item in items:
+                    if isinstance(item, Response):
+                        done = item.chat_message
+                        group.leave(member, done)
+                    yield item
+        finally:
+            if done is None:
+                group.leave(member, None)
+
+    async def on_reset(cancellation_token: CancellationToken) -> None:
+        await reset(cancellation_token)
+        member.reset()
+        group.let_go()
+        await group.reset_tools(member)
+
+    async def save_state() -> Mapping[str, Any]:
+        return {**await save(), STATE: save_member(member, group)}
+
+    async def load_state(state: Mapping[str, Any]) -> None:
+        await load({name: value for name, value in state.items() if name != STATE})
+        load_member(member, group, state.get(STATE))
+
+    patches.set("on_messages_stream", on_messages_stream)
+    patches.set("on_reset", on_reset)
+    patches.set("save_state", save_state)
+    patches.set("load_state", load_state)
+    if isinstance(agent, SocietyOfMindAgent):
+        _keep_state(agent, patches, "context", agent.model_context)
+
+
+def _keep_state(agent: BaseChatAgent, patches: Patches, name: str, lost: Any) -> None:
+    """Save and load what AutoGen's own state of this agent leaves out."""
+    save, load = agent.save_state, agent.load_state
+
+    async def save_state() -> Mapping[str, Any]:
+        state = dict(await save())
+        return {**state, STATE: {**(state.get(STATE) or {}), name: await lost.save_state()}}
+
+    async def load_state(state: Mapping[str, Any]) -> None:
+        await load(state)
+        kept = (state.get(STATE) or {}).get(name)
+        if kept is not None:
+            await lost.load_state(kept)
+
+    patches.set("save_state", save_state)
+    patches.set("load_state", load_state)
+
+
+def tools_of(agent: Any) -> list[Any]:
+    """The tools an agent was built with, hand-offs last; those of a server are not known before its first turn."""
+    found: list[Any] = []
+    for workbench in getattr(agent, "_workbench", None) or []:
+        found += getattr(workbench, "_tools", [])
+    return [*found, *(getattr(agent, "_handoff_tools", None) or [])]
+
+
+def runners_of(agent: Any) -> list[Any]:
+    """Agents and teams that an agent calls as its tools."""
+    return [tool._task_runner for tool in tools_of(agent) if isinstance(tool, (AgentTool, TeamTool))]
+
+
+def adopt_tools(group: Group, member: Member, tools: Sequence[Any]) -> None:
+    """Put an agent's tools into the union; one that clashes keeps its own, and is noted."""
+    try:
+        adopt(group.session, tools)
+    except ToolClashError as error:
+        member.keeps_tools = True
+        group.session.note(f"agent {member.name!r} keeps its own tools, which others share no cache with: {error}")

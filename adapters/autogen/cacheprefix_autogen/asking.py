@@ -1,0 +1,99 @@
+"""``ask``: something beside a conversation, on its cached prefix: a side question, a summary, what to remember."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from autogen_agentchat.agents import BaseChatAgent
+from autogen_agentchat.teams import BaseGroupChat
+from autogen_core import CancellationToken
+from autogen_core.models import LLMMessage, SystemMessage
+
+from cacheprefix import AbortHandle, ForkPolicy
+from cacheprefix.errors import SetupError
+from cacheprefix.session import ForkResult
+from cacheprefix_autogen.agent import Binding
+from cacheprefix_autogen.member import Member
+from cacheprefix_autogen.patches import BINDING
+from cacheprefix_autogen.provider_clients import api_of, body_of, sender
+
+
+async def ask(
+    target: BaseChatAgent | BaseGroupChat,
+    text: str,
+    *,
+    role: str = "helper",
+    policy: ForkPolicy | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    abort: AbortHandle | None = None,
+) -> ForkResult:
+    """Ask a fork of a wrapped agent, or of a team's transcript, and leave no trace in it.
+
+    ``policy`` is ``ForkPolicy.ephemeral()`` by default: one call, nothing kept, nothing written behind the
+    shared part. Under a policy with more turns the fork may call the agent's own tools, ``policy.isolated``
+    keeping its decisions on their results to itself. ``overrides`` replaces fields of the request body.
+    Raises ``SetupError`` for what is not wrapped or has no SDK underneath, ``UnsafeForkError`` when the fork
+    could not read the parent's cache, ``AbortedError`` when it is stopped.
+    """
+    agent, member = _asked(target)
+    assert member.view is not None
+    session = member.session
+    client = agent._model_client
+    native = client._innermost()
+    api = api_of(native)
+    if api is None:
+        message = f"{type(native).__name__} has no SDK that cacheprefix knows; ask works on OpenAI's and Anthropic's"
+        raise SetupError(message)
+    messages: list[LLMMessage] = [SystemMessage(content=session.prefix.text)] if session.prefix.text else []
+    messages += [form for entry in member.view.everything() for form in entry.forms]
+    tools = [tool.native for tool in session.prefix.tools]
+    _, body = body_of(native, messages, tools, "auto", None, {})
+    if api == "anthropic":
+        body.setdefault("max_tokens", native._create_args.get("max_tokens", 4096))
+        if body.get("tools"):
+            body["tool_choice"] = {"type": "auto"}
+    async def run_tool(_: str, name: str, arguments: Mapping[str, Any]) -> str:
+        return await _call_tool(agent, name, arguments)
+
+    return await session.afork(
+        text,
+        body=body,
+        api=api,
+        send=sender(native, api),
+        role=role,
+        policy=policy or ForkPolicy.ephemeral(),
+        overrides=overrides,
+        tool_executor=run_tool,
+        conversation=member.conversation,
+        scope=member.options.scope,
+        abort=abort,
+    )
+
+
+def _asked(target: BaseChatAgent | BaseGroupChat) -> tuple[Any, Member]:
+    """The agent whose client is used, and the member that has read the most."""
+    binding = vars(target).get(BINDING)
+    found = [
+        (each.patches.target, each.member)
+        for each in (_bindings(binding) if isinstance(binding, Binding) else [])
+        if each.member is not None and each.member.view is not None and not each.member.alone
+    ]
+    if not found:
+        message = f"ask takes a wrapped agent or team that shares a prefix, {target.name!r} is not one; wrap it first"
+        raise SetupError(message)
+    return max(found, key=lambda pair: len(pair[1].view.everything()) if pair[1].view else 0)
+
+
+def _bindings(binding: Binding) -> list[Binding]:
+    return [binding, *(each for inner in binding.inner for each in _bindings(inner))]
+
+
+async def _call_tool(agent: Any, name: str, arguments: Mapping[str, Any]) -> str:
+    for workbench in getattr(agent, "_workbench", None) or []:
+        if any(tool["name"] == name for tool in await workbench.list_tools()):
+            result = await workbench.call_tool(name, arguments, cancellation_token=CancellationToken())
+            return str(result.to_text())
+    message = f"tool {name!r} is not one of {agent.name!r}'s; called with {json.dumps(dict(arguments))}"
+    raise LookupError(message)

@@ -1,0 +1,412 @@
+"""``PrefixClient``: the application's model client, whose requests become forks of the shared prefix."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from autogen_core import Component, ComponentModel
+from autogen_core.models import ChatCompletionClient, CreateResult, LLMMessage, ModelInfo, RequestUsage, UserMessage
+from autogen_core.tools import Tool, ToolSchema
+from pydantic import BaseModel
+from typing_extensions import Self
+
+from cacheprefix import Conversation, Session
+from cacheprefix.config import given_or_configured
+from cacheprefix.errors import BudgetError
+from cacheprefix.layout import ForkPolicy
+from cacheprefix.prompt import Api, Prompt
+from cacheprefix_autogen.layout import Held, Layout, Request, after_refusal, refusal, without_refused
+from cacheprefix_autogen.member import Member
+from cacheprefix_autogen.observe import SENDING, Sending, Undone, ending, tap
+from cacheprefix_autogen.provider_clients import Forms, body_of, restore_tools, sender
+from cacheprefix_autogen.public_messages import SENDER
+from cacheprefix_autogen.settings import PrefixSettings, session_of_settings
+
+_ONE_SHOT = ForkPolicy(skip_cache_write=True, purpose="agent")
+_LOOP = ForkPolicy(purpose="agent")
+
+
+@dataclass
+class CachedUsage(RequestUsage):
+    """AutoGen's usage with what it drops: a ``PrefixClient``'s ``last_usage``.
+
+    ``prompt_tokens`` is the whole input, whatever the provider counts; ``None`` means not reported.
+    """
+
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class PrefixClientConfig(BaseModel):
+    """What a ``PrefixClient`` is built from; clients with the same ``prefix`` settings share a session."""
+
+    client: ComponentModel
+    role: str = ""
+    prefix: PrefixSettings = PrefixSettings()
+
+
+class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
+    """Wraps any AutoGen model client. ``wrap`` makes one for every agent; by itself it works too.
+
+    The agent's own system text becomes the end of the prompt, the conversation stands before it in one form
+    for all agents, and the tools are the session's union. In ``observe`` mode, and whenever something of
+    ours fails, the request is the application's own. ``prompt_tokens`` of a fork's answer are its whole input, also
+    where AutoGen's client leaves out what was read from the cache and written to it; ``last_usage`` has those too.
+    Use ``ChatCompletionCache(PrefixClient(...))`` in this order: a stored answer is no call.
+    """
+
+    component_type = "model"
+    component_config_schema = PrefixClientConfig
+    component_provider_override = "cacheprefix_autogen.PrefixClient"
+
+    def __init__(
+        self,
+        client: ChatCompletionClient,
+        session: Session | None = None,
+        *,
+        role: str = "",
+        member: Member | None = None,
+    ) -> None:
+        self.client = client
+        self.session = given_or_configured(session)
+        self.role = role
+        self.member = member or Member(self.session, role)
+        self._bound = member is not None
+        """Made by ``wrap`` and not by the application, which has the wrapped client in its configurations."""
+        self.last_usage: CachedUsage | None = None
+        self._added = RequestUsage(0, 0)
+        self._forms = Forms()
+        self._last: tuple[Api, Mapping[str, Any]] | None = None
+        """The newest request that was answered, unmarked; a fork of it reads what it wrote."""
+
+    async def create(
+        self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = (), **options: Any
+    ) -> CreateResult:
+        """One answer. See the wrapped client for arguments and errors; what it is not given, it is not given here."""
+        if self._laid_out_already():
+            return await self.client.create(messages, **_as_given(tools, options))
+        given = self._given(messages, tools, options)
+        await self._summarise(given)
+        layout, tries = self._layout(given, self.client.create), 0
+        while True:
+            sending = self._sending(given, layout)
+            result = await self._create(given, layout, sending)
+            again = None if layout is None or sending.undone else refusal(layout, result, self.role)
+            if layout is None or again is None or (tries and layout.permitted):
+                return result
+            layout, tries = after_refusal(layout, again, tries), tries + 1
+
+    async def _create(self, given: Request, layout: Layout | None, sending: Sending) -> CreateResult:
+        token = SENDING.set(sending)
+        try:
+            result: CreateResult | None = None
+            with suppress(Undone):
+                result = await self._asked(self.client.create, given, layout, sending)
+            if result is None:
+                result = await self._asked(self.client.create, given, layout, sending)
+        except BaseException:
+            sending.failed()
+            raise
+        finally:
+            SENDING.reset(token)
+        return self._accounted(result, sending)
+
+    async def create_stream(
+        self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = (), **options: Any
+    ) -> AsyncGenerator[str | CreateResult, None]:
+        """One answer in pieces; the last is the whole result. See the wrapped client for arguments and errors."""
+        if self._laid_out_already():
+            async with ending(self.client.create_stream(messages, **_as_given(tools, options))) as pieces:
+                async for piece in pieces:
+                    yield piece
+            return
+        given = self._given(messages, tools, options)
+        await self._summarise(given)
+        layout, tries = self._layout(given, self.client.create_stream), 0
+        while True:
+            sending = self._sending(given, layout)
+            ask = partial(self._asked, self.client.create_stream, given, layout, sending)
+            held = Held(layout)
+            again = None
+            async with aclosing(_within(sending, ask)) as pieces:
+                async for piece in pieces:
+                    if not isinstance(piece, CreateResult):
+                        for one in held.taken(piece):
+                            yield one
+                        continue
+                    result = self._accounted(piece, sending)
+                    again = None if layout is None or sending.undone else refusal(layout, result, self.role)
+                    if again is not None and held.passed and held.said and layout is not None:
+                        again, result = None, without_refused(layout, result, held.said)
+                    if again is None or (tries and layout is not None and layout.permitted):
+                        again = None
+                        for one in held.rest():
+                            yield one
+                        yield result
+            if layout is None or again is None:
+                return
+            layout, tries = after_refusal(layout, again, tries), tries + 1
+
+    def _given(
+        self, messages: Sequence[LLMMessage], tools: Sequence[Tool | ToolSchema], options: Mapping[str, Any]
+    ) -> Request:
+        said, talk = self.member.volatile_text(), self._talk(messages)
+        choice, output = options.get("tool_choice", "auto"), options.get("json_output")
+        return Request(messages, tools, choice, output, options.get("extra_create_args") or {}, said, options, talk)
+
+    def _laid_out_already(self) -> bool:
+        """Whether a client of ours around this one has the request in hand."""
+        sending = SENDING.get()
+        return sending is not None and sending.client is self._innermost()
+
+    def _talk(self, messages: Sequence[LLMMessage]) -> Conversation | None:
+        """The conversation of a request, told once for all that is done for it."""
+        if self.session.mode == "observe":
+            return None
+        return self.session.attempt("conversation", lambda: self.member.talk(messages), None)
+
+    def _named(self, given: Request) -> str:
+        return self.member.conversation if given.talk is None else given.talk.id
+
+    async def _summarise(self, given: Request) -> None:
+        """Before the layout, which does not wait: the summary that a compaction wants of a model."""
+        session, last = self.session, self._last
+        rules = session.compaction
+        if rules is None or rules.summarise != "fork" or last is None or session.mode == "observe":
+            return
+        ask = session.asummary_by_fork(
+            body=last[1],
+            api=last[0],
+            send=sender(self._innermost(), last[0]),
+            conversation=self._named(given),
+            scope=self.member.options.scope,
+        )
+        try:
+            await self.member.summarise(self.client, given, ask)
+        except Exception as error:
+            session.attempt("summary", partial(_raise, error), None)
+
+    def _layout(self, given: Request, method: Callable[..., Any]) -> Layout | None:
+        session = self.session
+        if session.mode == "observe":
+            return None
+        over: list[BudgetError] = []
+
+        def layout() -> Layout | None:
+            try:
+                made = self.member.layout(self.client, given)
+            except BudgetError as error:
+                over.append(error)
+                return None
+            changed = made is not None and made.tool_choice != given.tool_choice
+            # A client of the application's own may be of a time before the argument.
+            return None if changed and not _takes(method, "tool_choice") else made
+
+        found = session.attempt("layout", layout, None)
+        if over:
+            raise over[0]
+        return found
+
+    def _sending(self, given: Request, layout: Layout | None) -> Sending:
+        session = self.session
+        options = self.member.options
+        sending = Sending(session, agent=self.role, conversation=self._named(given), scope=options.scope)
+        sending.client = self._innermost()
+        if session.attempt("tap", lambda: tap(self._innermost()), otherwise=False):
+            sending.volatile, sending.volatile_role = given.volatile, options.volatile_role
+        else:
+            session.attempt("observe", lambda: self._untapped(given, layout, sending), None)
+            sending.undone = sending.turn is None or sending.turn.seen is None
+        if session.mode == "observe":
+            return sending
+        sending.rewrite = True
+        if layout is None:
+            return sending
+        sending.shared_messages = layout.shared
+        sending.allowed = layout.allowed
+        sending.continues = layout.continues
+        goes_on = layout.continues or (layout.tools and layout.permitted != ())
+        sending.policy = _LOOP if goes_on else _ONE_SHOT
+
+        def original(_: Prompt) -> Prompt:
+            api, body = _body(self._innermost(), given, self._forms)
+            return session.decode(body, api)
+
+        sending.original = original
+        return sending
+
+    def _untapped(self, given: Request, layout: Layout | None, sending: Sending) -> None:
+        """A client without an SDK that can be watched: note the request as far as it is known."""
+        messages, options = _arguments(given, layout, sending)
+        tools = options.get("tools", ())
+        api, body = body_of(self._innermost(), messages, tools, "auto", given.json_output, {})
+        sending.api = api
+        sending.turn = self.session.begin(
+            body, api, agent=self.role, conversation=sending.conversation, scope=sending.scope, rewrite=False
+        )
+
+    def _asked(self, method: Callable[..., Any], given: Request, layout: Layout | None, sending: Sending) -> Any:
+        """Ask the wrapped client: as the application did, in the place of an undone request too."""
+        if sending.undone and not given.tools and self.member.tools:
+            self.session.attempt("tools", lambda: restore_tools(self._innermost(), self.member.tools), None)
+        messages, options = _arguments(given, layout, sending)
+        return method(messages, **options)
+
+    def _innermost(self) -> ChatCompletionClient:
+        found: Any = self.client
+        while not hasattr(found, "_client") and isinstance(getattr(found, "client", None), ChatCompletionClient):
+            found = found.client
+        return found  # type: ignore[no-any-return]
+
+    def _accounted(self, result: CreateResult, sending: Sending) -> CreateResult:
+        if sending.turn is not None and sending.usage is None:
+            sending.turn.finish(None)
+        if sending.sent is not None:
+            self._last = (sending.api, sending.sent)
+        usage = sending.usage
+        if usage is None or usage.input_tokens is None or result.cached:
+            return result
+        written = result.usage.completion_tokens or usage.output_tokens or 0
+        self.last_usage = CachedUsage(
+            usage.input_tokens, written, usage.cache_read_tokens, usage.cache_write_tokens
+        )
+        counted = RequestUsage(usage.input_tokens, written)
+        # Unmarked, nothing is read from Anthropic's cache or written to it, and AutoGen's count is the whole input.
+        if self.session.mode == "observe" or sending.undone or sending.api != "anthropic":
+            return result
+        self._added = RequestUsage(
+            self._added.prompt_tokens + counted.prompt_tokens - result.usage.prompt_tokens,
+            self._added.completion_tokens + counted.completion_tokens - result.usage.completion_tokens,
+        )
+        return result.model_copy(update={"usage": counted})
+
+    async def close(self) -> None:
+        """Close the wrapped client."""
+        await self.client.close()
+
+    def actual_usage(self) -> RequestUsage:
+        """The wrapped client's, with the input it leaves out."""
+        return _sum(self.client.actual_usage(), self._added)
+
+    def total_usage(self) -> RequestUsage:
+        """The wrapped client's, with the input it leaves out."""
+        return _sum(self.client.total_usage(), self._added)
+
+    def count_tokens(self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = ()) -> int:
+        """Tokens of the application's own request, by the wrapped client."""
+        return self.client.count_tokens(messages, tools=tools)
+
+    def remaining_tokens(self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = ()) -> int:
+        """Room that the application's own request leaves, by the wrapped client."""
+        return self.client.remaining_tokens(messages, tools=tools)
+
+    @property
+    def capabilities(self) -> Any:
+        """The wrapped client's."""
+        return self.client.capabilities
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """The wrapped client's."""
+        return self.client.model_info
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("client", "session", "member") or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.client, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is pickled is the wrapped client with the session's settings; what is copied keeps the session."""
+        return _unpickled, (self.client, self.role, self.member.settings())
+
+    def __copy__(self) -> Self:
+        return type(self)(self.client, self.session, role=self.role)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made = memo[id(self)] = type(self)(copy.deepcopy(self.client, memo), self.session, role=self.role)
+        return made
+
+    def dump_component(self) -> ComponentModel:
+        """The configuration; of a client that ``wrap`` put in place, the wrapped one's, as the application made it."""
+        return self.client.dump_component() if self._bound else super().dump_component()
+
+    def _to_config(self) -> PrefixClientConfig:
+        return PrefixClientConfig(client=self.client.dump_component(), role=self.role, prefix=self.member.settings())
+
+    @classmethod
+    def _from_config(cls, config: PrefixClientConfig) -> Self:
+        return cls(
+            ChatCompletionClient.load_component(config.client),
+            session_of_settings(config.prefix),
+            role=config.role,
+        )
+
+
+def _arguments(
+    given: Request, layout: Layout | None, sending: Sending
+) -> tuple[Sequence[LLMMessage], dict[str, Any]]:
+    """Messages and options for the wrapped client: those that came, as they came, but for what the layout changes."""
+    messages, tools, options = given.messages, given.tools, dict(given.options)
+    if layout is not None and not sending.undone:
+        messages, tools = layout.messages, layout.tools
+        if layout.tool_choice != given.tool_choice:
+            options["tool_choice"] = layout.tool_choice
+    if given.volatile and not sending.volatile:
+        # Without an SDK to watch there is no later place than among the messages.
+        messages = [*messages, UserMessage(content=given.volatile, source=SENDER)]
+    return messages, _as_given(tools, options)
+
+
+def _as_given(tools: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, with the tools where there are any, or where none were given on purpose."""
+    return dict(options) if tools == () else {"tools": tools, **options}
+
+
+def _takes(method: Callable[..., Any], name: str) -> bool:
+    """Whether a client's method knows an argument."""
+    parameters = inspect.signature(method).parameters.values()
+    return any(one.name == name or one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
+
+
+def _unpickled(client: ChatCompletionClient, role: str, settings: PrefixSettings) -> PrefixClient:
+    return PrefixClient(client, session_of_settings(settings), role=role)
+
+
+def _body(client: ChatCompletionClient, given: Request, forms: Forms) -> tuple[Api, dict[str, Any]]:
+    return body_of(
+        client, given.messages, given.tools, given.tool_choice, given.json_output, given.extra, forms=forms
+    )
+
+
+async def _within(sending: Sending, ask: Callable[[], AsyncGenerator[Any, None]]) -> AsyncGenerator[Any, None]:
+    """Iterate with the request in force only while the wrapped client runs; an undone one is asked anew."""
+    while True:
+        async with ending(aiter(ask())) as stream:
+            while True:
+                token = SENDING.set(sending)
+                try:
+                    piece = await stream.__anext__()
+                except StopAsyncIteration:
+                    return
+                except Undone:
+                    break
+                except BaseException:
+                    sending.failed()
+                    raise
+                finally:
+                    SENDING.reset(token)
+                yield piece
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _sum(first: RequestUsage, second: RequestUsage) -> RequestUsage:
+    return RequestUsage(first.prompt_tokens + second.prompt_tokens, first.completion_tokens + second.completion_tokens)

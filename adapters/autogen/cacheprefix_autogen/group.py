@@ -1,0 +1,174 @@
+"""Agents that share a conversation: a team's participants, or one agent by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from autogen_agentchat.messages import BaseChatMessage
+
+from cacheprefix import Conversation, Session
+from cacheprefix.bodies import instruction_of
+from cacheprefix_autogen.history import shortener
+from cacheprefix_autogen.member import Member, Options
+from cacheprefix_autogen.provider_clients import model_of, name_of
+from cacheprefix_autogen.transcript import Entry, Transcript
+from cacheprefix_autogen.who_shares import Seat, lanes
+
+OTHERS = ("",)
+"""Stands in a lane for those outside the group: a nested team, agents wrapped one by one."""
+
+
+class Group:
+    """The members of one conversation, its transcript, and what is settled before their first turn."""
+
+    def __init__(
+        self, session: Session, options: Options, *, adopt: Callable[[Group, Member, Sequence[Any]], None]
+    ) -> None:
+        self.session = session
+        self.options = options
+        self.transcript = Transcript()
+        self.transcript.shorten = shortener(session, self.transcript, options.scope)
+        self.members: list[tuple[Any, Member]] = []
+        self.callers: list[Member] = []
+        """Members that no agent stands behind: a selector."""
+        self.loaded: dict[str, Entry] = {}
+        """Entries of a team's saved state, until its members have taken theirs."""
+        self.team = False
+        """Whether the entries stand in the team's state rather than in each agent's."""
+        self.lanes: dict[str, tuple[str, ...]] | None = None
+        """Lane of every agent, by name; settled with the first request and saved with the state."""
+        self.nested = False
+        """Whether a team inside or around this one reads the same prefix."""
+        self._adopt = adopt
+        self._prepared = False
+        self._used_tools = False
+
+    @property
+    def callers_options(self) -> Options:
+        """What of the options concerns members that no agent stands behind."""
+        return Options(scope=self.options.scope)
+
+    @property
+    def together(self) -> bool:
+        """Whether nobody but this team's agents reads what they share: no selector, and no other team."""
+        return self.team and not self.callers and not self.nested
+
+    @property
+    def conversation(self) -> Conversation:
+        """The decisions taken for this conversation."""
+        return self.session.conversation(self.transcript.id, scope=self.options.scope)
+
+    def lane_of(self, member: Member, model: str, opening: Callable[[], int]) -> tuple[str, ...]:
+        """The agents that ``member`` shares tools and transcript with; only itself where sharing does not pay."""
+        if self.lanes is None:
+            self.lanes = self._settled(model, opening())
+        return self.lanes.get(member.name, (member.name,))
+
+    def tools_of(self, lane: Sequence[str]) -> set[str]:
+        """Names of the tools that the agents of a lane have."""
+        return {
+            name_of(tool)
+            for _, member in self.members
+            if member.name in lane and not member.keeps_tools
+            for tool in member.tools
+        }
+
+    def _settled(self, model: str, opening: int) -> dict[str, tuple[str, ...]]:
+        session = self.session
+        counts = {tool.name: session.count(tool.schema.decode(), model) for tool in session.prefix.tools}
+        opening += session.count(session.prefix.text, model)
+        # A long text keeps its place once it is written, unless a memory's is said with it; where nothing is shared
+        # yet, it would have to be written once more.
+        places = opening >= session.profile(model).min_tokens
+        seats = []
+        for agent, member in self.members:
+            if member.alone or member.bounded:
+                continue
+            own = {name: counts[name] for name in self.tools_of((member.name,)) if name in counts}
+            texts = [str(message.content) for message in getattr(agent, "_system_messages", None) or []]
+            tail = session.count(instruction_of(texts, session.prefix.system), model)
+            if places and not getattr(agent, "_memory", None):
+                tail = 0
+            client = getattr(agent, "_model_client", None)
+            seats.append(Seat(member.name, model_of(getattr(client, "client", client)), own, tail))
+        if len(seats) < 2 and (self.nested or not self.team):
+            return {seat.name: (*OTHERS, seat.name) for seat in seats}
+        found = lanes(seats, read=session.profile(model).read, opening=opening)
+        for lane in found:
+            if len(lane) == 1:
+                session.note(
+                    f"agent {lane[0]!r} keeps its own layout: carrying its tools or its role's text behind the "
+                    "transcript would cost more than sharing saves"
+                )
+        return {name: lane for lane in found for name in lane}
+
+    async def enter(self, member: Member, messages: Sequence[BaseChatMessage]) -> None:
+        """A member's turn begins; when that fails, its requests stay the application's own until it is reset.
+
+        What the agent's own model context raises is the application's, and reaches it.
+        """
+        context = None if member.bounded else member.context
+        own = 0 if context is None else len(await context.get_messages())
+        try:
+            if not self._prepared:
+                self._prepared = True
+                await self._ask_workbenches()
+            if any(message.source not in self._voices() for message in messages):
+                self.session.tool_calls.new_turn(member.conversation, member.name, self.options.scope)
+            member.enter(messages, own)
+        except Exception as error:
+            member.broken = True
+            self._report("turn", error)
+
+    def leave(self, member: Member, message: BaseChatMessage | None) -> None:
+        """A member's turn is over."""
+        try:
+            member.leave(message)
+        except Exception as error:
+            member.broken = True
+            self._report("turn", error)
+
+    def let_go(self) -> None:
+        """Once nobody has anything in view any more: drop what was decided on what was said."""
+        views = [member.view for _, member in self.members if member.view is not None]
+        if not any(view.everything() for view in views):
+            self.session.forget(self.transcript.id, self.options.scope)
+
+    def use_tools(self) -> None:
+        """A member's tool was called through the tool cache."""
+        self._used_tools = True
+
+    async def reset_tools(self, member: Member) -> None:
+        """A member was reset: it may repeat itself, and with the first of a team the kept results are forgotten.
+
+        An inner team is reset after every answer, which ends no conversation.
+        """
+        calls = self.session.tool_calls
+        calls.new_turn(member.conversation, member.name, self.options.scope)
+        if self._used_tools and calls.owner is self.session:
+            self._used_tools = False
+            await calls.areset(member.conversation, self.options.scope)
+
+    def _voices(self) -> set[str]:
+        """Names of those whose messages come from a model; anybody else's begin a new turn of the user."""
+        return {member.name for agent, member in self.members if getattr(agent, "_model_client", None) is not None}
+
+    async def _ask_workbenches(self) -> None:
+        """Tools of servers are known only by asking; their union has to stand before the first request."""
+        if self.session.mode == "observe":
+            return
+        for agent, member in self.members:
+            listed = []
+            for workbench in getattr(agent, "_workbench", None) or []:
+                if not hasattr(workbench, "_tools"):
+                    listed += await workbench.list_tools()
+            member.tools = [*member.tools, *listed]
+            if listed and not member.alone:
+                self._adopt(self, member, listed)
+
+    def _report(self, step: str, error: Exception) -> None:
+        def fail() -> None:
+            raise error
+
+        self.session.attempt(step, fail, None)

@@ -1,0 +1,350 @@
+"""One agent's part in a session: what it has seen, where its turn began, and the layout of its requests."""
+
+from __future__ import annotations
+
+import operator
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
+from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
+from autogen_core.models import (
+    AssistantMessage,
+    FunctionExecutionResultMessage,
+    LLMMessage,
+    SystemMessage,
+    UserMessage,
+)
+
+from cacheprefix import Conversation, Session
+from cacheprefix.bodies import instruction_of
+from cacheprefix.layout import VolatileRole
+from cacheprefix.prompt import MessageView
+from cacheprefix_autogen.fork_model_context import ForkContext, take_context
+from cacheprefix_autogen.history import Ask, condensed, summarised
+from cacheprefix_autogen.layout import ANSWER, Layout, Request, compose, introduced, restrict, shared_tokens
+from cacheprefix_autogen.memory_of_messages import Seen
+from cacheprefix_autogen.provider_clients import model_of
+from cacheprefix_autogen.public_messages import SENDER, from_history, lead, said_by, split_history
+from cacheprefix_autogen.role_position import Found, Placing
+from cacheprefix_autogen.settings import PrefixSettings, settings_of
+from cacheprefix_autogen.transcript import View
+
+ToolMemory = Literal["turn", "private"]
+Volatile = Callable[[], Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user chose at ``wrap``."""
+
+    tool_memory: ToolMemory = "turn"
+    volatile: Volatile | None = None
+    volatile_role: VolatileRole = "user"
+    scope: str | None = None
+    """The tenant whose conversation it is; None for the session's."""
+
+
+_DEFAULTS = Options()
+
+
+class Lanes(Protocol):
+    """What a member asks its group."""
+
+    @property
+    def together(self) -> bool:
+        """Whether nobody but the agents themselves reads what they share."""
+        ...
+
+    def lane_of(self, member: Member, model: str, opening: Callable[[], int]) -> tuple[str, ...]:
+        """The agents it shares with."""
+        ...
+
+    def tools_of(self, lane: Sequence[str]) -> set[str]:
+        """Names of their tools."""
+        ...
+
+
+class Member:
+    """What the model client of an agent asks for the layout of a request.
+
+    ``view`` is None where the client stands alone, built by configuration: then the layout is a pure function
+    of the messages it is handed. ``alone`` leaves the messages as they are (a single agent with nobody to
+    share with) and only keeps the tools in requests that AutoGen sends without them.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        name: str,
+        view: View | None = None,
+        *,
+        context: ChatCompletionContext | None = None,
+        alone: bool = False,
+        options: Options = _DEFAULTS,
+    ) -> None:
+        self.session = session
+        self.name = name
+        self.view = view
+        self.context = context
+        self.alone = alone
+        self.options = options
+        self.tools: Sequence[Any] = ()
+        self._seen: tuple[str, Seen[MessageView]] = ("", Seen())
+        self.placing = Placing()
+        self.keeps_tools = False
+        """Set where the agent's tools clash with others' of the same name: they stay out of the union."""
+        self.start: int | None = None
+        """Where, in the agent's own context, the messages of the turn under way begin; None outside a turn."""
+        self.held: int | None = 0
+        """Messages in that context when the last turn had ended; None where it does not say."""
+        self.joins: bool | None = None
+        """Whether a selector's questions extend the agents' prefix; settled with the first and saved with the state."""
+        self.group: Lanes | None = None
+        """Who decides with whom the agent shares; None for clients that stand alone."""
+        self.broken = False
+        """Set when the view no longer holds all that the agent was told; requests are then left as they are."""
+
+    @property
+    def conversation(self) -> str:
+        """The team's or the agent's run, for reports and decisions."""
+        return "" if self.view is None else self.view.transcript.id
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the application shortens this agent's context itself; then its messages are left alone."""
+        native = self.context.inner if isinstance(self.context, ForkContext) else self.context
+        if not isinstance(native, UnboundedChatCompletionContext):
+            return native is not None
+        # One that derives from it may leave out as well.
+        return type(native).get_messages is not UnboundedChatCompletionContext.get_messages
+
+    @property
+    def length(self) -> int | None:
+        """Messages in the agent's own context; None where it does not say."""
+        native = self.context.inner if isinstance(self.context, ForkContext) else self.context
+        found = getattr(native, "_messages", None)
+        return len(found) if isinstance(found, list) else None
+
+    def enter(self, messages: Sequence[BaseChatMessage], own: int) -> None:
+        """A turn begins with these messages, behind ``own`` ones in the agent's context."""
+        if self.view is not None:
+            self.view.receive(messages)
+        if self.context is not None and not self.bounded:
+            incoming = sum(1 + (len(m.context) if isinstance(m, HandoffMessage) else 0) for m in messages)
+            if self.held not in (None, own) and not (self.broken or self.alone):
+                # No view holds what the application put into the context, or took out of it.
+                self.broken = True
+                self.session.note(
+                    f"agent {self.name!r}: the application changed its model context, "
+                    "so its requests stay the application's own until it is reset"
+                )
+            self.start = own + incoming
+
+    def leave(self, message: BaseChatMessage | None) -> None:
+        """The turn is over; ``message`` is what it gave the others, None if it failed or was cancelled."""
+        self.start = None
+        self.held = self.length
+        if message is not None and self.view is not None:
+            self.view.produce(message)
+
+    def reset(self) -> None:
+        """Forget everything that was said."""
+        self.start, self.broken, self.held = None, False, self.length
+        self.placing.reset()
+        if self.view is not None:
+            self.view.clear()
+
+    def settings(self) -> PrefixSettings:
+        """The session as configuration, for this agent's tenant."""
+        return settings_of(self.session, self.options.scope)
+
+    def volatile_text(self) -> str:
+        """What is said with one request alone; empty without any. What the callable raises is the application's."""
+        given, session = self.options.volatile, self.session
+        if given is None or session.mode == "observe":
+            return ""
+        said = dict(given())
+        return session.attempt("volatile context", lambda: session.tail_for("", "", volatile=said), "")
+
+    async def summarise(self, client: Any, given: Request, ask: Ask) -> None:
+        """Let a fork of the newest request write the summary of a compaction that is due with this one."""
+        texts, rest = lead(given.messages)
+        found = (rest, 0) if self.alone or self.bounded or self.broken else self._history(rest)
+        if found is not None:
+            model = model_of(client)
+            beside = self._beside(texts, given)
+            await summarised(self.session, self._talk(given), found[0], model, self._views(model), ask, beside)
+
+    def layout(self, client: Any, given: Request) -> Layout | None:
+        """The layout of a request; None to send it as it came."""
+        if given.tools:
+            self.tools = given.tools
+        model = model_of(client)
+        if not (self.alone or self.bounded or self.broken):
+            found = self._forked(given, model)
+            if found is not None:
+                return found
+        return self._plain(given, model)
+
+    def _forked(self, given: Request, model: str) -> Layout | None:
+        session = self.session
+        texts, rest = lead(given.messages)
+        split = self._split(rest, model, self._beside(texts, given), self._talk(given))
+        if split is None:
+            return None
+        shared, local = split
+        carried: set[str] | None = None
+        if self.group is not None:
+            lane = self.group.lane_of(
+                self, model, lambda: sum(session.count(str(form.content), model) for form in shared)
+            )
+            if len(lane) == 1:
+                return None
+            carried = self.group.tools_of(lane)
+        restriction = restrict(
+            session,
+            session.profile(model),
+            given,
+            self.tools,
+            self.name,
+            carried=set() if self.keeps_tools else carried,
+        )
+        enough = session.shares(self._talk(given).id, model, shared_tokens(session, model, restriction, shared))
+        # A text for this turn alone goes to the end, and so does that of a client that has no conversation of its own:
+        # its requests follow from nothing but its messages. Behind private tool traffic nothing continues a request.
+        settled = self.view is None and not self._talk(given).named
+        settled |= self.options.tool_memory == "private" or any(isinstance(m, SystemMessage) for m in local)
+
+        def place(text: str) -> Found:
+            if settled:
+                return len(shared) if enough else None, False
+            late = self._alike(texts, restriction.tools, model)
+            seen = self._views(model)
+            conversation = self._talk(given)
+            return self.placing.place(
+                session, conversation, self.name, text, shared, model, seen, enough=enough, late=late
+            )
+
+        layout = compose(session, self.name, texts, shared, local, restriction, place)
+        return layout or self._plain(given, model, self._unsaid(given.messages))
+
+    def _alike(self, texts: Sequence[str], tools: Sequence[Any], model: str) -> bool:
+        """Whether the application's own requests begin alike for all agents, where the provider caches by itself."""
+        session, system = self.session, self.session.prefix.system.strip()
+        if self.group is None or not self.group.together or session.profile(model).markers is not None:
+            return False
+        return bool(system) and "\n\n".join(texts).startswith(system) and len(tools) == len(self.tools)
+
+    def _unsaid(self, messages: Sequence[LLMMessage]) -> str:
+        """What only the session knows of the shared and of the role's text."""
+        prefix = self.session.prefix
+        said = "\n".join(message.content for message in messages if isinstance(message, SystemMessage))
+        known = (prefix.system.strip(), prefix.roles.get(self.name, "").strip())
+        return "\n\n".join(text for text in known if text and text not in said)
+
+    def _split(
+        self, rest: Sequence[LLMMessage], model: str, beside: str = "", talk: Conversation | None = None
+    ) -> tuple[list[UserMessage], list[LLMMessage]] | None:
+        found = self._history(rest)
+        if found is None:
+            return None
+        talk = talk or self.talk(rest)
+        done, own = condensed(
+            self.session, talk, found[0], model, first_own=found[1], seen=self._views(model), beside=beside
+        )
+        if self.view is None:
+            return list(from_history(done[:own])), done[own:]
+        return [message for message in done[:own] if isinstance(message, UserMessage)], done[own:]
+
+    def _beside(self, texts: Sequence[str], given: Request) -> str:
+        """What a request has of its own beside the conversation: its role's text, and what is for this call alone."""
+        return "\n\n".join(filter(None, (instruction_of(texts, self.session.prefix.system), given.volatile)))
+
+    def _history(self, rest: Sequence[LLMMessage]) -> tuple[Sequence[LLMMessage], int] | None:
+        """The conversation and the turn's own messages behind it, and where those begin."""
+        if self.view is None:
+            return rest, split_history(rest)
+        if self.start is None or self.start > len(rest):
+            return None
+        local = list(rest[self.start :])
+        if self.options.tool_memory == "private":
+            local = [*_tool_traffic(rest[: self.start]), *local]
+        forms = self.view.forms()
+        return [*forms, *local], len(forms)
+
+    def _views(self, model: str) -> Seen[MessageView]:
+        """Views are in tokens, so another model has its own."""
+        if self._seen[0] != model:
+            self._seen = (model, Seen())
+        return self._seen[1]
+
+    def talk(self, messages: Sequence[LLMMessage]) -> Conversation:
+        """The conversation that a request belongs to, which holds what was decided on this agent's messages.
+
+        A team's, or that of the context which the messages were just read from; a client alone serves many, so it is
+        told by what the messages go on from.
+        """
+        scope = self.options.scope
+        if self.view is not None:
+            return self.session.conversation(self.view.transcript.id, scope=scope)
+        context = take_context()
+        if context is None:
+            return self.session.conversation(self.session.unnamed(said_by(messages), scope), scope=scope)
+        if context.conversation is None:
+            context.conversation = self.session.conversation(uuid.uuid4().hex, scope=scope)
+            if "conversation" in context.saved:
+                context.conversation.restore(context.saved["conversation"], rebase=True)
+        found: Conversation = context.conversation
+        return found
+
+    def _talk(self, given: Request) -> Conversation:
+        return self.talk(given.messages) if given.talk is None else given.talk
+
+    def _plain(self, given: Request, model: str, unsaid: str = "") -> Layout | None:
+        """The application's own messages: large tool results shortened, and the tools kept in every request.
+
+        AutoGen leaves them out when it reflects on tool results, which changes the prompt from its beginning.
+        ``unsaid`` is put in front of the agent's own system text.
+        """
+        session = self.session
+        texts, rest = lead(given.messages)
+        done, _ = condensed(
+            session, self._talk(given), rest, model, seen=self._views(model), beside=self._beside(texts, given)
+        )
+        messages = [*given.messages[: len(texts)], *done]
+        messages = introduced(self._shared_first(texts, messages) or messages, unsaid)
+        tools, choice, permitted, shared = given.tools, given.tool_choice, None, None
+        if self.tools and not given.tools and choice == "none":
+            keep = session.profile(model).tool_choice_safe == "keep"
+            tools, choice, permitted = self.tools, "auto" if keep else "none", ()
+            if keep:
+                shared = len(lead(messages)[1])
+                messages = [*messages, UserMessage(content=ANSWER, source=SENDER)]
+        same = len(messages) == len(given.messages) and all(map(operator.is_, messages, given.messages))
+        if tools is given.tools and same:
+            return None
+        return Layout(messages, tools, choice, shared, permitted=permitted)
+
+    def _shared_first(self, texts: Sequence[str], messages: Sequence[LLMMessage]) -> list[LLMMessage] | None:
+        """For agents that share no conversation: the common text as the system's, the role's own behind it."""
+        shared = self.session.prefix.system.strip()
+        if not (self.alone and shared and texts and shared in texts[0]) or texts[0].strip() == shared:
+            return None
+        role = instruction_of(texts, shared)
+        return [
+            SystemMessage(content=shared),
+            UserMessage(content=role, source=SENDER),
+            *messages[len(texts) :],
+        ]
+
+
+def _tool_traffic(messages: Sequence[LLMMessage]) -> list[LLMMessage]:
+    return [
+        m
+        for m in messages
+        if isinstance(m, FunctionExecutionResultMessage)
+        or (isinstance(m, AssistantMessage) and isinstance(m.content, list))
+    ]

@@ -1,0 +1,282 @@
+"""The place where a request is finished: the SDK's own ``_post``, which sees the body as it will be sent.
+
+AutoGen's clients neither pass cache markers on (Anthropic) nor cached-token counts back, streaming or not.
+Both pass here, whatever HTTP library or client subclass is in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from typing_extensions import Self
+
+from cacheprefix.bodies import allowed_choice, begins
+from cacheprefix.contexts import BlockVar
+from cacheprefix.layout import VolatileRole, with_volatile
+from cacheprefix.profiles import Usage, merge_usage, normalise_usage
+from cacheprefix.prompt import Api, Prompt
+
+if TYPE_CHECKING:
+    from cacheprefix import Session
+    from cacheprefix.layout import ForkPolicy
+    from cacheprefix.session import PendingCall
+
+T = TypeVar("T")
+
+_PATHS: Mapping[str, Api] = {"/chat/completions": "openai-chat", "/v1/messages": "anthropic"}
+_SDKS_OWN = "x-stainless-"
+"""Headers in which the SDKs report on themselves; no provider's cache knows them."""
+_TAPPED = "_cacheprefix_tapped"
+
+
+class Undone(BaseException):
+    """Leaves a client whose request was ours and could not be begun; no handler of an application's may take it."""
+
+
+@dataclass(slots=True)
+class Sending:
+    """One request on its way through a client, and what came of it."""
+
+    session: Session
+    client: Any = None
+    """AutoGen's own client under all that are wrapped around it."""
+    agent: str = ""
+    conversation: str = ""
+    shared_messages: int | None = None
+    """Messages behind the system text that siblings share; None where the layout is the application's own."""
+    continues: bool = False
+    """Whether the role's next turn may begin with this request."""
+    original: Callable[[Prompt], Prompt | None] | None = None
+    allowed: tuple[str, ...] | None = None
+    """Tools to restrict the request to by ``tool_choice``; the array stays as it is."""
+    policy: ForkPolicy | None = None
+    scope: str | None = None
+    """The tenant whose request it is; None for the session's."""
+    volatile: str = ""
+    """Text for this request alone; it goes out behind everything else."""
+    volatile_role: VolatileRole = "user"
+    rewrite: bool = False
+    undone: bool = False
+    """Whether the request could not be begun: it is the application's own, and nobody watches it."""
+    turn: PendingCall | None = None
+    api: Api = "openai-chat"
+    usage: Usage | None = None
+    asks_usage: bool = False
+    """Whether a stream says its usage only because we asked; the application does not see it."""
+    sent: Mapping[str, Any] | None = None
+    """The body before it was marked."""
+    reports: list[Any] = field(default_factory=list)
+
+    async def open(self, api: Api, body: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Begin the turn, behind a sibling that is writing the same cold prefix.
+
+        Gives the body and options to send, the very same objects when nothing changes. Raises ``Undone`` where
+        the turn could not be begun and the request is not laid out as the application's own.
+        """
+        extra = options.get("extra_json")
+        full = {**body, **extra} if extra else body
+        self.api = api
+        made = full if self.undone else await self._begun(api, full, options.get("headers") or {})
+        if made is full and not self.volatile:
+            return body, options
+        rest = {name: value for name, value in options.items() if name != "extra_json"} if extra else options
+        return with_volatile(made, api, self.volatile, self.volatile_role), rest
+
+    async def _begun(self, api: Api, full: Mapping[str, Any], headers: Mapping[str, Any]) -> Mapping[str, Any]:
+        changed = self._settled(api, full) if self.rewrite else full
+        forked = self.shared_messages is not None
+        leave = await self.session.aqueue(changed, api, boundary=self._boundary, scope=self.scope) if forked else None
+        turn = self.session.begin(
+            changed,
+            api,
+            agent=self.agent,
+            conversation=self.conversation,
+            boundary=self._boundary if forked else None,
+            original=self.original,
+            headers={n: v for n, v in headers.items() if isinstance(v, str) and not n.lower().startswith(_SDKS_OWN)},
+            rewrite=self.rewrite,
+            policy=self.policy,
+            scope=self.scope,
+            leave=leave,
+            continues=self.continues,
+            trailing=bool(self.volatile),
+        )
+        if turn.seen is not None:
+            self.turn, self.sent = turn, changed
+            return turn.body
+        turn.fail()
+        self.undone = True
+        if self.original is not None:
+            raise Undone
+        return full
+
+    def _settled(self, api: Api, full: Mapping[str, Any]) -> Mapping[str, Any]:
+        if api != "openai-chat":
+            return full
+        added: dict[str, Any] = {}
+        if self.allowed is not None and full.get("tools"):
+            added["tool_choice"] = allowed_choice(self.allowed, "openai-chat")
+        if full.get("stream") and "stream_options" not in full:
+            added["stream_options"] = {"include_usage": True}
+            self.asks_usage = True
+        return {**full, **added} if added else full
+
+    def _boundary(self, prompt: Prompt) -> int | None:
+        if self.shared_messages is None:
+            return None
+        system = 0
+        if prompt.api == "openai-chat":
+            head = takewhile(lambda section: section.tier != "messages", prompt.sections)
+            system = len({section.path.split("]", 1)[0] for section in head if section.tier == "system"})
+        end = system + self.shared_messages
+        at = len(prompt.sections)
+        # From the end: what a fork has to itself is short, and what it shares is not.
+        while at and prompt.sections[at - 1].tier == "messages" and message_index(prompt.sections[at - 1].path) >= end:
+            at -= 1
+        return at
+
+    def answered(self, report: Any, diagnostics: Any = None) -> None:
+        """The whole answer is here, with the provider's own usage."""
+        raw = _plain(report)
+        self.usage = normalise_usage(raw, self.api) if raw is not None else None
+        if self.turn is not None:
+            self.turn.finish(raw, diagnostics=_plain(diagnostics))
+
+    def failed(self) -> None:
+        """There will be no answer."""
+        if self.turn is not None:
+            self.turn.fail()
+
+
+SENDING: BlockVar[Sending] = BlockVar("cacheprefix_autogen_sending")
+
+
+def tap(client: Any) -> bool:
+    """Watch the SDK under an AutoGen client; False where there is none that can be watched."""
+    sdk = getattr(client, "_client", None)
+    found = False
+    for path in ("chat.completions", "beta.chat.completions", "messages"):
+        resource = sdk
+        for name in path.split("."):
+            resource = getattr(resource, name, None)
+        post = getattr(resource, "_post", None)
+        if resource is None or not callable(post):
+            continue
+        found = True
+        if not getattr(resource, _TAPPED, False):
+            resource._post = _watched(post)
+            setattr(resource, _TAPPED, True)
+    return found
+
+
+def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
+    async def watched(path: str, *, body: Any = None, options: Any = None, **rest: Any) -> Any:
+        sending = SENDING.get()
+        api = _PATHS.get(path)
+        options = {} if options is None else options
+        if api is None and path.endswith("/chat/completions"):
+            api = "openai-chat"  # Azure puts the deployment before the path
+        if sending is None or sending.turn is not None or api is None or not isinstance(body, Mapping):
+            return await post(path, body=body, options=options, **rest)
+        try:
+            body, options = await sending.open(api, body, options)
+            result = await post(path, body=body, options=options, **rest)
+        except BaseException:
+            sending.failed()
+            raise
+        if rest.get("stream"):
+            return _Tee(result, sending)
+        sending.answered(getattr(result, "usage", None), getattr(result, "diagnostics", None))
+        return result
+
+    return watched
+
+
+@asynccontextmanager
+async def ending(stream: T) -> AsyncIterator[T]:
+    """The stream, closed with the block: what its maker does at its end has been done when ours has come."""
+    try:
+        yield stream
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+
+
+class _Tee:
+    """A provider's stream; notes its first event and its usage on the way."""
+
+    def __init__(self, stream: Any, sending: Sending) -> None:
+        self._stream = stream
+        self._sending = sending
+        self._diagnostics: Any = None
+        self._heard = False
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        while True:
+            event = await self._next()
+            if not self._sending.asks_usage or getattr(event, "usage", None) is None:
+                return event
+            if event.choices:
+                return event.model_copy(update={"usage": None})
+
+    async def _next(self) -> Any:
+        sending = self._sending
+        try:
+            event = await self._stream.__anext__()
+        except StopAsyncIteration:
+            self._end()
+            raise
+        except BaseException:
+            sending.failed()
+            raise
+        self._heard = True
+        if sending.turn is not None and sending.turn.first_token_at is None and begins(event):
+            sending.turn.first_token()
+        message = getattr(event, "message", None)
+        for usage in (getattr(message, "usage", None), getattr(event, "usage", None)):
+            if usage is not None:
+                sending.reports.append(_plain(usage))
+        self._diagnostics = getattr(message, "diagnostics", None) or self._diagnostics
+        return event
+
+    def _end(self) -> None:
+        reports = self._sending.reports
+        if not self._heard:
+            # Left before anything came of it.
+            self._sending.failed()
+        self._sending.answered(merge_usage(*reports) if reports else None, self._diagnostics)
+
+    def __del__(self) -> None:
+        # Dropped without an end or a close: nobody waits for it any longer.
+        self._end()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        self._end()
+        await self._stream.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def message_index(path: str) -> int:
+    """The place in the body's message list that a section's path names."""
+    return int(path[path.index("[") + 1 : path.index("]")])
+
+
+def _plain(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    return dump() if callable(dump) else value

@@ -1,0 +1,232 @@
+"""The request as the application's own client would have sent it, without sending it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from autogen_core.models import (
+    AssistantMessage,
+    ChatCompletionClient,
+    FunctionExecutionResultMessage,
+    LLMMessage,
+    SystemMessage,
+    UserMessage,
+)
+from autogen_core.tools import Tool, ToolSchema
+from pydantic import BaseModel
+
+from cacheprefix.prompt import Api
+from cacheprefix_autogen.memory_of_messages import Seen
+
+Forms = Seen[list[dict[str, Any]]]
+"""Messages in a client's wire form."""
+
+
+def schema_of(tool: Tool | ToolSchema) -> Mapping[str, Any]:
+    """A tool's schema in AutoGen's form: name, description, parameters."""
+    schema: Mapping[str, Any] = tool if isinstance(tool, Mapping) else tool.schema
+    return schema
+
+
+def name_of(tool: Tool | ToolSchema) -> str:
+    """A tool's name."""
+    return str(schema_of(tool)["name"])
+
+
+def api_of(client: Any) -> Api | None:
+    """The wire form an AutoGen client speaks; None for clients without an SDK that can be watched."""
+    if hasattr(client, "_process_create_args"):
+        return "openai-chat"
+    return "anthropic" if hasattr(client, "_last_used_tools") else None
+
+
+def model_of(client: Any) -> str:
+    """The model's name as it goes out."""
+    args = getattr(client, "_create_args", None)
+    return str(args.get("model", "")) if isinstance(args, Mapping) else ""
+
+
+def restore_tools(client: Any, tools: Sequence[Tool | ToolSchema]) -> None:
+    """Give a client the tools again that it sends with results where a request has none of its own.
+
+    AutoGen's client for Anthropic keeps the ones of its newest request, which may have been ours.
+    """
+    if api_of(client) == "anthropic":
+        from autogen_ext.models.anthropic import _anthropic_client as native  # noqa: PLC0415 - an extra of AutoGen
+
+        client._last_used_tools = native.convert_tools(tools)
+
+
+def body_of(
+    client: ChatCompletionClient,
+    messages: Sequence[LLMMessage],
+    tools: Sequence[Tool | ToolSchema],
+    tool_choice: Any,
+    json_output: Any,
+    extra: Mapping[str, Any],
+    forms: Forms | None = None,
+) -> tuple[Api, dict[str, Any]]:
+    """API form and body; a plain rendering for clients whose wire form is not known.
+
+    ``forms`` remembers the wire forms of this client's messages.
+    """
+    api = api_of(client)
+    given = _unshared(messages)
+    if api == "openai-chat":
+        made, middle, at = _openai(client, given, tools, tool_choice, json_output, extra, forms or Forms())
+        body = {**made.create_args, "messages": [*made.messages[:at], *middle, *made.messages[at:]]}
+        if made.tools:
+            body["tools"] = list(made.tools)
+        if made.response_format is not None:
+            body["response_format"] = _schema(made.response_format)
+        return api, body
+    if api == "anthropic":
+        return api, _anthropic(client, given, tools, extra, forms or Forms())
+    return "openai-chat", _plain(client, given, tools, json_output)
+
+
+def _unshared(messages: Sequence[LLMMessage]) -> list[LLMMessage]:
+    """AutoGen's clients strip the last assistant message in place; that one is copied."""
+    given = list(messages)
+    if given and isinstance(given[-1], AssistantMessage):
+        given[-1] = copy.copy(given[-1])
+    return given
+
+
+def _openai(
+    client: Any,
+    given: Sequence[LLMMessage],
+    tools: Sequence[Tool | ToolSchema],
+    tool_choice: Any,
+    json_output: Any,
+    extra: Mapping[str, Any],
+    forms: Forms,
+) -> tuple[Any, list[dict[str, Any]], int]:
+    """The client's own arguments for all but the messages in the middle, those, and where they stand."""
+    from autogen_ext.models.openai import _openai_client as native  # noqa: PLC0415 - an extra of AutoGen
+
+    args = client._create_args | dict(extra)
+
+    def form(message: LLMMessage) -> list[dict[str, Any]]:
+        made: Any = native.to_oai_type(
+            message,
+            prepend_name=client._add_name_prefixes,
+            model=args.get("model", "unknown"),
+            model_family=client._model_info["family"],
+            include_name_in_message=client._include_name_in_message,
+        )
+        return list(made)
+
+    lead = 0
+    while lead < len(given) and isinstance(given[lead], SystemMessage):
+        lead += 1
+    middle = list(given[lead:-1])
+    if any(isinstance(message, SystemMessage) for message in middle):
+        middle = []
+    asked = [*given[:lead], given[-1]] if middle else given
+    made = client._process_create_args(asked, tools, tool_choice, json_output, extra)
+    last = len(form(given[-1])) if middle else 0
+    return made, [item for message in middle for item in forms.of(message, form)], len(made.messages) - last
+
+
+def _schema(output: type[BaseModel]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": output.__name__, "schema": output.model_json_schema()}}
+
+
+def _anthropic(
+    client: Any,
+    messages: Sequence[LLMMessage],
+    tools: Sequence[Tool | ToolSchema],
+    extra: Mapping[str, Any],
+    forms: Forms,
+) -> dict[str, Any]:
+    from autogen_ext.models.anthropic import _anthropic_client as native  # noqa: PLC0415 - an extra of AutoGen
+
+    merged = client._merge_system_messages(messages)
+    body: dict[str, Any] = {"model": model_of(client), "messages": []}
+
+    def form(message: LLMMessage) -> list[dict[str, Any]]:
+        made: Any = native.to_anthropic_type(message)
+        return [_dumped(item) for item in (made if isinstance(made, list) else [made])]
+
+    for message in merged:
+        if isinstance(message, SystemMessage):
+            body["system"] = native.to_anthropic_type(message)
+        else:
+            body["messages"] += forms.of(message, form)
+    has_results = any(isinstance(message, FunctionExecutionResultMessage) for message in merged)
+    converted = native.convert_tools(tools) if tools else (client._last_used_tools if has_results else [])
+    if converted:
+        body["tools"] = list(converted)
+    thinking = extra.get("thinking") or client._create_args.get("thinking")
+    if thinking:
+        body["thinking"] = thinking
+    return body
+
+
+def _dumped(message: Mapping[str, Any]) -> dict[str, Any]:
+    content = message["content"]
+    if isinstance(content, list):
+        content = [block.model_dump(exclude_none=True) if isinstance(block, BaseModel) else block for block in content]
+    return {**message, "content": content}
+
+
+def _role(message: LLMMessage) -> str:
+    if isinstance(message, SystemMessage):
+        return "system"
+    return "user" if isinstance(message, UserMessage) else "assistant"
+
+
+def _plain(
+    client: Any,
+    messages: Sequence[LLMMessage],
+    tools: Sequence[Tool | ToolSchema],
+    json_output: Any,
+) -> dict[str, Any]:
+    body: dict[str, Any] = {"model": model_of(client), "messages": []}
+    for message in messages:
+        if isinstance(message, FunctionExecutionResultMessage):
+            body["messages"] += [
+                {"role": "tool", "tool_call_id": result.call_id, "content": result.content}
+                for result in message.content
+            ]
+            continue
+        plain: dict[str, Any] = {"role": _role(message)}
+        if isinstance(message, AssistantMessage) and isinstance(message.content, list):
+            plain["tool_calls"] = [
+                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+                for c in message.content
+            ]
+        elif isinstance(message.content, str):
+            plain["content"] = message.content
+        else:
+            plain["content"] = [{"type": "text", "text": str(part)} for part in message.content]
+        body["messages"].append(plain)
+    if tools:
+        body["tools"] = [{"type": "function", "function": dict(schema_of(tool))} for tool in tools]
+    if isinstance(json_output, type):
+        body["response_format"] = _schema(json_output)
+    return body
+
+
+def sender(native: Any, api: Api) -> Callable[[dict[str, Any]], Awaitable[Any]]:
+    """Sends a body through the SDK under one of AutoGen's own clients."""
+    sdk = native._client
+
+    async def send(wanted: dict[str, Any]) -> Any:
+        create = sdk.messages.create if api == "anthropic" else sdk.chat.completions.create
+        return await create(**_arguments(wanted, create))
+
+    return send
+
+
+def _arguments(body: Mapping[str, Any], create: Any) -> dict[str, Any]:
+    """A body as the SDK's arguments; fields its version does not name go beside."""
+    import inspect  # noqa: PLC0415 - once a fork, not at import
+
+    known = inspect.signature(create).parameters
+    named = {name: value for name, value in body.items() if name in known}
+    rest = {name: value for name, value in body.items() if name not in known}
+    return {**named, "extra_body": rest} if rest else named

@@ -1,0 +1,76 @@
+"""A session's settings as configuration, so that components that were dumped and loaded share one again."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+from weakref import WeakValueDictionary
+
+from pydantic import BaseModel
+
+from cacheprefix import Session
+from cacheprefix.layout import SharedPrefix
+from cacheprefix.locks import Lock
+
+
+class PrefixSettings(BaseModel):
+    """What of a session stands in a component's configuration; plugins, policies and totals do not.
+
+    Components with equal settings share a session within a process; ``name`` keeps teams apart.
+    """
+
+    system: str = ""
+    tools: list[dict[str, Any]] = []
+    roles: dict[str, str] = {}
+    context: dict[str, str] = {}
+    mode: Literal["observe", "fork"] = "fork"
+    tail: Literal["tail", "cards"] = "tail"
+    name: str = ""
+    scope: str = ""
+    """The tenant; components of two tenants never share a session."""
+
+
+_SESSIONS: WeakValueDictionary[str, Session] = WeakValueDictionary()
+"""Those that some component still holds."""
+_LOCK = Lock()
+
+
+def settings_of(session: Session, scope: str | None = None) -> PrefixSettings:
+    """The settings that make a session like this one, for a tenant of its own where ``scope`` is given."""
+    prefix = session.prefix
+    return PrefixSettings(
+        system=prefix.system,
+        tools=[dict(tool.native) for tool in prefix.tools if isinstance(tool.native, dict)],
+        roles=dict(prefix.roles),
+        context=dict(prefix.context),
+        mode=session.mode,
+        tail=session.tail,
+        name=session.name,
+        scope=session.scope if scope is None else scope,
+    )
+
+
+def session_of_settings(settings: PrefixSettings) -> Session:
+    """The session of these settings in this process; made at the first call."""
+    key = settings.model_dump_json()
+    with _LOCK:
+        found = _SESSIONS.get(key)
+        if found is None:
+            found = _SESSIONS[key] = Session(
+                SharedPrefix(
+                    system=settings.system,
+                    tools=tuple(settings.tools),
+                    roles=settings.roles,
+                    context=settings.context,
+                ),
+                mode=settings.mode,
+                tail=settings.tail,
+                name=settings.name,
+                scope=settings.scope,
+            )
+        return found
+
+
+def forget_sessions() -> None:
+    """Let the next component start a session of its own, for tests and long-lived processes."""
+    with _LOCK:
+        _SESSIONS.clear()

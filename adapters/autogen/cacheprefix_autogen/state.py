@@ -1,0 +1,86 @@
+"""What an agent's and a team's saved state carry for us, beside AutoGen's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix_autogen.transcript import Entry, entry_from
+
+if TYPE_CHECKING:
+    from cacheprefix_autogen.group import Group
+    from cacheprefix_autogen.member import Member
+
+VERSION = 1
+
+
+def save_member(member: Member, group: Group) -> dict[str, Any]:
+    """What one agent has seen, by message id; the messages too, where no team's state holds them."""
+    view = member.view
+    if view is None:
+        return {}
+    state: dict[str, Any] = {
+        "version": VERSION,
+        "view": [entry.id for entry in view.entries],
+        "own": [entry.id for entry in view.pending()],
+        "keeps": member.placing.own,
+    }
+    if not group.team:
+        state |= save_transcript(group)
+    return state
+
+
+def load_member(member: Member, group: Group, state: Mapping[str, Any] | None) -> None:
+    """Take over what an agent had seen; without it, its requests stay the application's own until it is reset."""
+    member.reset()
+    if member.view is None:
+        return
+    if not state or state.get("version") != VERSION:
+        if group.session.mode == "fork" and not member.alone:
+            member.broken = True
+            group.session.note(
+                f"agent {member.name!r}: its state was saved without cacheprefix, "
+                "so its requests stay the application's own until it is reset"
+            )
+        return
+    if "entries" in state:
+        load_transcript(group, state)
+    known = group.loaded
+    member.view.restore([known[i] for i in state["view"] if i in known], [known[i] for i in state["own"] if i in known])
+    member.placing.own = bool(state.get("keeps"))
+    member.broken = any(i not in known for i in (*state["view"], *state["own"]))
+
+
+def save_transcript(group: Group) -> dict[str, Any]:
+    """The messages that anyone in the group has in view, once each, and the decisions taken on tool results."""
+    entries: dict[str, Entry] = {}
+    for _, member in group.members:
+        if member.view is not None:
+            entries |= {entry.id: entry for entry in member.view.everything()}
+    ordered = sorted(entries.values(), key=lambda entry: (entry.depth, entry.rank))
+    return {
+        "version": VERSION,
+        "id": group.transcript.id,
+        "prefix": group.session.prefix.key,
+        "lanes": group.lanes,
+        "joins": {caller.name: caller.joins for caller in group.callers},
+        "entries": [entry.as_dict() for entry in ordered],
+        "conversation": group.conversation.to_json(),
+    }
+
+
+def load_transcript(group: Group, state: Mapping[str, Any]) -> None:
+    """Hold saved messages ready for the members, and take over the decisions."""
+    session = group.session
+    group.transcript.id = state["id"]
+    if state["prefix"] != session.prefix.key:
+        session.note(
+            "the state was saved under another prefix (system text or tools changed since): "
+            "the first requests after loading are paid in full once"
+        )
+    group.conversation.restore(state["conversation"], rebase=True)
+    for caller in group.callers:
+        caller.joins = (state.get("joins") or {}).get(caller.name)
+    saved = state.get("lanes")
+    group.lanes = None if saved is None else {name: tuple(lane) for name, lane in saved.items()}
+    group.loaded = {item["id"]: group.transcript.keep(entry_from(item)) for item in state["entries"]}

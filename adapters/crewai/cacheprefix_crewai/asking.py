@@ -1,0 +1,135 @@
+"""``ask``: something beside a crew's work, on its cached prefix: a side question, a summary, what to remember."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix import AbortHandle, ForkPolicy
+from cacheprefix.errors import SetupError
+
+if TYPE_CHECKING:
+    from cacheprefix.prompt import Api
+    from cacheprefix.session import ForkResult
+    from cacheprefix_crewai.binding import Binding
+    from cacheprefix_crewai.history import Execution
+
+_TRANSPORT = ("stream", "stream_options")
+
+
+def ask(
+    target: Any,
+    text: str,
+    *,
+    role: str = "helper",
+    policy: ForkPolicy | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    abort: AbortHandle | None = None,
+) -> ForkResult:
+    """Ask a fork of what an installed crew, or agents, have said, and leave no trace in it.
+
+    The fork continues the newest request of an agent, with its answer; results of other finished tasks that are
+    not in it stand before the question. ``policy`` is ``ForkPolicy.ephemeral()`` by default: one call, nothing
+    kept, nothing written behind the shared part. Under a policy with more turns the fork may call the agents' own
+    tools. ``overrides`` replaces fields of the request body. Works while the crew runs (from a callback or a tool,
+    of what was said until then) and afterwards, as long as it is installed. From asynchronous code:
+    ``await asyncio.to_thread(ask, crew, text)``.
+
+    Raises ``SetupError`` for what is not installed or has sent nothing yet, ``UnsafeForkError`` when the fork could
+    not read the cached prefix, ``AbortedError`` when it is stopped.
+    """
+    from cacheprefix_crewai.installing import binding_on  # noqa: PLC0415 - CrewAI loads slowly
+
+    binding = binding_on(target)
+    if binding is None:
+        message = "ask takes a crew or agents that are installed; install(target) first, and ask before its undo()"
+        raise SetupError(message)
+    newest = binding.newest
+    if newest is None or not newest.body:
+        message = "ask continues what was said, and nothing was yet: kick the crew off first"
+        raise SetupError(message)
+    body = _continued(newest)
+
+    def run_tool(_: str, name: str, arguments: Mapping[str, Any]) -> str:
+        return _call_tool(binding, target, name, arguments)
+
+    return binding.session.fork(
+        "\n\n".join([*_missing(target, body), text]),
+        body=body,
+        api=newest.api,
+        send=sender(newest.llm, newest.api),
+        role=role,
+        policy=policy or ForkPolicy.ephemeral(),
+        overrides=overrides,
+        tool_executor=run_tool,
+        conversation=binding.conversation,
+        scope=binding.scope,
+        abort=abort,
+    )
+
+
+def sender(llm: Any, api: Api) -> Callable[[dict[str, Any]], Any]:
+    """Sends a body by the SDK client of a CrewAI model."""
+    if getattr(llm, "is_litellm", False):
+        from cacheprefix_crewai.sending import for_litellm, is_claude  # noqa: PLC0415 - the two know each other
+
+        def by_litellm(body: dict[str, Any]) -> Any:
+            from litellm import completion  # noqa: PLC0415 - an extra of CrewAI
+
+            return completion(**(for_litellm(body) if is_claude(llm) else body))
+
+        return by_litellm
+
+    def by_client(body: dict[str, Any]) -> Any:
+        client = llm._get_sync_client()
+        if api == "anthropic":
+            create = client.messages.create
+        else:
+            create = client.responses.create if api == "openai-responses" else client.chat.completions.create
+        return create(**_arguments(body, create))
+
+    return by_client
+
+
+def _continued(execution: Execution) -> dict[str, Any]:
+    """The newest body with its answer, as the agent's next request would begin."""
+    body = {name: value for name, value in execution.body.items() if name not in _TRANSPORT}
+    name = "input" if execution.api == "openai-responses" else "messages"
+    history = body.get(name)
+    if execution.answer and isinstance(history, list):
+        body[name] = [*history, {"role": "assistant", "content": execution.answer}]
+    return body
+
+
+def _missing(target: Any, body: Mapping[str, Any]) -> list[str]:
+    """Results of finished tasks that the body does not hold."""
+    said = json.dumps([body.get(name) for name in ("system", "messages", "input")], ensure_ascii=False, default=str)
+    found = []
+    for number, task in enumerate(getattr(target, "tasks", None) or (), 1):
+        raw = str(getattr(getattr(task, "output", None), "raw", None) or "")
+        if raw and json.dumps(raw, ensure_ascii=False)[1:-1] not in said:
+            agent = str(getattr(task.output, "agent", "")).strip()
+            found.append(f"[result of task {number} by {agent}]\n{raw}")
+    return found
+
+
+def _arguments(body: Mapping[str, Any], create: Any) -> dict[str, Any]:
+    """A body as the SDK's arguments; fields its version does not name go beside."""
+    known = inspect.signature(create).parameters
+    named = {name: value for name, value in body.items() if name in known}
+    rest = {name: value for name, value in body.items() if name not in known}
+    return {**named, "extra_body": {**(named.get("extra_body") or {}), **rest}} if rest else named
+
+
+def _call_tool(binding: Binding, target: Any, name: str, arguments: Mapping[str, Any]) -> str:
+    from cacheprefix_crewai.tools import name_of, schemas  # noqa: PLC0415 - CrewAI loads slowly
+
+    tasks: Sequence[Any] = getattr(target, "tasks", None) or ()
+    for owner in (*binding.agents, *tasks):
+        for tool in owner.tools or ():
+            if name_of(schemas([tool])[0]) == name:
+                return str(tool.run(**arguments))
+    message = f"tool {name!r} is not one of the crew's; called with {json.dumps(dict(arguments), default=str)}"
+    raise LookupError(message)

@@ -1,0 +1,67 @@
+"""What the cache did, on CrewAI's own event bus, for those who listen."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cacheprefix import Call
+    from cacheprefix_crewai.sending import Sending
+
+
+@functools.cache
+def cache_event() -> type[Any]:
+    """``PrefixCallEvent``: one finished model request. Made at first use, since CrewAI loads slowly."""
+    from crewai.events.base_events import BaseEvent  # noqa: PLC0415
+
+    class PrefixCallEvent(BaseEvent):
+        """One finished model request of an installed crew: tokens, cost units and the verdict. Holds no prompt text."""
+
+        type: str = "cacheprefix_call"
+        model: str
+        input_tokens: int
+        cache_read_tokens: int | None
+        cache_write_tokens: int | None
+        cost_units: float
+        unmodified_cost_units: float | None
+        cause: str
+        path: str | None
+        lost_tokens: int
+
+    return PrefixCallEvent
+
+
+def announce(sending: Sending, call: Call) -> None:
+    """Emit the event of a call, if anyone listens for it; failures stay ours."""
+    sending.binding.session.attempt("event", lambda: _emit(sending, call), None)
+
+
+def _emit(sending: Sending, call: Call) -> None:
+    from crewai.events.event_bus import crewai_event_bus  # noqa: PLC0415
+
+    event = cache_event()
+    if not _listened(crewai_event_bus, event):
+        return
+    crewai_event_bus.emit(
+        sending.llm,
+        event=event(
+            agent_role=call.agent,
+            task_name=sending.task,
+            model=call.model,
+            input_tokens=call.input_tokens if call.usage.input_tokens is None else call.usage.input_tokens,
+            cache_read_tokens=call.usage.cache_read_tokens,
+            cache_write_tokens=call.usage.cache_write_tokens,
+            cost_units=call.units,
+            unmodified_cost_units=call.unmodified_units,
+            cause=call.verdict.cause,
+            path=call.verdict.path,
+            lost_tokens=call.verdict.lost_tokens,
+        ),
+    )
+
+
+def _listened(bus: Any, event: type[Any]) -> bool:
+    """Whether a handler waits for these events; an event nobody waits for would only stand in CrewAI's order."""
+    tables = [getattr(bus, name, None) for name in ("_sync_handlers", "_async_handlers")]
+    return any(table is None or table.get(event) for table in tables)

@@ -1,0 +1,277 @@
+"""The crew's model objects: their class is replaced by a generated subclass that lays requests out anew.
+
+The object stays the same one, with its settings, clients and counters, and every ``isinstance`` holds.
+What the executor keeps (``messages``, task outputs) is not touched: only the request is a fork.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix.contexts import BlockVar
+from cacheprefix_crewai.binding import KEY, Binding, Owners, as_base, binding_for
+from cacheprefix_crewai.history import limits
+from cacheprefix_crewai.sending import Sending
+
+if TYPE_CHECKING:
+    from cacheprefix.prompt import Api
+
+SENDING: BlockVar[Sending] = BlockVar("cacheprefix_crewai_sending")
+
+_KINDS: Mapping[str, str] = {
+    "crewai.llms.providers.openai.completion": "openai",
+    "crewai.llms.providers.anthropic.completion": "anthropic",
+    "crewai.llm": "litellm",
+}
+_DEFERRED = 0.25
+"""Share of the window above which CrewAI moves a tool result to a file (crewai 1.15.30, base_llm.py)."""
+_USAGE = ("_extract_openai_token_usage", "_extract_responses_token_usage", "_extract_anthropic_token_usage")
+
+
+def kind_of(llm: Any) -> str | None:
+    """Which of the wire forms that this adapter knows a model object sends; None for any other."""
+    for base in type(llm).__mro__:
+        kind = _KINDS.get(base.__module__)
+        if kind is not None and hasattr(base, "_prepare_completion_params"):
+            return kind
+        if base.__module__.startswith("crewai.llms.providers.") and base.__module__ not in _KINDS:
+            # A provider that derives from another one (Azure, compatible servers) is its own kind.
+            return "openai" if "openai_compatible" in base.__module__ else None
+    return None
+
+
+def swap(llm: Any, binding: Binding) -> bool:
+    """Give a model object the class that knows forks. False, with a note, for models of unknown wire form."""
+    kind = kind_of(llm)
+    if kind is None:
+        base = type(llm)
+        binding.session.note(
+            f"{base.__module__}.{base.__qualname__}: requests of this model class are neither changed nor measured"
+        )
+        return False
+    owners = vars(llm).get(KEY)
+    if not isinstance(owners, Owners):
+        owners = Owners()
+        vars(llm)[KEY] = owners
+        own: Any = type(llm)
+        object.__setattr__(llm, "__class__", _subclass(own, kind))
+    owners.add(binding)
+    return True
+
+
+def unswap(llm: Any, binding: Binding) -> None:
+    """Take the class back when no other crew uses the model object."""
+    owners = vars(llm).get(KEY)
+    if not isinstance(owners, Owners):
+        return
+    owners.discard(binding)
+    if not owners.alive:
+        del vars(llm)[KEY]
+        object.__setattr__(llm, "__class__", type(llm).__mro__[1])
+
+
+_NAMES = ("messages", "tools", "callbacks", "available_functions", "from_task", "from_agent", "response_model")
+"""Arguments of ``call`` by position, in all of CrewAI's classes; an application's own may take fewer."""
+
+
+def _open(llm: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Sending | None:
+    """What to do with a request; None to leave it to the class as it is."""
+    asked = {**dict(zip(_NAMES, given, strict=False)), **named}
+    messages, agent = asked.get("messages"), asked.get("from_agent")
+    current = SENDING.get()
+    if current is not None and current.messages is messages:
+        return None  # the class repeats a request of its own, which is laid out already
+    binding = binding_for(llm, agent)
+    if binding is None:
+        return None
+    schema = asked.get("response_model")
+    return Sending.opened(binding, llm, messages, asked.get("tools"), asked.get("from_task"), agent, schema)
+
+
+def _changed(
+    sending: Sending, given: tuple[Any, ...], named: Mapping[str, Any], *, takes_tools: bool
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as they came, but for messages and tools of another layout."""
+    places, names = list(given), dict(named)
+    for at, (name, value) in enumerate((("messages", sending.messages), ("tools", sending.tools))):
+        if at < len(places):
+            places[at] = value
+        elif name in names or name == "messages" or (value is not None and takes_tools):
+            names[name] = value
+    return tuple(places), names
+
+
+@functools.lru_cache(maxsize=64)
+def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one piece
+    taken = inspect.signature(base.call).parameters.values()
+    takes_tools = any(one.name == "tools" or one.kind is inspect.Parameter.VAR_KEYWORD for one in taken)
+
+    @functools.wraps(base.call)
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        sending = _open(self, given, named)
+        if sending is None:
+            return base.call(self, *given, **named)
+        messages, tools = sending.given, sending.given_tools
+        sending.enter()
+        while True:
+            token = SENDING.set(sending)
+            try:
+                places, names = _changed(sending, given, named, takes_tools=takes_tools)
+                result = base.call(self, *places, **names)
+            except BaseException:
+                sending.failed()
+                raise
+            finally:
+                SENDING.reset(token)
+            sending.answered(result)
+            again = sending.refused(result, messages, tools)
+            if again is None:
+                return result
+            sending = again
+
+    @functools.wraps(base.acall)
+    async def acall(self: Any, *given: Any, **named: Any) -> Any:
+        sending = _open(self, given, named)
+        if sending is None:
+            return await base.acall(self, *given, **named)
+        messages, tools = sending.given, sending.given_tools
+        await sending.aenter()
+        while True:
+            token = SENDING.set(sending)
+            try:
+                places, names = _changed(sending, given, named, takes_tools=takes_tools)
+                result = await base.acall(self, *places, **names)
+            except BaseException:
+                sending.failed()
+                raise
+            finally:
+                SENDING.reset(token)
+            sending.answered(result)
+            again = sending.refused(result, messages, tools)
+            if again is None:
+                return result
+            sending = again
+
+    # CrewAI wraps every class's own ``call`` in its retry policy; the class underneath has it already.
+    call._crewai_rate_limit_wrapped = True  # type: ignore[attr-defined]
+    acall._crewai_rate_limit_wrapped = True  # type: ignore[attr-defined]
+
+    def _prepare_completion_params(self: Any, *args: Any, **kwargs: Any) -> Any:
+        params = base._prepare_completion_params(self, *args, **kwargs)
+        api: Api = "anthropic" if kind == "anthropic" else "openai-chat"
+        # Anthropic's class words ``tool_choice`` by it.
+        functions = kwargs.get("available_functions", args[3] if len(args) > 3 else None)
+        return _begun(self, params, api, functools.partial(_original, self, kind, functions))
+
+    def _prepare_responses_params(self: Any, *args: Any, **kwargs: Any) -> Any:
+        params = base._prepare_responses_params(self, *args, **kwargs)
+        return _begun(self, params, "openai-responses", functools.partial(_original_responses, self))
+
+    def _original(self: Any, of: str, functions: Any, messages: Any, tools: Any) -> Any:
+        if of == "openai":
+            return base._prepare_completion_params(self, base._format_messages(self, messages), tools)
+        if of == "anthropic":
+            formatted, system = base._format_messages_for_anthropic(self, messages)
+            return base._prepare_completion_params(self, formatted, system, tools, functions)
+        return base._prepare_completion_params(self, messages, tools, True)  # noqa: FBT003
+
+    def _original_responses(self: Any, messages: Any, tools: Any) -> Any:
+        return base._prepare_responses_params(self, base._format_messages(self, messages), tools)
+
+    def _track_token_usage_internal(self: Any, usage_data: Any) -> Any:
+        sending = SENDING.get()
+        if sending is not None:
+            sending.reported(usage_data, exact=kind == "litellm")
+        return base._track_token_usage_internal(self, usage_data)
+
+    def is_context_window_overflowing_threshold(
+        self: Any, messages: Any, tools: Any = None, response_model: Any = None
+    ) -> Any:
+        # The session bounds this history itself; CrewAI would upload it once more, to have it counted.
+        if _bounding(self) is not None:
+            return False
+        return base.is_context_window_overflowing_threshold(self, messages, tools, response_model)
+
+    def is_tool_result_overflowing_threshold(self: Any, tool_result: Any) -> Any:
+        binding = binding_for(self, None)
+        if binding is None or not binding.rewrites or binding.session.budget is None:
+            return base.is_tool_result_overflowing_threshold(self, tool_result)
+        tokens = binding.session.count(str(tool_result), str(self.model))
+        return tokens > self.get_context_window_size() * _DEFERRED, tokens
+
+    def summarize_messages(self: Any, messages: Any, callbacks: Any, verbose: Any = True) -> Any:  # noqa: FBT002
+        binding = _bounding(self)
+        model = str(getattr(self, "model", ""))
+        if binding is not None and binding.session.attempt(
+            "compaction", lambda: binding.halved(model, messages), otherwise=False
+        ):
+            return None
+        return base.summarize_messages(self, messages, callbacks, verbose)
+
+    def _emit_stream_chunk_event(self: Any, *args: Any, **kwargs: Any) -> Any:
+        sending = SENDING.get()
+        if sending is not None:
+            sending.first_token()
+        return base._emit_stream_chunk_event(self, *args, **kwargs)
+
+    own: dict[str, Any] = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+    own |= {"call": call, "acall": acall, "__reduce_ex__": as_base(base)}
+    for function in (
+        _prepare_completion_params,
+        _prepare_responses_params,
+        _track_token_usage_internal,
+        _emit_stream_chunk_event,
+        is_context_window_overflowing_threshold,
+        is_tool_result_overflowing_threshold,
+        summarize_messages,
+    ):
+        if hasattr(base, function.__name__):
+            own[function.__name__] = function
+    counting = getattr(base, "is_tool_result_overflowing_threshold", None)
+    if "tuple" not in str(getattr(counting, "__annotations__", {}).get("return")):
+        own.pop("is_tool_result_overflowing_threshold", None)  # another version answers in another shape
+    for name in _USAGE:
+        if hasattr(base, name):
+            own[name] = _watched(base, name)
+    return type(base)(base.__name__, (base,), own)
+
+
+def _bounding(llm: Any) -> Binding | None:
+    """The binding whose session bounds the histories of this model's requests."""
+    binding = binding_for(llm, None)
+    return binding if binding is not None and binding.rewrites and limits(binding.session) else None
+
+
+def _begun(llm: Any, params: Any, api: Api, original: Any) -> Any:
+    sending = SENDING.get()
+    if sending is None or sending.llm is not llm or not isinstance(params, dict):
+        return params
+    return sending.begin(params, api, original)
+
+
+def _watched(base: type, name: str) -> Any:
+    """CrewAI's reader of a response's usage; the provider's own object is kept on the way."""
+
+    def read(response: Any) -> Any:
+        sending = SENDING.get()
+        if sending is not None:
+            sending.reported(getattr(response, "usage", None), exact=True)
+        return getattr(base, name)(response)
+
+    if isinstance(base.__dict__.get(name, _static(base, name)), staticmethod):
+        return staticmethod(read)
+
+    def read_of(self: Any, response: Any) -> Any:
+        sending = SENDING.get()
+        if sending is not None:
+            sending.reported(getattr(response, "usage", None), exact=True)
+        return getattr(base, name)(self, response)
+
+    return read_of
+
+
+def _static(base: type, name: str) -> Any:
+    return next((one.__dict__[name] for one in base.__mro__ if name in one.__dict__), None)

@@ -1,0 +1,195 @@
+"""``ask``: something beside a graph's thread, on its cached prefix, that leaves no trace in its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import BaseMessage, SystemMessage
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tools import BaseTool, ToolException
+from langgraph.prebuilt import ToolNode
+
+from cacheprefix import AbortHandle, ForkPolicy, Session
+from cacheprefix.errors import SetupError
+from cacheprefix.prompt import Api
+from cacheprefix.session import ForkResult
+from cacheprefix_langgraph.calls import with_union
+from cacheprefix_langgraph.fork_context import Frame, scope_of
+from cacheprefix_langgraph.layout import settled
+from cacheprefix_langgraph.model import session_of
+from cacheprefix_langgraph.request_bodies import model_name
+from cacheprefix_langgraph.sdk_clients import body_of, sender
+from cacheprefix_langgraph.state import CHANNEL, conversation_of, ledger_in, messages_in
+from cacheprefix_langgraph.wrapping import wrapping
+
+
+def ask(
+    model: Any,
+    text: str,
+    messages: Sequence[BaseMessage] | None = None,
+    *,
+    graph: Any = None,
+    config: Any = None,
+    role: str = "helper",
+    policy: ForkPolicy | None = None,
+    tools: Sequence[BaseTool] = (),
+    tool_executor: Callable[..., Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    abort: AbortHandle | None = None,
+    state: Any = None,
+    system: str | None = None,
+    messages_key: str = "messages",
+) -> ForkResult:
+    """Ask a fork of a conversation, with a model wrapped by ``wrap_model``; nothing is written to the graph's state.
+
+    The conversation is ``messages`` (inside a node: its state's), or the thread that ``graph`` has under ``config``.
+    ``policy`` is ``ForkPolicy.ephemeral()`` by default: one call, nothing kept. Under a policy with more turns
+    (``ForkPolicy.worker()``) the fork may call tools: those of the graph's tool nodes, of the shared union and
+    ``tools``, or whatever ``tool_executor(id, name, arguments)`` does; an exception goes to the model as an error
+    result. ``system`` is the text of an agent that shares with its own forks only. ``state`` reaches an executor that
+    takes a fourth argument. Raises ``SetupError`` for a model that is not wrapped or has no SDK underneath,
+    ``UnsafeForkError`` when the fork could not read the parent's cache, ``AbortedError`` when it is stopped. The tenant
+    is that of ``config``, as in the thread's own runs: ``config["configurable"]["cacheprefix_scope"]``.
+    """
+    values = messages if graph is None else graph.get_state(config).values
+    asked = _asked(model, values, config, role, system, messages_key)
+    return asked.session.fork(
+        text,
+        body=asked.body,
+        api=asked.api,
+        send=sender(asked.model, asked.api),
+        role=role,
+        policy=policy or ForkPolicy.ephemeral(),
+        overrides=overrides,
+        tool_executor=tool_executor or _executor(asked.session, graph, tools),
+        conversation=asked.thread,
+        scope=asked.scope,
+        abort=abort,
+        state=state,
+    )
+
+
+async def aask(
+    model: Any,
+    text: str,
+    messages: Sequence[BaseMessage] | None = None,
+    *,
+    graph: Any = None,
+    config: Any = None,
+    role: str = "helper",
+    policy: ForkPolicy | None = None,
+    tools: Sequence[BaseTool] = (),
+    tool_executor: Callable[..., Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    abort: AbortHandle | None = None,
+    state: Any = None,
+    system: str | None = None,
+    messages_key: str = "messages",
+) -> ForkResult:
+    """``ask`` without blocking the event loop; tools and executors may be sync or async."""
+    values = messages if graph is None else (await graph.aget_state(config)).values
+    asked = _asked(model, values, config, role, system, messages_key)
+    return await asked.session.afork(
+        text,
+        body=asked.body,
+        api=asked.api,
+        send=sender(asked.model, asked.api, later=True),
+        role=role,
+        policy=policy or ForkPolicy.ephemeral(),
+        overrides=overrides,
+        tool_executor=tool_executor or _aexecutor(asked.session, graph, tools),
+        conversation=asked.thread,
+        scope=asked.scope,
+        abort=abort,
+        state=state,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a fork is asked of: the parent's body, as its own requests have it."""
+
+    model: Any
+    session: Session
+    thread: str
+    scope: str | None
+    body: dict[str, Any]
+    api: Api
+
+
+def _asked(model: Any, values: Any, config: Any, role: str, system: str | None, key: str) -> _Asked:
+    session = session_of(model)
+    if session is None:
+        message = f"ask takes a model from wrap_model(model, session), found {type(model).__name__}"
+        raise SetupError(message)
+    kwargs: dict[str, Any] = {}
+    while hasattr(model, "bound"):
+        kwargs, model = {**model.kwargs, **kwargs}, model.bound
+    history = messages_in(values, key)
+    if history is None:
+        message = f"ask needs messages, or graph and config of a thread whose state has {key!r}"
+        raise SetupError(message)
+    settings = config or var_child_runnable_config.get()
+    scope = scope_of(settings)
+    ledger = values.get(CHANNEL) if isinstance(values, Mapping) else ledger_in(None, session)
+    found = conversation_of(session, settings, ledger, history, returned=False)
+    frame = Frame(session=session, role=role, conversation=found.id, state=found, base=system, scope=scope)
+    responses = bool(getattr(model, "use_responses_api", False))
+    kwargs.pop("tool_choice", None)
+    kwargs, _ = with_union(model, kwargs, frame, responses=responses)
+    kwargs.pop("tool_choice", None)
+    while history and isinstance(history[0], SystemMessage):
+        history = history[1:]
+    prefix = session.prefix.text if system is None else system
+    head: list[BaseMessage] = [SystemMessage(prefix)] if prefix else []
+    done = settled(list(history), frame, wrapping(model).views, model_name(model), head, "")
+    body, api = body_of(model, [*head, *done.messages], kwargs)
+    return _Asked(model, session, found.id, scope, body, api)
+
+
+def _known(session: Session, graph: Any, tools: Sequence[BaseTool]) -> dict[str, BaseTool]:
+    """Tools by name: the shared union's, the graph's own, and those given, the later ones winning."""
+    found = {tool.name: tool.native for tool in session.prefix.tools if isinstance(tool.native, BaseTool)}
+    for node in (getattr(graph, "nodes", None) or {}).values():
+        bound = getattr(node, "bound", None)
+        if isinstance(bound, ToolNode):
+            found.update(bound.tools_by_name)
+    return {**found, **{tool.name: tool for tool in tools}}
+
+
+def _executor(session: Session, graph: Any, tools: Sequence[BaseTool]) -> Callable[..., Any]:
+    known = _known(session, graph, tools)
+
+    def execute(id: str, name: str, arguments: Mapping[str, Any]) -> Any:  # noqa: A002 - the field's word
+        return _said(_named(known, name).invoke(_call(id, name, arguments)))
+
+    return execute
+
+
+def _aexecutor(session: Session, graph: Any, tools: Sequence[BaseTool]) -> Callable[..., Any]:
+    known = _known(session, graph, tools)
+
+    async def execute(id: str, name: str, arguments: Mapping[str, Any]) -> Any:  # noqa: A002 - the field's word
+        return _said(await _named(known, name).ainvoke(_call(id, name, arguments)))
+
+    return execute
+
+
+def _named(known: Mapping[str, BaseTool], name: str) -> BaseTool:
+    if name not in known:
+        message = f"there is no tool {name!r}; there are: {', '.join(sorted(known)) or 'none'}"
+        raise ToolException(message)
+    return known[name]
+
+
+def _call(id_: str, name: str, arguments: Mapping[str, Any]) -> Any:
+    return {"type": "tool_call", "id": id_, "name": name, "args": dict(arguments)}
+
+
+def _said(message: Any) -> str:
+    text = str(getattr(message, "text", None) or getattr(message, "content", message))
+    if getattr(message, "status", None) == "error":
+        raise ToolException(text)
+    return text

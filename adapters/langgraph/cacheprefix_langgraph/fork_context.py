@@ -1,0 +1,264 @@
+"""The fork in force for the code that runs now, carried by a context variable.
+
+LangGraph keeps context variables through sub-graphs, tasks and its own thread pools; a plain
+``ThreadPoolExecutor`` inside a node loses them, which ``wrap_model`` notices and names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage
+
+from cacheprefix import Conversation, Session
+from cacheprefix.contexts import BlockVar
+from cacheprefix.layout import ForkPolicy, VolatileRole, tail_text
+from cacheprefix.locks import Lock, reset_in_child
+
+
+@dataclass(slots=True)
+class Frame:
+    """One fork: a role's node or agent while it runs."""
+
+    session: Session
+    role: str
+    instruction: str = ""
+    shared: Sequence[BaseMessage] | None = None
+    """The conversation as it stood when the node was entered; what follows it is the role's own."""
+    conversation: str = ""
+    allowed: tuple[str, ...] | None = None
+    """Tools the role may use; None leaves that to what the application binds."""
+    pinned: bool = False
+    """Role text before the role's own messages rather than at the very end."""
+    volatile: Mapping[str, str] = field(default_factory=dict)
+    volatile_role: VolatileRole = "user"
+    policy: ForkPolicy | None = None
+    base: str | None = None
+    """System text in place of the prefix's own, for an agent that shares with its own forks only."""
+    state: Conversation | None = None
+    """The conversation's ledger, merged from the graph's state."""
+    scope: str | None = None
+    """Tenant whose cache this is; None for the session's."""
+    depth: int = 0
+    """How many forks of its conversation are in force where its own code runs, this one included."""
+    laid: bool = True
+    """False where the fork could not be made: the layout is the application's, with what it left to us to say."""
+
+    @property
+    def trails(self) -> bool:
+        """Whether text for this call alone stands by itself, apart from the role's text."""
+        return bool(self.volatile) and (self.pinned or self.volatile_role != "user")
+
+    @property
+    def passing(self) -> str:
+        """The text for this call alone."""
+        return tail_text(self.role, "", volatile=self.volatile)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What a rewrite did, for the code that finishes the request."""
+
+    messages: list[BaseMessage]
+    tail: str
+    head: int
+    """Messages with the shared system text, at the front."""
+    at: int
+    """Messages that stand before the tail; all of them where there is none."""
+    own: int
+    """How many of those, right before the tail, are the role's own."""
+    system: tuple[str, ...]
+    """The system texts the application had sent."""
+    restored: tuple[tuple[str, str], ...] = ()
+    """Shortened tool results: the text sent and the text the application had."""
+    given: list[BaseMessage] | None = None
+    """The messages as the application made them, where a compaction took some away."""
+    history: Sequence[BaseMessage] = ()
+    """The conversation as decided on, without system text and tail."""
+    trailing: str = ""
+    """Text for this request alone that is put behind the finished body."""
+    trailing_role: VolatileRole = "user"
+    continues: bool = False
+    """Whether the role's next request may begin with this one."""
+
+    @property
+    def shared(self) -> list[BaseMessage]:
+        """What stands before anything of the role's own."""
+        return self.messages[: self.at - self.own]
+
+
+FRAME: BlockVar[Frame] = BlockVar("cacheprefix_langgraph_frame")
+
+
+_Key = tuple[int, "str | None"]
+
+
+def _key(session: Session, conversation: str | None = None) -> _Key:
+    """A session by the identity of what its children share, or one of its conversations."""
+    return id(session.shared), conversation
+
+
+class _Running:
+    """How many forks are in force in this process, of each session and of each of its conversations."""
+
+    def __init__(self) -> None:
+        self.counts: dict[_Key, int] = {}
+        self._lock = Lock()
+        reset_in_child(self)
+
+    def add(self, frame: Frame, number: int) -> None:
+        with self._lock:
+            for key in (_key(frame.session), _key(frame.session, frame.conversation)):
+                now = self.counts.pop(key, 0) + number
+                if now > 0:
+                    self.counts[key] = now
+
+    def after_fork(self) -> None:
+        """Other threads of the parent do not go on in the child; the forking one's own fork does."""
+        frame, self.counts = FRAME.get(), {}
+        if frame is not None:
+            self.add(frame, 1)
+            self.counts[_key(frame.session, frame.conversation)] = frame.depth
+
+
+_RUNNING = _Running()
+
+
+def said_now(
+    session: Session, volatile: Callable[[Any], Mapping[str, str]] | None, state: Any
+) -> Mapping[str, str]:
+    """What the application says with this call alone; what its function raises reaches it. Empty while observing."""
+    return {} if volatile is None or session.mode == "observe" else dict(volatile(state))
+
+
+def unlaid(
+    session: Session, role: str, instruction: str, volatile: Mapping[str, str], volatile_role: VolatileRole
+) -> Frame | None:
+    """What stands in for a fork that could not be made: the application's layout with what it left to us to say."""
+    if session.mode == "observe" or not (instruction or volatile):
+        return None
+    return Frame(
+        session=session, role=role, instruction=instruction, volatile=volatile, volatile_role=volatile_role, laid=False
+    )
+
+
+def thread_of(config: Mapping[str, Any] | None) -> str:
+    """The ``thread_id`` of a run's configuration; empty when it has none."""
+    configurable = (config or {}).get("configurable") or {}
+    thread = configurable.get("thread_id")
+    return "" if thread is None else str(thread)
+
+
+def talk_of(
+    session: Session, config: Mapping[str, Any] | None, said: Sequence[BaseMessage], scope: str | None = None
+) -> str:
+    """The id of the conversation that a call belongs to: its thread's; without one its graph run's, with all subgraphs.
+
+    Outside of a graph, and for a run's first call, it is the one whose messages ``said`` goes on from.
+    """
+    thread = thread_of(config)
+    if thread:
+        return thread
+    return session.unnamed([_words(message) for message in said], scope, run=_run_of(config))
+
+
+def memory_of(session: Session, config: Mapping[str, Any] | None) -> str:
+    """Whose memory a call's is: its thread's; without one its graph run's own, also where another said the same."""
+    scope = scope_of(config) or session.scope
+    return thread_of(config) or session.unnamed((), f"memory of {scope}", run=_run_of(config))
+
+
+def _run_of(config: Mapping[str, Any] | None) -> object:
+    """One object for a run and the runs inside it; LangGraph before 1.1 has none, so each request stands alone."""
+    runtime = ((config or {}).get("configurable") or {}).get("__pregel_runtime")
+    return getattr(runtime, "control", None)
+
+
+def _words(message: BaseMessage) -> tuple[str, ...]:
+    """What a message says, whatever its ids."""
+    content = message.content if isinstance(message.content, str) else repr(message.content)
+    calls = message.tool_calls if isinstance(message, AIMessage) else ()
+    if not calls:
+        return message.type, content
+    return (message.type, content, *(f"{call['name']} {call['args']}" for call in calls))
+
+
+def checkpoint_of(config: Mapping[str, Any] | None) -> str:
+    """The checkpoint that the outermost graph's step began with; the same for all that run in that step."""
+    known = ((config or {}).get("configurable") or {}).get("checkpoint_map") or {}
+    return str(known.get("", ""))
+
+
+def scope_of(config: Mapping[str, Any] | None) -> str | None:
+    """The tenant of a run, ``config["configurable"]["cacheprefix_scope"]``; None for the session's."""
+    configurable = (config or {}).get("configurable") or {}
+    scope = configurable.get("cacheprefix_scope")
+    return None if scope is None else str(scope)
+
+
+@contextmanager
+def within_frame(frame: Frame | None) -> Iterator[None]:
+    """Run a block with a fork in force."""
+    if frame is not None:
+        frame.depth = 1 + _depth(frame.session, frame.conversation)
+        _RUNNING.add(frame, 1)
+    token = FRAME.set(frame)
+    try:
+        yield
+    finally:
+        FRAME.reset(token)
+        if frame is not None:
+            _RUNNING.add(frame, -1)
+
+
+def under(frame: Frame | None, items: Iterator[Any]) -> Iterator[Any]:
+    """Iterate with the fork in force only while the iterator's own code runs, also where that is closed early."""
+    try:
+        while True:
+            with within_frame(frame):
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+            yield item
+    finally:
+        close = getattr(items, "close", None)
+        if close is not None:
+            with within_frame(frame):
+                close()
+
+
+async def aunder(frame: Frame | None, items: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """``under`` for an asynchronous iterator."""
+    try:
+        while True:
+            with within_frame(frame):
+                try:
+                    item = await items.__anext__()
+                except StopAsyncIteration:
+                    return
+            yield item
+    finally:
+        close = getattr(items, "aclose", None)
+        if close is not None:
+            with within_frame(frame):
+                await close()
+
+
+def running(session: Session) -> bool:
+    """Whether a fork of the session is in force somewhere in this process."""
+    return _key(session) in _RUNNING.counts
+
+
+def siblings(session: Session, conversation: str) -> bool:
+    """Whether other forks of a conversation are in force now, beside those that the code here runs in."""
+    return _RUNNING.counts.get(_key(session, conversation), 0) > _depth(session, conversation)
+
+
+def _depth(session: Session, conversation: str) -> int:
+    frame = FRAME.get()
+    same = frame is not None and _key(frame.session, frame.conversation) == _key(session, conversation)
+    return frame.depth if frame is not None and same else 0

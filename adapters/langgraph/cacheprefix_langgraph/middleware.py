@@ -1,0 +1,299 @@
+"""``PrefixMiddleware``: a ``create_agent`` agent as a fork of the shared prefix. Put it last in the list."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+from langchain.agents.middleware import AgentMiddleware, AgentState
+from langchain.agents.middleware.types import (
+    ExtendedModelResponse,
+    ModelRequest,
+    ModelResponse,
+    PrivateStateAttr,
+    ToolCallRequest,
+)
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.types import Command
+from typing_extensions import NotRequired
+
+from cacheprefix import Session
+from cacheprefix.config import given_or_configured
+from cacheprefix.history import Ledger, update_json
+from cacheprefix.layout import ForkPolicy, VolatileRole, tail_text
+from cacheprefix_langgraph.fork_context import Frame, said_now, scope_of, unlaid, within_frame
+from cacheprefix_langgraph.model import session_of, shadow, wrap_model
+from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of
+from cacheprefix_langgraph.tool_cache import CachedTools, Scope
+from cacheprefix_langgraph.tools import render
+
+_CLEARED = (
+    "ContextEditingMiddleware clears another tool result with nearly every request, and what stands behind it is not "
+    "read again (measured dearer than clearing nothing); Session(budget=ToolResultBudget(...)) cuts each result once, "
+    "at first sight"
+)
+_SUMMARISED = (
+    "SummarizationMiddleware rewrites the history by a request that shares nothing with the conversation; "
+    "Session(compaction=...) summarises by a fork of the prefix, and only where that pays"
+)
+
+
+def advise(session: Session, messages: Sequence[BaseMessage]) -> None:
+    """Note traces that LangChain's own history middleware left in a request."""
+    for message in messages:
+        edited = message.response_metadata.get("context_editing") if isinstance(message, ToolMessage) else None
+        if isinstance(edited, Mapping) and edited.get("cleared"):
+            session.note(_CLEARED)
+        elif message.additional_kwargs.get("lc_source") == "summarization":
+            session.note(_SUMMARISED)
+
+
+ENTRY = "cacheprefix_entry"
+_KEEP = 64
+
+
+class _State(AgentState[Any]):
+    """Where nothing of a history is decided on: the layout of a thread's requests, in its checkpoints alone."""
+
+    cacheprefix: NotRequired[Annotated[dict[str, Any], PrivateStateAttr, DECIDED]]
+
+
+class _OpenState(AgentState[Any]):
+    """With a budget or a compaction: what was decided is handed on to the graph around the agent."""
+
+    cacheprefix: NotRequired[Annotated[dict[str, Any], DECIDED]]
+
+
+class _PinnedState(_State):
+    cacheprefix_entry: NotRequired[Annotated[int, PrivateStateAttr]]
+
+
+class _OpenPinnedState(_OpenState):
+    cacheprefix_entry: NotRequired[Annotated[int, PrivateStateAttr]]
+
+
+_STATES: dict[tuple[bool, bool], type[Any]] = {
+    (False, False): _State,
+    (False, True): _PinnedState,
+    (True, False): _OpenState,
+    (True, True): _OpenPinnedState,
+}
+"""By whether histories are decided on, and whether the role's text is pinned."""
+
+
+class PrefixMiddleware(AgentMiddleware):
+    """Moves the agent's system prompt to the end of the request and shares everything before it.
+
+    ``role`` names the agent in the prompt and in reports. ``tools`` names the tools it may use; by default
+    those it was created with. With ``pinned=True`` the role's text stands where the agent was entered, before
+    its own tool loop: cheaper when the loop is not handed on to other agents; by default it is at the very
+    end, so that everything the agent reads can be shared with those who come after it. Where the session has no
+    other role, nothing moves: the agent's system text is the prefix, and only what a fork adds to it goes to the end.
+    Where the session has a tool cache, repeated tool calls are answered from it, as ``cached_tools`` describes;
+    ``scope`` is the tenant whose results they are.
+
+    What it does not need it leaves out, since LangChain draws and runs each hook and keeps each state key: the tools'
+    only with ``tools`` or a tool cache, the agent's entry only with ``pinned``. In ``observe`` mode there are none at
+    all, and what is measured are the calls of models that are wrapped (``wrap_model``).
+    """
+
+    def __init__(
+        self,
+        session: Session | None = None,
+        *,
+        role: str = "agent",
+        instruction: str = "",
+        tools: Sequence[str] | None = None,
+        pinned: bool = False,
+        volatile: Callable[[Any], Mapping[str, str]] | None = None,
+        volatile_role: VolatileRole = "user",
+        policy: ForkPolicy | None = None,
+        scope: Scope = None,
+    ) -> None:
+        super().__init__()
+        self.session = given_or_configured(session)
+        self._cached = CachedTools(self.session, role, scope)
+        self.session.adopt_tools((), render)
+        self.session.join(role)
+        self._base: str | None = None
+        self.role = role
+        self.instruction = instruction
+        self.allowed = None if tools is None else tuple(tools)
+        self.pinned = pinned
+        self.volatile = volatile
+        self.volatile_role = volatile_role
+        self.policy = policy
+        self._models: dict[int, tuple[Any, Any]] = {}
+        if self.session.mode == "observe":
+            self.session.note(
+                "PrefixMiddleware adds nothing to an agent in observe mode: calls of models wrapped with wrap_model "
+                "are measured, others are not"
+            )
+            return
+        decides = any((self.session.budget, self.session.compaction, self.session.request_budget))
+        self.state_schema = _STATES[decides, pinned]
+        restricts = tools is not None or self.session.tool_calls.active
+        hooks = tuple(hook for hook, needed in ((_Entry, pinned), (_Tools, restricts)) if needed)
+        # LangChain goes by what the class defines.
+        kind: Any = type(self)
+        self.__class__ = _with_hooks(kind, (_Model, *hooks))
+
+    @property
+    def name(self) -> str:
+        """The name LangChain tells middleware apart by."""
+        return f"PrefixMiddleware[{self.role}]"
+
+    def _prepared(self, request: ModelRequest) -> tuple[Frame | None, ModelRequest]:
+        # Outside of what fails open: an error of the application's own function is the application's.
+        said = said_now(self.session, self.volatile, request.state)
+        prepared = self.session.attempt("middleware", lambda: self._prepare(request, said), None)
+        if prepared is not None:
+            return prepared
+        plain = unlaid(self.session, self.role, self.instruction, said, self.volatile_role)
+        if plain is None:
+            return None, request
+        text = plain.session.attempt("middleware", lambda: tail_text(self.role, self.instruction, volatile=said), "")
+        return None, request.override(messages=[*request.messages, HumanMessage(text)]) if text else request
+
+    def _model(self, model: Any) -> Any:
+        """The model, wrapped: one copy for as long as it is asked."""
+        if self.session.related(session_of(model)):
+            return model
+        known = self._models.get(id(model))
+        if known is None or known[0] is not model:
+            if len(self._models) >= _KEEP:
+                self._models.clear()
+            ours = shadow(model, self.session) if isinstance(model, BaseChatModel) else wrap_model(model, self.session)
+            known = self._models[id(model)] = (model, ours)
+        return known[1]
+
+    def _prepare(self, request: ModelRequest, said: Mapping[str, str]) -> tuple[Frame, ModelRequest]:
+        config = var_child_runnable_config.get()
+        # The channel is not there until something was decided: then the checkpoint holds no decision.
+        talk = conversation_of(self.session, config, _ledger_in(request) or {}, request.messages, key="messages")
+        frame = Frame(
+            session=self.session,
+            role=self.role,
+            instruction=self.instruction,
+            conversation=talk.id,
+            state=talk,
+            scope=scope_of(config),
+            allowed=self.allowed,
+            pinned=self.pinned,
+            volatile=said,
+            volatile_role=self.volatile_role,
+            policy=self.policy,
+        )
+        model = self._model(request.model)
+        if self.session.alone and not self.instruction:
+            # Nobody else shares, so the agent's own system text is the prefix: its forks begin with it.
+            text = request.system_message.text if request.system_message is not None else ""
+            if self._base is None:
+                self._base = text
+            frame.base = self._base if text.startswith(self._base) else None
+        self.session.attempt("advice", lambda: advise(self.session, request.messages), None)
+        entry = request.state.get(ENTRY) if self.pinned else None
+        frame.shared = request.messages[:entry] if isinstance(entry, int) else list(request.messages)
+        return frame, request.override(model=model)
+
+    def _answered(self, request: ModelRequest, frame: Frame | None, response: Any) -> Any:
+        """The response, with the decisions that were made for it."""
+        if frame is None or frame.state is None:
+            return response
+        ledger = frame.state.ledger
+        before = _ledger_in(request)
+
+        def answered() -> Any:
+            update = update_json(Ledger.from_json(before), ledger)
+            if not update:
+                return response
+            command: Command[Any] = Command(update={CHANNEL: update})
+            return ExtendedModelResponse(model_response=response, command=command)
+
+        return self.session.attempt("ledger", answered, response)
+
+    def _refusal(self, request: ToolCallRequest) -> ToolMessage | None:
+        name = request.tool_call["name"]
+        if self.allowed is None or name in self.allowed:
+            if request.tool is not None or name not in self.session.prefix.tool_names:
+                return None
+            reason = "this agent was created without it"
+        else:
+            reason = f"allowed are: {', '.join(self.allowed) or 'none'}"
+        return ToolMessage(
+            f"Tool {name!r} is not available to the role {self.role!r}; {reason}.",
+            tool_call_id=request.tool_call["id"] or "",
+            name=name,
+            status="error",
+        )
+
+
+class _Model(AgentMiddleware):
+    """Makes the agent's requests forks."""
+
+    _prepared: Callable[[ModelRequest], tuple[Frame | None, ModelRequest]]
+    _answered: Callable[[ModelRequest, Frame | None, Any], Any]
+
+    def wrap_model_call(self, request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]) -> Any:
+        """Rewrite the request, and let the model finish its body."""
+        frame, changed = self._prepared(request)
+        with within_frame(frame):
+            response = handler(changed)
+        return self._answered(request, frame, response)
+
+    async def awrap_model_call(
+        self, request: ModelRequest, handler: Callable[[ModelRequest], Awaitable[ModelResponse]]
+    ) -> Any:
+        """Rewrite the request, and let the model finish its body."""
+        frame, changed = self._prepared(request)
+        with within_frame(frame):
+            response = await handler(changed)
+        return self._answered(request, frame, response)
+
+
+class _Entry(AgentMiddleware):
+    """Where a role's text is pinned: remembers where the agent's own messages begin."""
+
+    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ARG002
+        """Remember where the agent's own messages begin."""
+        return {ENTRY: len(state.get("messages") or [])}
+
+    async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Remember where the agent's own messages begin."""
+        return self.before_agent(state, runtime)
+
+
+class _Tools(AgentMiddleware):
+    """Where the role may use only some of its tools, or results are cached."""
+
+    _refusal: Callable[[ToolCallRequest], ToolMessage | None]
+    _cached: CachedTools
+
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
+    ) -> ToolMessage | Command[Any]:
+        """Refuse a tool of the union that this role may not use; answer a known call from the tool cache."""
+        return self._refusal(request) or self._cached.wrap(request, handler)
+
+    async def awrap_tool_call(
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
+    ) -> ToolMessage | Command[Any]:
+        """Refuse a tool of the union that this role may not use; answer a known call from the tool cache."""
+        return self._refusal(request) or await self._cached.awrap(request, handler)
+
+
+@functools.cache
+def _with_hooks(kind: Any, hooks: Any) -> type[Any]:
+    """The class with the hooks that an instance needs."""
+    body = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind, *hooks), body)
+
+
+def _ledger_in(request: ModelRequest) -> Mapping[str, Any] | None:
+    found = request.state.get(CHANNEL)
+    return found if isinstance(found, Mapping) else None

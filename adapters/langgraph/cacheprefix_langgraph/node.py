@@ -1,0 +1,387 @@
+"""``forked``: a graph node whose model calls are forks of the shared prefix."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast, overload
+
+from langchain_core.runnables import Runnable, RunnableSequence
+from langchain_core.runnables.base import coerce_to_runnable
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.pregel.protocol import PregelProtocol
+
+from cacheprefix import Session
+from cacheprefix.config import given_or_configured
+from cacheprefix.errors import SetupError
+from cacheprefix.history import Ledger, update_json
+from cacheprefix.layout import ForkPolicy, VolatileRole
+from cacheprefix.locks import Lock
+from cacheprefix_langgraph.fork_context import FRAME, Frame, aunder, said_now, scope_of, under, unlaid, within_frame
+from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in, with_update
+from cacheprefix_langgraph.subgraphs import subgraph
+
+_TASKS = 1_000
+
+F = TypeVar("F", bound="Callable[..., Any] | Runnable[Any, Any]")
+
+
+@overload
+def forked(session: F, /) -> F: ...
+@overload
+def forked(
+    session: Session | None = None,
+    *,
+    role: str | None = None,
+    instruction: str = "",
+    tools: Sequence[str] | None = None,
+    messages_key: str = "messages",
+    pinned: bool = False,
+    volatile: Callable[[Any], Mapping[str, str]] | None = None,
+    volatile_role: VolatileRole = "user",
+    policy: ForkPolicy | None = None,
+) -> Callable[[F], F]: ...
+def forked(
+    session: Any = None,
+    *,
+    role: str | None = None,
+    instruction: str = "",
+    tools: Sequence[str] | None = None,
+    messages_key: str = "messages",
+    pinned: bool = False,
+    volatile: Callable[[Any], Mapping[str, str]] | None = None,
+    volatile_role: VolatileRole = "user",
+    policy: ForkPolicy | None = None,
+) -> Any:
+    """Make a node's calls of wrapped models forks of the session's prefix.
+
+    The node's body stays as it is: its own system message becomes the role's text at the end of the
+    prompt. ``role`` defaults to the function's name. ``tools`` names those the role may use, where that is
+    less than what it binds. ``pinned=True`` puts the role's text before the messages that the node adds
+    itself: cheaper for a node with a tool loop of its own that is not committed to the conversation.
+    ``volatile`` gives text for this call only (time, retrieval) from the state; it stands behind everything, said by
+    ``volatile_role`` (Anthropic's API knows the user's there alone). What it raises is the node's error; it is not
+    called in ``observe`` mode.
+    Takes what LangGraph takes as a node: functions, coroutine functions, generators of both kinds, methods, partials,
+    callables, and Runnables (a copy of which is given back; of a compiled graph, what ``subgraph`` makes of it).
+    ``forked`` without a session makes one by ``Session.from_config()`` and attaches it as ``cacheprefix_session``.
+    Raises ``SetupError`` for anything else.
+    """
+    if not isinstance(session, Session) and (callable(session) or isinstance(session, Runnable)):
+        return forked()(session)
+    if session is not None and not isinstance(session, Session):
+        message = f"forked(session) takes a cacheprefix Session, found {type(session).__name__}"
+        raise SetupError(message)
+    bound = given_or_configured(session)
+
+    def decorate(node: F) -> F:
+        given: Any = node
+        if isinstance(given, PregelProtocol):
+            if tools is not None:
+                raise SetupError("forked(tools=...) restricts a node; a compiled graph's agents have their own tools")
+            return cast(
+                "F",
+                subgraph(
+                    given,  # type: ignore[type-var]
+                    bound,
+                    role=role,
+                    instruction=instruction,
+                    messages_key=messages_key,
+                    pinned=pinned,
+                    volatile=volatile,
+                    volatile_role=volatile_role,
+                    policy=policy,
+                ),
+            )
+        if isinstance(given, dict):
+            given = coerce_to_runnable(given)
+        if not callable(given) and not isinstance(given, Runnable):
+            message = (
+                f"forked decorates a node (a function, method, callable or Runnable), found {type(given).__name__}: "
+                "pass the node itself"
+            )
+            raise SetupError(message)
+        name = role or _name_of(given, len(bound.shared.roles))
+        bound.join(name)
+        allowed = None if tools is None else tuple(tools)
+        fork = _Fork(
+            bound, name, instruction, allowed, messages_key, pinned, volatile, volatile_role, policy
+        )
+        made = _runnable(given, fork) if isinstance(given, Runnable) else _function(given, fork)
+        return cast("F", made)
+
+    return decorate
+
+
+@dataclass(frozen=True, slots=True)
+class _Fork:
+    """What a node was decorated with."""
+
+    session: Session
+    name: str
+    instruction: str
+    allowed: tuple[str, ...] | None
+    messages_key: str
+    pinned: bool
+    volatile: Callable[[Any], Mapping[str, str]] | None
+    volatile_role: VolatileRole
+    policy: ForkPolicy | None
+
+    def enter(self, state: Any, config: Any = None) -> Frame | None:
+        """The fork that the node is, run on a state. What ``volatile`` raises is the application's own."""
+        session = self.session
+        config = var_child_runnable_config.get() or config
+        said = said_now(session, self.volatile, state)
+        plain = unlaid(session, self.name, self.instruction, said, self.volatile_role)
+
+        def frame() -> Frame:
+            shared = messages_in(state, self.messages_key)
+            talk = conversation_of(session, config, ledger_in(state, session), shared or (), key=self.messages_key)
+            return Frame(
+                session=session,
+                role=self.name,
+                instruction=self.instruction,
+                shared=shared,
+                conversation=talk.id,
+                state=talk,
+                scope=scope_of(config),
+                allowed=self.allowed,
+                pinned=self.pinned,
+                volatile=said,
+                volatile_role=self.volatile_role,
+                policy=self.policy,
+            )
+
+        return session.attempt("forked", frame, plain)
+
+    def leave(self, frame: Frame | None, state: Any, result: Any) -> Any:
+        """The node's result, with the decisions that were made for its calls."""
+        if frame is None or frame.state is None:
+            return result
+        ledger = frame.state.ledger
+        before = Ledger.from_json(ledger_in(state, self.session))
+        update = update_json(before, ledger)
+        return self.session.attempt("ledger", lambda: with_update(result, update, self.session, self.name), result)
+
+
+def _function(function: Callable[..., Any], fork: _Fork) -> Callable[..., Any]:
+    """The same kind of function, whose body runs as a fork."""
+    state_of = _state_reader(function)
+    call = getattr(function, "__call__", None)  # noqa: B004 - looked at, not called: what kind of function is it
+    wrapped: Any
+
+    if inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(call):
+
+        async def wrapped(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            state = state_of(args, kwargs)
+            frame, last = fork.enter(state), None
+            async for last in aunder(frame, function(*args, **kwargs)):
+                yield last
+            done = _completed(fork, frame, state, last)
+            if done is not None:
+                yield done
+
+    elif inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(call):
+
+        def wrapped(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            state = state_of(args, kwargs)
+            frame, last = fork.enter(state), None
+            for last in under(frame, function(*args, **kwargs)):
+                yield last
+            done = _completed(fork, frame, state, last)
+            if done is not None:
+                yield done
+
+    elif inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
+
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            state = state_of(args, kwargs)
+            frame = fork.enter(state)
+            with within_frame(frame):
+                result = await function(*args, **kwargs)
+            return fork.leave(frame, state, result)
+
+    else:
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            state = state_of(args, kwargs)
+            frame = fork.enter(state)
+            with within_frame(frame):
+                result = function(*args, **kwargs)
+            return fork.leave(frame, state, result)
+
+    _dress(wrapped, function)
+    wrapped.cacheprefix_session, wrapped.cacheprefix_role = fork.session, fork.name
+    return cast("Callable[..., Any]", wrapped)
+
+
+def _completed(fork: _Fork, frame: Frame | None, state: Any, last: Any) -> dict[str, Any] | None:
+    """A generator's last update once more, with the decisions; None where there are none.
+
+    Of several mappings LangGraph keeps the last, so that nothing is applied twice.
+    """
+    if type(last) is not dict:
+        return None
+    done = fork.leave(frame, state, last)
+    return done if isinstance(done, dict) and done is not last else None
+
+
+def _dress(wrapped: Any, function: Any) -> None:
+    """Name, hints and signature of the function: LangGraph goes by them, whatever kind of callable it is."""
+    plain = inspect.isroutine(function)
+    functools.update_wrapper(wrapped, function, updated=("__dict__",) if plain else ())
+    if plain:
+        return
+    # An object has its name by its class and its hints by its call; a partial function has neither.
+    wrapped.__name__ = getattr(function, "__name__", type(function).__name__)
+    wrapped.__qualname__ = getattr(function, "__qualname__", wrapped.__name__)
+    call = getattr(function, "__call__", None)  # noqa: B004 - looked at, not called
+    if inspect.ismethod(call):
+        wrapped.__wrapped__ = call
+        wrapped.__annotations__ = dict(getattr(call, "__annotations__", {}))
+    else:
+        wrapped.__annotations__ = {}
+
+
+def _state_reader(function: Callable[..., Any]) -> Callable[[Sequence[Any], Mapping[str, Any]], Any]:
+    """A function that finds the state among a node's arguments: the first one, behind ``self`` in a class's body."""
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        names = []
+    at = 1 if names[:1] in (["self"], ["cls"]) else 0
+    name = names[at] if len(names) > at else "state"
+
+    def state(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return args[at] if len(args) > at else kwargs.get(name, kwargs.get("state"))
+
+    return state
+
+
+def _name_of(node: Any, others: int) -> str:
+    """A role's name that is fit to be read, for a node that was given none."""
+    while isinstance(node, functools.partial):
+        node = node.func
+    if isinstance(node, Runnable):
+        found = node.get_name()
+        inner = getattr(node, "func", None) or getattr(node, "afunc", None)
+        found = getattr(inner, "__name__", found) if inner is not None else found
+    else:
+        found = str(getattr(node, "__name__", type(node).__name__))
+    return found if "<" not in found else f"role {others + 1}"
+
+
+def _runnable(node: Runnable[Any, Any], fork: _Fork) -> Any:
+    """A copy of a Runnable, of a class of its own that runs as a fork and is otherwise the same."""
+    base = type(node)
+
+    class ForkedRunnable(base):  # type: ignore[valid-type,misc]
+        def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
+            frame = fork.enter(input, config)
+            with within_frame(frame):
+                result = base.invoke(self, input, config, **kwargs)
+            return fork.leave(frame, input, result)
+
+        async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
+            frame = fork.enter(input, config)
+            with within_frame(frame):
+                result = await base.ainvoke(self, input, config, **kwargs)
+            return fork.leave(frame, input, result)
+
+        def stream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
+            return under(fork.enter(input, config), base.stream(self, input, config, **kwargs))
+
+        def astream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
+            return aunder(fork.enter(input, config), base.astream(self, input, config, **kwargs))
+
+        # One call an input: each is a fork of its own state.
+        batch = Runnable.batch
+        abatch = Runnable.abatch
+
+    ForkedRunnable.cacheprefix_session, ForkedRunnable.cacheprefix_role = fork.session, fork.name
+    made = _of_class(node, ForkedRunnable)
+    if isinstance(made, RunnableSequence):
+        # LangGraph takes a sequence apart and runs its steps itself.
+        passing = _Passing(fork)
+        steps = [_step(step, passing, last=step is made.last) for step in made.steps]
+        made.first, made.middle, made.last = steps[0], steps[1:-1], steps[-1]
+    return made
+
+
+class _Passing:
+    """The forks of a sequence whose steps are run one by one, from a task's first step to its last. Bounded."""
+
+    def __init__(self, fork: _Fork) -> None:
+        self._fork = fork
+        self._tasks: OrderedDict[str, tuple[Frame | None, Any]] = OrderedDict()
+        self._lock = Lock()
+
+    def enter(self, given: Any, config: Any) -> tuple[Frame | None, Any, str | None]:
+        """The fork for one step, the state that the first one was run on, and the task; no task where none is told."""
+        now = FRAME.get()
+        if now is not None and now.session is self._fork.session and now.role == self._fork.name:
+            return now, given, None
+        settled = config or var_child_runnable_config.get() or {}
+        task = (settled.get("configurable") or {}).get("__pregel_task_id")
+        with self._lock:
+            known = self._tasks.get(str(task))
+        if known is not None:
+            return *known, str(task)
+        made = (self._fork.enter(given, settled), given)
+        with self._lock:
+            self._tasks[str(task)] = made
+            while len(self._tasks) > _TASKS:
+                self._tasks.popitem(last=False)
+        return *made, str(task)
+
+    def leave(self, task: str | None, frame: Frame | None, state: Any, result: Any) -> Any:
+        """The last step's result, with the decisions; nothing is remembered of the task any more."""
+        if task is None:
+            return result
+        with self._lock:
+            self._tasks.pop(task, None)
+        return self._fork.leave(frame, state, result)
+
+
+def _step(node: Runnable[Any, Any], passing: _Passing, *, last: bool) -> Any:
+    """A copy of one step of a sequence, which runs under the sequence's fork."""
+    base = type(node)
+
+    class ForkedStep(base):  # type: ignore[valid-type,misc]
+        def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
+            frame, state, task = passing.enter(input, config)
+            with within_frame(frame):
+                result = base.invoke(self, input, config, **kwargs)
+            return passing.leave(task, frame, state, result) if last else result
+
+        async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's own name
+            frame, state, task = passing.enter(input, config)
+            with within_frame(frame):
+                result = await base.ainvoke(self, input, config, **kwargs)
+            return passing.leave(task, frame, state, result) if last else result
+
+    return _of_class(node, ForkedStep)
+
+
+def _of_class(node: Runnable[Any, Any], kind: Any) -> Any:
+    """A copy of a Runnable that is of a generated class, which calls itself as the Runnable's own does."""
+    base = type(node)
+    for name in ("invoke", "ainvoke", "stream", "astream"):
+        if name in vars(kind):
+            functools.update_wrapper(vars(kind)[name], getattr(base, name), updated=())
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        setattr(kind, name, getattr(base, name))
+    made = copy.copy(node)
+    try:
+        object.__setattr__(made, "__class__", kind)
+    except TypeError as error:
+        message = (
+            f"forked cannot make a fork of a {base.__name__}: call it in a function and decorate that "
+            "(@forked(session) def node(state): return it.invoke(state))"
+        )
+        raise SetupError(message) from error
+    return made

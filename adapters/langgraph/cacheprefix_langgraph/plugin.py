@@ -1,0 +1,26 @@
+"""What the entry point ``langgraph`` loads: the adapter's hooks, as plain functions of this module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cacheprefix import Session
+
+
+def cacheprefix_wrap(target: object, session: Session) -> object | None:
+    """Wrap a LangChain chat model."""
+    from langchain_core.language_models import BaseChatModel
+
+    if isinstance(target, BaseChatModel):
+        from cacheprefix_langgraph.model import wrap_model
+
+        return wrap_model(target, session)
+    return None
+
+
+def cacheprefix_commands(cli: Any) -> None:
+    """Add ``cacheprefix demo``."""
+    from cacheprefix_langgraph.demo.command import register
+
+    register(cli)

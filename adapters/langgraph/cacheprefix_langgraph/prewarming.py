@@ -1,0 +1,108 @@
+"""Prewarming: the shared part alone, asked for no answer, so that all siblings read it, the first one too.
+
+Anthropic fills its cache from a request with ``max_tokens: 0`` (documented 2026; not with streams, thinking, an output
+format or a forced tool_choice). Siblings then wait for a prefill only, whatever the first answer is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import AIMessage
+
+from cacheprefix.errors import told
+from cacheprefix.layout import ForkPolicy, Pass
+from cacheprefix_langgraph.request_bodies import Body, own_body
+from cacheprefix_langgraph.sdk_clients import sender
+from cacheprefix_langgraph.wrapping import wrapping
+
+if TYPE_CHECKING:
+    from cacheprefix import Session
+    from cacheprefix.prompt import Prompt
+    from cacheprefix.session import PendingCall
+    from cacheprefix_langgraph.sending import Sending
+
+_POLICY = ForkPolicy(purpose="prewarm")
+
+
+def warms(model: Any, body: Body) -> bool:
+    """Whether the first of several siblings warms the cache for all of them before it asks."""
+    if not wrapping(model).prewarm or body.api != "anthropic" or not body.own:
+        return False
+    fields = body.payload
+    thinking, choice, output = (fields.get(name) or {} for name in ("thinking", "tool_choice", "output_config"))
+    return (
+        _type(thinking) in ("", "disabled")
+        and _type(choice) in ("", "auto", "none")
+        and not (isinstance(output, Mapping) and output.get("format"))
+        and not fields.get("output_format")
+    )
+
+
+def warm(model: Any, turn: PendingCall, leave: Pass) -> None:
+    """Write the shared part, then let the others go. Raises what the provider raises; then nothing is released."""
+    try:
+        answer = sender(model, "anthropic")(dict(turn.body))
+    except BaseException:
+        turn.fail()
+        raise
+    turn.finish(answer.usage)
+    leave.release(ok=True)
+
+
+async def awarm(model: Any, turn: PendingCall, leave: Pass, session: Session) -> None:
+    """``warm`` without blocking the event loop; fails open by itself."""
+    try:
+        answer = await sender(model, "anthropic", later=True)(dict(turn.body))
+    except Exception as error:
+        turn.fail()
+        session.note(f"prewarm: the provider refused it ({told(error)})")
+        return
+    except BaseException:
+        turn.fail()
+        raise
+    turn.finish(answer.usage)
+    leave.release(ok=True)
+
+
+def warming(model: Any, base: Any, body: Body, sending: Sending, stop: Any, kwargs: Mapping[str, Any]) -> PendingCall | None:
+    """The request that writes the shared part; None where there is nothing to write."""
+    session = sending.session if sending.frame is None else sending.frame.session
+    return session.attempt("prewarm", lambda: _turn(model, base, body, sending, session, stop, kwargs), None)
+
+
+def _turn(
+    model: Any, base: Any, body: Body, sending: Sending, session: Session, stop: Any, kwargs: Mapping[str, Any]
+) -> PendingCall | None:
+    done = sending.rewritten
+    if done is None:
+        return None
+    shared = done.shared
+    if not shared or isinstance(shared[-1], AIMessage):
+        # Newer models take no request that ends with their own words.
+        return None
+    payload = own_body(model, base, shared, stop, kwargs).payload
+    payload = {**payload, "max_tokens": 0}
+    payload.pop("stream", None)
+    frame = sending.frame
+
+    def nothing(prompt: Prompt) -> Prompt:
+        # The application would not have sent it.
+        return replace(prompt, sections=())
+
+    return session.begin(
+        payload,
+        body.api,
+        agent=frame.role if frame else "",
+        conversation=sending.conversation,
+        boundary=lambda prompt: len(prompt.sections),
+        original=nothing,
+        policy=_POLICY,
+        scope=sending.scope,
+    )
+
+
+def _type(value: Any) -> str:
+    return str(value.get("type", "")) if isinstance(value, Mapping) else ""

@@ -1,0 +1,358 @@
+"""One request between the rewrite and its answer: its body, its turn, and its place behind siblings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextvars import Token
+from dataclasses import dataclass, replace
+from itertools import dropwhile
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage, SystemMessage
+
+from cacheprefix import Session
+from cacheprefix.contexts import BlockVar
+from cacheprefix.layout import FOLLOW, Pass, with_volatile
+from cacheprefix.prompt import Prompt
+from cacheprefix.session import Boundary, unmodified
+from cacheprefix_langgraph.fork_context import FRAME, Frame, Rewritten, siblings
+from cacheprefix_langgraph.layout import apart, boundary
+from cacheprefix_langgraph.prewarming import awarm, warm, warming, warms
+from cacheprefix_langgraph.request_bodies import Body, as_sent, likeness, own_body, readable, shows_body
+from cacheprefix_langgraph.tools import CHOSEN
+from cacheprefix_langgraph.whole_answers import can_stream
+from cacheprefix_langgraph.wrapping import wrapping
+
+if TYPE_CHECKING:
+    from langchain_core.outputs import ChatResult
+
+    from cacheprefix.session import PendingCall
+
+Request = tuple[Sequence[BaseMessage], Mapping[str, Any]]
+"""Messages and options."""
+
+
+@dataclass(slots=True)
+class Sending:
+    """One request between the rewrite and its answer."""
+
+    session: Session
+    frame: Frame | None
+    rewritten: Rewritten | None
+    tools: Sequence[Any] | None
+    """The tools as the application had bound them."""
+    conversation: str
+    scope: str | None = None
+    """Whose cache it is; None for the session's."""
+    traced: dict[str, Any] | None = None
+    """The metadata that callbacks were given for this call."""
+    own: bool = False
+    """Whether it keeps the application's own layout because that costs less."""
+    single: bool = False
+    """Whether the application wants no more than one tool call, which the provider is no longer told."""
+    agent: str = ""
+    """Who asks, where no fork says so."""
+    streamed: bool = False
+    """Whether the class is about to stream the answer, which some of them build another body for."""
+    turn: PendingCall | None = None
+    payload: dict[str, Any] | None = None
+    """The finished body, where it was made before the class asks for it."""
+    body: dict[str, Any] | None = None
+    """What is sent, where the class was shown another body to read the answer by."""
+    asked: Request | None = None
+    """The request as the application made it, where it was rewritten."""
+    undone: Request | None = None
+    """The same, once it has taken the rewritten one's place because that could not be begun."""
+
+
+SENDING: BlockVar[Sending] = BlockVar("cacheprefix_langgraph_sending")
+
+
+class Prepared(NamedTuple):
+    """What the class is to send."""
+
+    messages: Any
+    kwargs: dict[str, Any]
+    streams: bool
+    """Whether a whole answer is to be streamed, so that others start with its first token."""
+
+
+def prepared(
+    model: Any, base: type[BaseChatModel], sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]
+) -> Prepared:
+    """Make the body of a fork, after waiting for a sibling that writes its prefix.
+
+    Where that fails behind the rewrite, messages and options are the application's own again.
+    """
+    body = _body(model, base, sending, messages, stop, kwargs)
+    if body is None:
+        return _prepared(sending, messages, kwargs)
+    session, leave = _session(model, sending), FOLLOW
+    asked = _asked(model, base, body, sending)
+    if asked is not None:
+        fast = _lets_go_early(model, base, body)
+        leave = session.queue(asked[0], body.api, boundary=asked[1], scope=sending.scope, streams=fast)
+    try:
+        turn = warming(model, base, body, sending, stop, kwargs) if leave.leader and warms(model, body) else None
+        if turn is not None:
+            session.attempt("prewarm", lambda: warm(model, turn, leave), None)
+        able = _could_stream(model, body, sending, leave)
+        streams = able and session.followed(leave, **_asking(model, body, sending))
+        return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave) and streams)
+    except BaseException:
+        leave.release(ok=False)
+        raise
+
+
+async def aprepared(
+    model: Any, base: type[BaseChatModel], sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]
+) -> Prepared:
+    """``prepared`` without blocking the event loop."""
+    body = _body(model, base, sending, messages, stop, kwargs)
+    if body is None:
+        return _prepared(sending, messages, kwargs)
+    session, leave = _session(model, sending), FOLLOW
+    asked = _asked(model, base, body, sending)
+    if asked is not None:
+        fast = _lets_go_early(model, base, body)
+        leave = await session.aqueue(asked[0], body.api, boundary=asked[1], scope=sending.scope, streams=fast)
+    try:
+        turn = warming(model, base, body, sending, stop, kwargs) if leave.leader and warms(model, body) else None
+        if turn is not None:
+            await awarm(model, turn, leave, session)
+        able = _could_stream(model, body, sending, leave)
+        streams = able and await session.afollowed(leave, **_asking(model, body, sending))
+        return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave) and streams)
+    except BaseException:
+        # Cancelled, above all: the leader's task is gone, and the next one leads.
+        leave.release(ok=False)
+        raise
+
+
+def _prepared(sending: Sending, messages: Any, kwargs: dict[str, Any], *, streams: bool = False) -> Prepared:
+    if sending.undone is None:
+        return Prepared(messages, kwargs, streams)
+    given, options = sending.undone
+    kept = {name: value for name, value in kwargs.items() if name not in CHOSEN}
+    return Prepared(given, {**kept, **{name: options[name] for name in CHOSEN if name in options}}, streams=False)
+
+
+def _begun(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, leave: Pass) -> bool:
+    """Begin the request; whether its answer may be streamed: others are let go by who sees its first token."""
+    made = begin(model, base, body, sending, leave)
+    if undone(sending) is not None:
+        return False
+    if body.own:
+        sending.payload = made
+    return sending.turn is not None and sending.turn.seen is not None
+
+
+def _could_stream(model: Any, body: Body, sending: Sending, leave: Pass) -> bool:
+    """Whether a leader's whole answer can be received as a stream, where somebody waits for its first token."""
+    whole = leave.leader and leave.worth.streams and not sending.streamed
+    return whole and body.own and body.streamable and _may_stream(model, body)
+
+
+def _asking(model: Any, body: Body, sending: Sending) -> dict[str, Any]:
+    """Who asks which model, and whether other forks of the conversation are in force, which may come to the same."""
+    frame, name = sending.frame, str(_seen(body, model)["model"])
+    if frame is None:
+        return {"agent": sending.agent, "model": name}
+    return {"agent": frame.role, "model": name, "expected": siblings(frame.session, frame.conversation)}
+
+
+def undone(sending: Sending, messages: Any = None, kwargs: Mapping[str, Any] | None = None) -> Prepared | None:
+    """The application's own request, in the place of a rewritten one that could not be begun; else None."""
+    if sending.rewritten is None or (sending.turn is not None and sending.turn.seen is not None):
+        return None
+    _undo(sending)
+    return _prepared(sending, messages, dict(kwargs or {}))
+
+
+def _undo(sending: Sending) -> None:
+    sending.undone, sending.rewritten, sending.payload, sending.single = sending.asked, None, None, False
+
+
+def _lets_go_early(model: Any, base: type[BaseChatModel], body: Body) -> bool:
+    """Whether this request, should it lead, lets the others go before the end of its answer."""
+    streams = body.streamable and _may_stream(model, body) and base._stream is not BaseChatModel._stream
+    return bool(body.payload.get("stream")) or warms(model, body) or streams
+
+
+def _may_stream(model: Any, body: Body) -> bool:
+    if not (wrapping(model).streams and can_stream(model, body.api)):
+        return False
+    disabled = getattr(model, "disable_streaming", False)
+    return not (disabled is True or (disabled == "tool_calling" and body.payload.get("tools")))
+
+
+def _body(
+    model: Any, base: type[BaseChatModel], sending: Sending, messages: Any, stop: Any, kwargs: dict[str, Any]
+) -> Body | None:
+    """The body of a request that has not begun yet, where it is to be begun before the class sends it."""
+    if sending.turn is not None or sending.undone is not None:
+        return None
+    session = _session(model, sending)
+    if not shows_body(base):
+        return likeness(session, model, base, messages, stop, kwargs)
+    if sending.rewritten is None:
+        return None
+    try:
+        return own_body(model, base, messages, stop, _options(sending, kwargs))
+    except Exception as error:
+        _undo(sending)
+        own = _prepared(sending, messages, kwargs)
+        # What the class makes of the application's own request is the application's business.
+        own_body(model, base, own.messages, stop, _options(sending, own.kwargs))
+        session.shared.notices.failed("body", error)
+        return None
+
+
+def _options(sending: Sending, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with which the class will build its body: as it does when it streams, without what is for itself."""
+    if not sending.streamed:
+        return dict(kwargs)
+    return {name: value for name, value in kwargs.items() if name != "stream_usage"} | {"stream": True}
+
+
+def session_in(model: Any) -> Session:
+    """The session a wrapped model belongs to."""
+    return wrapping(model).session
+
+
+def _session(model: Any, sending: Sending) -> Session:
+    return session_in(model) if sending.frame is None else sending.frame.session
+
+
+def _asked(
+    model: Any, base: type[BaseChatModel], body: Body, sending: Sending
+) -> tuple[dict[str, Any], Boundary] | None:
+    """What the gate goes by; None for a request that is no fork."""
+    if sending.rewritten is None:
+        return None
+    return _session(model, sending).attempt(
+        "gate", lambda: (_seen(body, model), _boundary(model, base, body, sending)), None
+    )
+
+
+def _seen(body: Body, model: Any) -> dict[str, Any]:
+    return readable(body.payload, model)
+
+
+def _boundary(model: Any, base: type[BaseChatModel], body: Body, sending: Sending) -> Boundary:
+    done = sending.rewritten
+    if done is None:
+        return None
+    session = _session(model, sending)
+
+    def own_sections(messages: list[BaseMessage]) -> int:
+        alone = own_body(model, base, messages, None, {}) if body.own else None
+        alone = alone or likeness(session, model, base, messages, None, {})
+        if alone is None:
+            return 0
+        seen = {"messages": [], "contents": [], **_seen(alone, model), "tools": []}
+        seen.pop("messages" if body.api == "gemini" else "contents")
+        return len(session.decode(seen, body.api).tier("messages"))
+
+    return boundary(done, own_sections)
+
+
+def begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, leave: Pass) -> dict[str, Any]:
+    """The body as it is to be sent. Never raises."""
+    made = _session(model, sending).attempt("begin", lambda: _begin(model, base, body, sending, leave), None)
+    if made is None:
+        fail(sending)
+        sending.turn = None
+        leave.release(ok=False)
+        return _session(model, sending).attempt("body", lambda: _with_passing(body, sending, model), body.payload)
+    return made
+
+
+def _with_passing(body: Body, sending: Sending, model: Any) -> dict[str, Any]:
+    """A body that could not be begun, with the text that the application gave for this request alone."""
+    done = sending.rewritten
+    if done is None or not done.trailing or not body.own:
+        return body.payload
+    return as_sent(with_volatile(_seen(body, model), body.api, done.trailing, done.trailing_role), body.payload)
+
+
+def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, leave: Pass) -> dict[str, Any]:
+    session = _session(model, sending)
+    frame, done = sending.frame, sending.rewritten
+    # A routing key of its own would part a lone agent from the helpers that share its tools.
+    alone = frame is not None and frame.base is not None and body.api != "anthropic"
+
+    def original(prompt: Prompt) -> Prompt | None:
+        if done is None:
+            return None
+        restored, tail = done.restored, done.tail
+        if done.given is not None:
+            # Messages are gone from the prompt, so the application's own request is built again.
+            rest = list(dropwhile(lambda one: isinstance(one, SystemMessage), done.given))
+            own = own_body(model, base, rest, None, {}) if body.own else likeness(session, model, base, rest, None, {})
+            if own is None:
+                return None
+            prompt = replace(session.decode(_seen(own, model), body.api), settings=prompt.settings)
+            restored, tail = (), ""
+        return unmodified(
+            apart(prompt), system=done.system, tools=sending.tools, tail=tail, count=session.count, restored=restored
+        )
+
+    sending.turn = session.begin(
+        _seen(body, model),
+        body.api,
+        agent=frame.role if frame else sending.agent,
+        conversation=sending.conversation if frame is None or frame.state is None else frame.state,
+        boundary=_boundary(model, base, body, sending),
+        original=original if done is not None else None,
+        rewrite=body.own and done is not None and not alone,
+        repeated=body.own and sending.own,
+        policy=frame.policy if frame else None,
+        scope=sending.scope,
+        leave=leave,
+        continues=done is not None and done.continues,
+        trailing=bool(done is not None and done.trailing),
+    )
+    sent = sending.turn.body
+    if done is not None and done.trailing and body.own:
+        sent = with_volatile(sent, body.api, done.trailing, done.trailing_role)
+    return as_sent(sent, body.payload)
+
+
+def current(model: Any) -> tuple[Sending, Token[list[Sending] | None]]:
+    """The request under way; a fresh one where the class was called without ``invoke`` (its own batch, an agent)."""
+    held = wrapping(model).held
+    sending = SENDING.get() if held is None else held
+    if sending is None or (sending.turn is not None and sending.payload is None):
+        frame = FRAME.get()
+        conversation, scope = (frame.conversation, frame.scope) if frame else ("", None)
+        sending = Sending(session_in(model), frame, None, None, conversation, scope)
+    return sending, SENDING.set(sending)
+
+
+def fail(sending: Sending) -> None:
+    if sending.turn is not None:
+        sending.turn.fail()
+
+
+def finish(sending: Sending, result: ChatResult) -> None:
+    message = result.generations[0].message if result.generations else None
+    close(sending, sending.session.attempt("usage", lambda: usage_of(message), None))
+
+
+def close(sending: Sending, usage: Any) -> None:
+    """End the request, and tell tracers what the cache did: they keep the metadata until the run ends."""
+    if sending.turn is None:
+        return
+    verdict = sending.turn.finish(usage)
+    if verdict is not None and sending.traced is not None:
+        sending.traced["cacheprefix_cause"] = str(verdict.cause)
+
+
+def usage_of(message: Any) -> Any:
+    """The richest usage a message carries: the provider's own where the class kept it, else LangChain's."""
+    if message is None:
+        return None
+    metadata = getattr(message, "response_metadata", None) or {}
+    return metadata.get("token_usage") or metadata.get("usage") or getattr(message, "usage_metadata", None)

@@ -1,0 +1,178 @@
+"""The conversation's ledger in the graph's own state, so that checkpoints carry it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph._internal._typing import MISSING
+from langgraph.channels import BinaryOperatorAggregate
+from langgraph.types import Command
+from typing_extensions import NotRequired, TypedDict
+
+from cacheprefix import Conversation, Session
+from cacheprefix.history import Ledger, digests_of, join_updates, merge_json
+from cacheprefix_langgraph.fork_context import checkpoint_of, scope_of, talk_of
+from cacheprefix_langgraph.views import Views
+
+CHANNEL = "cacheprefix"
+"""The state key; its values are plain JSON types, merged in any order with the same result."""
+
+
+PrefixChannel = Annotated[dict[str, Any], merge_json]
+"""The type of the field ``cacheprefix`` in states that are pydantic models or dataclasses."""
+
+
+class _Decided(BinaryOperatorAggregate[dict[str, Any]]):
+    """A channel that is not there until something was decided, so that nobody sees it before."""
+
+    def __init__(self, typ: type[dict[str, Any]], operator: Callable[[Any, Any], Any]) -> None:
+        super().__init__(typ, operator)
+        self.value = MISSING  # type: ignore[assignment]
+
+
+DECIDED = _Decided(dict, merge_json)
+"""What an agent of ours adds to its state."""
+
+
+class PrefixState(TypedDict):
+    """Mix into a graph's state to keep the ledger of decisions in its checkpoints.
+
+    A pydantic model or a dataclass declares the field instead: ``cacheprefix: PrefixChannel``, empty by default.
+    """
+
+    cacheprefix: NotRequired[PrefixChannel]
+
+
+def messages_in(state: Any, key: str) -> list[BaseMessage] | None:
+    """The messages of a state of any shape; None where it has none under that key."""
+    value = state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
+    if value is None and isinstance(state, list):
+        value = state
+    if not isinstance(value, (list, tuple)):
+        return None
+    return [message for message in value if isinstance(message, BaseMessage)]
+
+
+def ledger_in(state: Any, session: Session) -> Mapping[str, Any] | None:
+    """The ledger in a node's state, or in the graph's channel where the node is given less than the state.
+
+    A ``Send`` payload or a narrower input schema does not contain the channel; then LangGraph's own reader is
+    asked, which is internal and may be absent: decisions are then made anew, with the same result.
+    """
+    value = state.get(CHANNEL) if isinstance(state, Mapping) else getattr(state, CHANNEL, None)
+    if value is None:
+        config = var_child_runnable_config.get() or {}
+        read = (config.get("configurable") or {}).get("__pregel_read")
+        value = (
+            session.attempt("ledger channel", lambda: read(CHANNEL, False), None)  # noqa: FBT003 - LangGraph takes it by position
+            if callable(read) and has_channel(read)
+            else None
+        )
+    return value if isinstance(value, Mapping) else None
+
+
+def has_channel(read: Any, name: str = CHANNEL) -> bool:
+    """Whether the running graph's state has a channel, the ledger's by default, as far as its reader tells."""
+    channels = next(
+        (a for a in (*getattr(read, "args", ()), *getattr(read, "keywords", {}).values()) if _is_channels(a)), None
+    )
+    return channels is not None and name in channels
+
+
+def _is_channels(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(hasattr(channel, "checkpoint") for channel in value.values())
+
+
+def conversation_of(
+    session: Session,
+    config: Mapping[str, Any] | None,
+    ledger: Mapping[str, Any] | None,
+    said: Sequence[BaseMessage],
+    *,
+    returned: bool = True,
+    key: str = "",
+) -> Conversation:
+    """The conversation of a call, as the checkpoint that its step began with has it.
+
+    ``ledger`` is that of the graph's state, None where the state has none: then it is the process's own. It wins over
+    what the process decided since, so that a thread that was taken back to an earlier checkpoint goes on as it would
+    in a fresh process; what siblings in the same step decide holds for all of them. ``returned`` is False where
+    decisions do not come into the state: then the process keeps them. ``key`` names the state's messages: decisions on
+    what is no longer among them are dropped.
+    """
+    scope = scope_of(config)
+    found = session.conversation(talk_of(session, config, said, scope), scope=scope)
+    if ledger is None:
+        return found
+    known = Ledger.from_json(ledger)
+    whole = _thread(config, key) if key and known.alters else None
+    if whole is not None:
+        known = standing(known, whole, found)
+    return found.at(checkpoint_of(config), known, returned=returned)
+
+
+def _thread(config: Mapping[str, Any] | None, key: str) -> list[BaseMessage] | None:
+    """All messages of a thread, as the outermost graph's state has them: a node may have been given less."""
+    configurable = (config or {}).get("configurable") or {}
+    read, inside = configurable.get("__pregel_read"), "|" in str(configurable.get("checkpoint_ns", ""))
+    if inside or not callable(read) or not has_channel(read, key):
+        return None
+    value = read(key, False)  # noqa: FBT003 - LangGraph takes it by position
+    return [one for one in value if isinstance(one, BaseMessage)] if isinstance(value, list) else None
+
+
+def standing(found: Ledger, messages: Sequence[BaseMessage], talk: Conversation) -> Ledger:
+    """A thread's ledger without what was decided on messages that are gone from it (cleared, removed, rewound).
+
+    ``messages`` are all that the thread has. They are looked at only where they became fewer, and when a process sees
+    the thread first.
+    """
+    known, talk.messages_seen = talk.messages_seen, len(messages)
+    if known is not None and len(messages) >= known:
+        return found
+    live = digests_of(Views().of(messages, len))
+    talk.keep(live)
+    return found.standing(live)
+
+
+def with_update(result: Any, update_: Mapping[str, Any], session: Session, node: str) -> Any:
+    """A node's result with the decisions it made. Shapes LangGraph takes: None, dict, Command, lists, state objects."""
+    if not update_:
+        return result
+    config = var_child_runnable_config.get() or {}
+    read = (config.get("configurable") or {}).get("__pregel_read")
+    if not callable(read):
+        # Called as a plain function: nothing there would take an update.
+        return result
+    if not has_channel(read):
+        session.note(
+            f"node {node!r}: the graph's state has no channel {CHANNEL!r}, so decisions on tool results are not kept "
+            "in checkpoints; add cacheprefix_langgraph.PrefixState to the state's bases, and from an entrypoint save "
+            "session.conversation(thread_id).dumps() yourself"
+        )
+        return result
+    update = {CHANNEL: dict(update_)}
+    if result is None:
+        return update
+    if isinstance(result, dict):
+        return {**result, CHANNEL: join_updates(result.get(CHANNEL), update[CHANNEL])}
+    if isinstance(result, Command):
+        return _command(result, update)
+    if isinstance(result, (list, tuple)) and any(isinstance(item, Command) for item in result):
+        return [*result, Command(update=update)]
+    return [result, Command(update=update)]
+
+
+def _command(command: Command[Any], update: dict[str, Any]) -> Any:
+    if command.graph is not None:
+        return [command, Command(update=update)]
+    if command.update is None:
+        return replace(command, update=update)
+    if isinstance(command.update, dict):
+        merged = join_updates(command.update.get(CHANNEL), update[CHANNEL])
+        return replace(command, update={**command.update, CHANNEL: merged})
+    return replace(command, update=[*command._update_as_tuples(), (CHANNEL, update[CHANNEL])])

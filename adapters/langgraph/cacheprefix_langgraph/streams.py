@@ -1,0 +1,141 @@
+"""Streams, passed on unchanged while their first chunk and their usage are noted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages.ai import UsageMetadata, add_usage
+
+from cacheprefix_langgraph.request_bodies import api_of
+from cacheprefix_langgraph.sending import SENDING, Sending, close, fail
+from cacheprefix_langgraph.whole_answers import UnfinishedError
+from cacheprefix_langgraph.wrapping import wrapping
+
+if TYPE_CHECKING:
+    from langchain_core.outputs import ChatGenerationChunk
+
+    from cacheprefix.prompt import Api
+
+
+_REFUSED = (400, 404, 405, 415, 422, 501)
+"""Statuses that say something of the request itself."""
+_OWN_ERRORS = ("openai", "anthropic", "google", "langchain_openai", "langchain_anthropic", "langchain_google_genai")
+
+
+def within(sending: Sending | None, chunks: Iterator[Any]) -> Iterator[Any]:
+    """Iterate with the request in force only while the wrapped code runs."""
+    while True:
+        token = SENDING.set(sending)
+        try:
+            chunk = next(chunks)
+        except StopIteration:
+            return
+        finally:
+            SENDING.reset(token)
+        yield chunk
+
+
+async def awithin(sending: Sending | None, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    while True:
+        token = SENDING.set(sending)
+        try:
+            chunk = await chunks.__anext__()
+        except StopAsyncIteration:
+            return
+        finally:
+            SENDING.reset(token)
+        yield chunk
+
+
+async def behind(first: Callable[[], Awaitable[None]], begin: Callable[[], AsyncIterator[Any]]) -> AsyncIterator[Any]:
+    """A stream that begins when something else is done."""
+    await first()
+    async for chunk in begin():
+        yield chunk
+
+
+def watch(sending: Sending, chunks: Iterator[ChatGenerationChunk]) -> Iterator[ChatGenerationChunk]:
+    """Pass a stream on; note its first chunk and add up its usage."""
+    with _watching(sending) as note:
+        for chunk in within(sending, chunks):
+            note(chunk)
+            yield chunk
+
+
+async def awatch(sending: Sending, chunks: AsyncIterator[ChatGenerationChunk]) -> AsyncIterator[ChatGenerationChunk]:
+    with _watching(sending) as note:
+        async for chunk in awithin(sending, chunks):
+            note(chunk)
+            yield chunk
+
+
+@contextmanager
+def _watching(sending: Sending) -> Iterator[Callable[[ChatGenerationChunk], None]]:
+    """Closes the request with the usage noted so far, also where the application stops reading; an error fails it."""
+    usage: UsageMetadata | None = None
+
+    def note(chunk: ChatGenerationChunk) -> None:
+        nonlocal usage
+        turn = sending.turn
+        if turn is not None and turn.first_token_at is None and _says(chunk):
+            turn.first_token()
+        usage = sending.session.attempt("usage", lambda: _sum(usage, chunk), usage)
+
+    try:
+        yield note
+    except GeneratorExit:
+        close(sending, usage)
+        raise
+    except BaseException:
+        fail(sending)
+        raise
+    close(sending, usage)
+
+
+def whole(model: Any, sending: Sending) -> tuple[Api, dict[str, Any]]:
+    """The finished body of a whole answer that comes as a stream, and its wire form."""
+    payload, sending.payload = sending.payload or {}, None
+    return api_of(payload, model), payload
+
+
+def began(sending: Sending) -> Callable[[], None]:
+    """What is called when the answer begins: waiting siblings go on."""
+
+    def begun() -> None:
+        if sending.turn is not None:
+            sending.turn.first_token()
+
+    return begun
+
+
+def again(model: Any, sending: Sending, error: Exception) -> bool:
+    """Whether an answer that was streamed only for waiting siblings is to be asked for again, as a whole.
+
+    What a stream breaks with is not what a whole answer breaks with, and an application's retries go by the type.
+    The SDKs' own errors are the same either way, but for a refusal: that may be one of the stream, by a gateway that
+    knows no ``stream_options``.
+    """
+    refused = getattr(error, "status_code", None) in _REFUSED
+    if type(error).__module__.partition(".")[0] in _OWN_ERRORS and not refused:
+        return False
+    if refused or isinstance(error, UnfinishedError):
+        # Another stream of this model would fare no better.
+        wrapping(model).streams = False
+    fail(sending)
+    sending.turn = sending.payload = None
+    return True
+
+
+def _says(chunk: ChatGenerationChunk) -> bool:
+    """Whether a chunk holds something of the answer: the first of some APIs says only that the request was taken."""
+    message = chunk.message
+    return bool(message.content or message.additional_kwargs or getattr(message, "tool_call_chunks", None))
+
+
+def _sum(usage: UsageMetadata | None, chunk: ChatGenerationChunk) -> UsageMetadata | None:
+    found = getattr(chunk.message, "usage_metadata", None)
+    if not found:
+        return usage
+    return found if usage is None else add_usage(usage, found)

@@ -1,0 +1,108 @@
+"""``subgraph``: a compiled graph whose model calls are forks, as a node, a supervisor's or a swarm's worker."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from langgraph.prebuilt import ToolNode
+from langgraph.pregel import Pregel
+from langgraph.pregel.protocol import PregelProtocol
+from langgraph.types import Command
+
+from cacheprefix import Session
+from cacheprefix.errors import SetupError
+from cacheprefix.layout import ForkPolicy, VolatileRole
+from cacheprefix_langgraph.fork_context import Frame, aunder, said_now, scope_of, under, unlaid
+from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in
+from cacheprefix_langgraph.tools import render
+
+G = TypeVar("G", bound="Pregel[Any, Any, Any, Any]")
+
+_ENTER = "__cacheprefix_enter__"
+
+
+def subgraph(
+    graph: G,
+    session: Session,
+    *,
+    role: str | None = None,
+    instruction: str = "",
+    messages_key: str = "messages",
+    pinned: bool = False,
+    volatile: Callable[[Any], Mapping[str, str]] | None = None,
+    volatile_role: VolatileRole = "user",
+    policy: ForkPolicy | None = None,
+) -> G:
+    """A copy of a compiled graph whose wrapped models' calls are forks of the session's prefix.
+
+    For agents that are added as nodes or given to ``create_supervisor`` and ``create_swarm``: the copy is still a
+    compiled graph, so LangGraph finds, draws, streams and checkpoints it as before. ``role`` defaults to the
+    graph's name. The tools of its tool nodes join the shared union now, before the first request. With
+    ``pinned=True`` the role's text stands where the graph was entered instead of at the very end; see ``forked``.
+    Its models must be wrapped with the same session (``wrap_model``). Raises ``SetupError`` for anything that is
+    not a compiled graph, and ``ToolClashError`` when a tool's name already has another schema.
+    """
+    given: object = graph
+    if not isinstance(given, Pregel):
+        todo = "call .compile() first, or decorate a function with forked(...)"
+        if isinstance(given, PregelProtocol):
+            todo = "a remote graph asks its models where it is served: wrap them and its nodes there"
+        message = f"subgraph takes a compiled LangGraph graph, found {type(given).__name__}; {todo}"
+        raise SetupError(message)
+    for node in graph.nodes.values():
+        if isinstance(node.bound, ToolNode):
+            session.adopt_tools(list(node.bound.tools_by_name.values()), render)
+    name = role or graph.get_name()
+    session.join(name)
+
+    def enter(state: Any, config: Any, said: Mapping[str, str]) -> Frame:
+        messages = messages_in(state, messages_key)
+        talk = conversation_of(session, config, ledger_in(state, session), messages or (), returned=False)
+        return Frame(
+            session=session,
+            role=name,
+            instruction=instruction,
+            shared=messages if pinned else None,
+            conversation=talk.id,
+            state=talk,
+            scope=scope_of(config),
+            pinned=pinned,
+            volatile=said,
+            volatile_role=volatile_role,
+            policy=policy,
+        )
+
+    copy = graph.copy()
+    base = type(graph).__mro__[1] if _ENTER in graph.__dict__ else type(graph)
+    object.__setattr__(copy, "__class__", _subclass(base))
+
+    def entered(state: Any, config: Any) -> Frame | None:
+        # A resumed run has no state to ask about. What the application's function raises is the application's.
+        said = {} if state is None or isinstance(state, Command) else said_now(session, volatile, state)
+        plain = unlaid(session, name, instruction, said, volatile_role)
+        return session.attempt("subgraph", lambda: enter(state, config, said), plain)
+
+    copy.__dict__[_ENTER] = entered
+    return copy
+
+
+@functools.lru_cache(maxsize=16)
+def _subclass(base: type[Any]) -> type[Any]:
+    class ForkedGraph(base):  # type: ignore[misc]
+        # ``invoke`` and ``ainvoke`` run these two; neither is a generator, so the fork is entered when it is called.
+        def stream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangGraph's own name
+            return under(self.__dict__[_ENTER](input, config), base.stream(self, input, config, **kwargs))
+
+        def astream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002 - LangGraph's own name
+            return aunder(self.__dict__[_ENTER](input, config), base.astream(self, input, config, **kwargs))
+
+    for name in ("stream", "astream"):
+        functools.update_wrapper(vars(ForkedGraph)[name], getattr(base, name), updated=())
+    ForkedGraph.__name__, ForkedGraph.__qualname__, ForkedGraph.__module__ = (
+        base.__name__,
+        base.__qualname__,
+        base.__module__,
+    )
+    return ForkedGraph

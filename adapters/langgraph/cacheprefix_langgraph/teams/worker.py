@@ -1,0 +1,163 @@
+"""One agent at work: a forked node's model calls with a tool loop of their own, sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from langgraph.errors import GraphBubbleUp
+
+from cacheprefix import Session
+from cacheprefix.config import given_or_configured
+from cacheprefix.errors import SetupError
+from cacheprefix_langgraph.model import session_of, wrap_model
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A role's model, text and tools."""
+
+    model: Any
+    session: Session
+    role: str
+    instructions: str = ""
+    tools: tuple[BaseTool, ...] = ()
+    max_turns: int = 10
+
+    def __post_init__(self) -> None:
+        if self.max_turns < 1:
+            raise SetupError(f"max_turns of {self.role!r} must be at least 1, found {self.max_turns}")
+
+    @property
+    def bound(self) -> Any:
+        """The model with the role's tools."""
+        return self.model.bind_tools(list(self.tools)) if self.tools else self.model
+
+    def opening(self, shared: Sequence[BaseMessage], order: str) -> list[BaseMessage]:
+        """The first request as applications write it: the role's system text, the conversation, the order."""
+        system = "\n\n".join(text for text in (self.instructions, self.session.prefix.text) if text)
+        head: list[BaseMessage] = [SystemMessage(system)] if system else []
+        return [*head, *shared, *([HumanMessage(order)] if order else [])]
+
+
+def worker_for(
+    model: Any, session: Session, role: str, instructions: str, tools: Sequence[Any] = (), max_turns: int = 10
+) -> Worker:
+    """A worker whose model is wrapped with the session. Raises ``SetupError`` for tools that cannot run."""
+    for tool in tools:
+        if not isinstance(tool, BaseTool):
+            message = f"role {role!r}: tools are LangChain tools (use @tool), found {type(tool).__name__}"
+            raise SetupError(message)
+    return Worker(wrap_model(model, session), session, role, instructions, tuple(tools), max_turns)
+
+
+def session_for(model: Any, session: Session | None) -> Session:
+    """The session given, that of a wrapped model, or ``Session.from_config()``."""
+    return given_or_configured(session or session_of(model))
+
+
+class Step(Runnable[Any, Any]):
+    """A node's function in its two forms. Unlike ``RunnableLambda`` it reads no source code, which takes long."""
+
+    def __init__(
+        self, name: str, run: Callable[[Any], dict[str, Any]], arun: Callable[[Any], Awaitable[dict[str, Any]]]
+    ) -> None:
+        self.name = name
+        self._run = run
+        self._arun = arun
+
+    def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> dict[str, Any]:  # noqa: A002, ARG002
+        """Run the function on a state."""
+        return self._run(input)
+
+    async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> dict[str, Any]:  # noqa: A002, ARG002
+        """Run the function on a state."""
+        return await self._arun(input)
+
+
+AfterRound = Callable[[Sequence[BaseMessage], int], None]
+"""Told of the messages so far and the number of tool rounds."""
+
+
+def work(
+    worker: Worker, shared: Sequence[BaseMessage], order: str, after: AfterRound | None = None
+) -> list[BaseMessage]:
+    """What the worker said and what its tools answered; the last message is its answer."""
+    messages, own = worker.opening(shared, order), list[BaseMessage]()
+    bound, known = worker.bound, {tool.name: tool for tool in worker.tools}
+    for turn in range(1, worker.max_turns + 1):
+        answer: AIMessage = bound.invoke([*messages, *own])
+        own.append(answer)
+        if not answer.tool_calls or turn == worker.max_turns:
+            break
+        own += [_result(known, call) for call in _calls(answer)]
+        if after is not None:
+            after([*messages, *own], turn)
+    return own
+
+
+async def awork(
+    worker: Worker, shared: Sequence[BaseMessage], order: str, after: AfterRound | None = None
+) -> list[BaseMessage]:
+    """``work`` without blocking the event loop."""
+    messages, own = worker.opening(shared, order), list[BaseMessage]()
+    bound, known = worker.bound, {tool.name: tool for tool in worker.tools}
+    for turn in range(1, worker.max_turns + 1):
+        answer: AIMessage = await bound.ainvoke([*messages, *own])
+        own.append(answer)
+        if not answer.tool_calls or turn == worker.max_turns:
+            break
+        for call in _calls(answer):
+            try:
+                result: Any = await _tool(known, call).ainvoke(call)
+            except GraphBubbleUp:
+                raise
+            except Exception as error:
+                result = _failed(call, error)
+            own.append(_message(call, result))
+        if after is not None:
+            await asyncio.to_thread(after, [*messages, *own], turn)
+    return own
+
+
+def text_of(own: Sequence[BaseMessage]) -> str:
+    """The last words of a worker."""
+    return next((message.text for message in reversed(own) if isinstance(message, AIMessage) and message.text), "")
+
+
+def _calls(answer: AIMessage) -> list[dict[str, Any]]:
+    return [{**call, "type": "tool_call"} for call in answer.tool_calls]
+
+
+def _tool(known: Mapping[str, BaseTool], call: Mapping[str, Any]) -> BaseTool:
+    found = known.get(call["name"])
+    if found is None:
+        raise LookupError(f"there is no tool {call['name']!r} for this role; there are: {', '.join(known) or 'none'}")
+    return found
+
+
+def _result(known: Mapping[str, BaseTool], call: dict[str, Any]) -> ToolMessage:
+    try:
+        result: Any = _tool(known, call).invoke(call)
+    except GraphBubbleUp:
+        raise
+    except Exception as error:
+        result = _failed(call, error)
+    return _message(call, result)
+
+
+def _failed(call: Mapping[str, Any], error: Exception) -> ToolMessage:
+    return ToolMessage(
+        f"error: {type(error).__name__}: {error}", tool_call_id=call["id"] or "", name=call["name"], status="error"
+    )
+
+
+def _message(call: Mapping[str, Any], result: Any) -> ToolMessage:
+    if isinstance(result, ToolMessage):
+        return result
+    return ToolMessage(str(result), tool_call_id=call["id"] or "", name=call["name"])

@@ -1,0 +1,231 @@
+"""Tool calls of ``ToolNode`` and of ``create_agent``, answered from the session's tool-result cache."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, StructuredTool, Tool
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from typing_extensions import override
+
+from cacheprefix import Session
+from cacheprefix.session import ToolUse
+from cacheprefix.toolcache import Origin, looks_like_error
+from cacheprefix_langgraph.fork_context import scope_of, thread_of
+from cacheprefix_langgraph.state import messages_in
+
+Scope = Callable[[ToolCallRequest], "str | None"] | str | None
+
+_KEEP = 1_000
+_MCP = ("mcp", "fastmcp", "langchain_mcp_adapters", "langchain.mcp")
+
+
+class CachedTools:
+    """The two wrappers that ``ToolNode`` and middleware call around a tool. Safe for threads and tasks."""
+
+    def __init__(self, session: Session, agent: str | None = None, scope: Scope = None) -> None:
+        self._session = session
+        self._agent = agent
+        self._scope = scope
+        self._stateful: dict[int, tuple[BaseTool, bool]] = {}
+
+    def wrap(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
+        """The tool's answer, or the one it gave before; LangChain's tool events fire either way."""
+        use = self._use(request)
+        if use is None:
+            return handler(request)
+        own: list[Any] = []
+
+        def run() -> Any:
+            own.append(handler(request))
+            return _kept(own[0])
+
+        refused: list[str] = []
+        try:
+            value = self._session.tool_calls.run(use, run, repeated=refused.append)
+        except _NotKeptError:
+            return own[0]
+        if own:
+            return own[0]
+        message = handler(request.override(tool=_stand_in(request.tool, refused[0] if refused else value)))
+        return _as_error(message) if refused else message
+
+    async def awrap(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]) -> Any:
+        """``wrap`` for coroutines."""
+        use = self._use(request)
+        if use is None:
+            return await handler(request)
+        own: list[Any] = []
+
+        async def run() -> Any:
+            own.append(await handler(request))
+            return _kept(own[0])
+
+        refused: list[str] = []
+        try:
+            value = await self._session.tool_calls.arun(use, run, repeated=refused.append)
+        except _NotKeptError:
+            return own[0]
+        if own:
+            return own[0]
+        message = await handler(request.override(tool=_stand_in(request.tool, refused[0] if refused else value)))
+        return _as_error(message) if refused else message
+
+    def _use(self, request: ToolCallRequest) -> ToolUse | None:
+        """The call as the cache sees it; None to leave it alone, also where its tenant cannot be told."""
+        if not self._session.tool_calls.active or request.tool is None:
+            return None
+        return self._session.attempt("tool cache", lambda: self._seen(request), None)
+
+    def _seen(self, request: ToolCallRequest) -> ToolUse:
+        tool = request.tool
+        assert tool is not None
+        config: Mapping[str, Any] = getattr(request.runtime, "config", None) or {}
+        messages = messages_in(request.state, "messages") or []
+        conversation, turn = _turn(config, messages)
+        scope = self._scope(request) if callable(self._scope) else self._scope
+        scope = scope_of(config) if scope is None else scope
+        return ToolUse(
+            request.tool_call["name"],
+            request.tool_call["args"],
+            origin_of(tool),
+            conversation,
+            _author(messages) if self._agent is None else self._agent,
+            turn,
+            # Ids may come again with the next answer; the history is then longer.
+            f"{request.tool_call['id']}@{len(messages)}",
+            scope,
+            self._is_stateful(tool),
+            "langgraph",
+            _runs(tool),
+        )
+
+    def _is_stateful(self, tool: BaseTool) -> bool:
+        known = self._stateful.get(id(tool))
+        if known is None or known[0] is not tool:
+            if len(self._stateful) >= _KEEP:
+                self._stateful.clear()
+            known = self._stateful[id(tool)] = (tool, _takes_more(tool))
+        return known[1]
+
+
+def cached_tools(session: Session, *, agent: str | None = None, scope: Scope = None) -> dict[str, Any]:
+    """Keyword arguments that put the session's tool cache around a node: ``ToolNode(tools, **cached_tools(session))``.
+
+    ``PrefixMiddleware`` does the same for ``create_agent``. ``agent`` names whose repeated calls are counted
+    together, by default the author of the message with the calls. ``scope`` is the tenant or user whose results these
+    are, or a function that finds it in the request; by default the run's ``cacheprefix_scope``, and without it the
+    session's. A tool that is handed more than its arguments (state, store, runtime, config) is cached only where a
+    ``ToolSpec`` declares it cacheable. Without ``Session(tool_cache=...)`` tools simply run.
+    """
+    cached = CachedTools(session, agent, scope)
+    return {"wrap_tool_call": cached.wrap, "awrap_tool_call": cached.awrap}
+
+
+def origin_of(tool: BaseTool) -> Origin:
+    """Where a tool comes from, told by what made it and not by its name."""
+    made = (type(tool), getattr(tool, "func", None), getattr(tool, "coroutine", None))
+    homes = [str(getattr(each, "__module__", "")) for each in made if each is not None]
+    foreign = any(home == name or home.startswith(f"{name}.") for home in homes for name in _MCP)
+    return "mcp" if foreign or "mcp" in (tool.metadata or {}) else "local"
+
+
+def _runs(tool: BaseTool) -> Any:
+    """What answers a call: the function that a tool was made of, else the tool itself with what it holds."""
+    if type(tool) in {StructuredTool, Tool}:
+        return getattr(tool, "func", None) or getattr(tool, "coroutine", None) or tool
+    return tool
+
+
+class _NotKeptError(Exception):
+    """The tool's answer is its own affair: an error, a command, a message with fields that a copy would lose."""
+
+
+def _kept(message: Any) -> Any:
+    """What is kept of an answer: its text, or content and artifact."""
+    if (
+        type(message) is not ToolMessage
+        or message.status != "success"
+        or message.additional_kwargs
+        or message.response_metadata
+        or looks_like_error(message.content)
+    ):
+        raise _NotKeptError
+    if isinstance(message.content, str) and message.artifact is None:
+        return message.content
+    return {"content": message.content, "artifact": message.artifact}
+
+
+class _StandIn(BaseTool):
+    """Gives an answer that is known already, so that LangChain itself tells of it and formats it as ever."""
+
+    known: Any = None
+    response_format: Any = "content_and_artifact"
+
+    @override
+    def _to_args_and_kwargs(self, *_: Any, **__: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        # The same arguments were valid when the answer was made; how the tool takes them is its own affair.
+        return (), {}
+
+    @override
+    def _run(self, *_: Any, **__: Any) -> Any:
+        return self.known
+
+    @override
+    async def _arun(self, *_: Any, **__: Any) -> Any:
+        return self.known
+
+
+def _stand_in(tool: BaseTool | None, value: Any) -> BaseTool:
+    assert tool is not None
+    known = (value["content"], value["artifact"]) if isinstance(value, Mapping) else (value, None)
+    return _StandIn(
+        name=tool.name,
+        description=tool.description,
+        args_schema=tool.args_schema,
+        tags=tool.tags,
+        metadata=tool.metadata,
+        callbacks=tool.callbacks,
+        known=known,
+    )
+
+
+def _as_error(message: Any) -> Any:
+    return message.model_copy(update={"status": "error"}) if isinstance(message, ToolMessage) else message
+
+
+def _turn(config: Mapping[str, Any], messages: Sequence[BaseMessage]) -> tuple[str | None, str]:
+    """Whose repeats these are, and since when: one agent's loop in one branch after one message of the user.
+
+    (None, "") where that cannot be told apart from another run's, since nothing may be refused for another's calls.
+    """
+    thread = thread_of(config)
+    last = next(((i, m) for i, m in reversed(list(enumerate(messages))) if isinstance(m, HumanMessage)), None)
+    if last is None or not (thread or last[1].id):
+        return None, ""
+    namespace = str((config.get("configurable") or {}).get("checkpoint_ns", ""))
+    return f"{thread}|{namespace.rpartition('|')[0]}", last[1].id or str(last[0])
+
+
+def _author(messages: Sequence[BaseMessage]) -> str:
+    return (messages[-1].name or "") if messages else ""
+
+
+def _takes_more(tool: BaseTool) -> bool:
+    """Whether the framework hands a tool more than the arguments that the model wrote."""
+    # A schema given as plain JSON is the whole of what the tool takes.
+    if not isinstance(tool.args_schema, Mapping):
+        shown: Any = tool.tool_call_schema
+        given = set(getattr(tool.get_input_schema(), "model_fields", ()))
+        if given - set(getattr(shown, "model_fields", given)):
+            return True
+    bodies = [body for name in ("func", "coroutine") if (body := getattr(tool, name, None)) is not None]
+    for body in bodies or [tool._run]:
+        for parameter in inspect.signature(body).parameters.values():
+            if parameter.annotation is RunnableConfig or "RunnableConfig" in str(parameter.annotation):
+                return True
+    return False

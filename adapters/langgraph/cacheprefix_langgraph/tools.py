@@ -1,0 +1,170 @@
+"""The team's tools as neutral schemas, the shared array of them, and how a role is restricted to its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from cacheprefix import Session
+from cacheprefix.errors import SetupError, ToolClashError
+from cacheprefix.layout import Tool
+from cacheprefix.prompt import loads
+from cacheprefix_langgraph.fork_context import Frame
+from cacheprefix_langgraph.request_bodies import base_of, model_name, shows_body
+
+
+def render(tool: Any) -> Mapping[str, Any]:
+    """A LangChain tool, function or schema class as ``{"name", "description", "parameters"}``."""
+    function: Mapping[str, Any] | None = convert_to_openai_tool(tool).get("function")
+    if function is None:
+        message = f"tool {name_of(tool)!r} is no function, and cannot be shared; bind it where it is used"
+        raise SetupError(message)
+    return function
+
+
+def adopt(session: Session, tools: Sequence[Any]) -> None:
+    """Put a role's tools into the union; a binding that has one of the provider's own stays what it is."""
+    own = [name_of(tool) for tool in tools if _by_provider(tool)]
+    if own:
+        session.note(
+            f"tools that the provider runs ({', '.join(sorted(own))}) are in no union: roles that bind the very same "
+            "tools share, others do not"
+        )
+        return
+    for tool in tools:
+        # A bare schema has its name inside; OpenAI's custom tools take free text, and only their role has them.
+        shown = convert_to_openai_tool(tool)
+        if "function" in shown:
+            _adopt(session, shown if isinstance(tool, Mapping) else tool)
+
+
+def _adopt(session: Session, tool: Any) -> None:
+    try:
+        session.adopt_tools([tool], render)
+    except ToolClashError as error:
+        session.note(f"{error}; roles that bind another one keep their own tools")
+
+
+def _by_provider(tool: Any) -> bool:
+    """Whether a tool is only a type, which a role that has not bound it must not get."""
+    # A JSON schema is of type object.
+    return isinstance(tool, Mapping) and tool.get("type", "object") != "object" and not {"function", "name"} & set(tool)
+
+
+def name_of(tool: Any) -> str:
+    """The name of a tool in any of the forms that reach a model: object, OpenAI's or Anthropic's dict."""
+    if isinstance(tool, Mapping):
+        inner = tool.get("function")
+        found = inner.get("name") if isinstance(inner, Mapping) else tool.get("name")
+        return str(found or tool.get("type") or "")
+    return str(getattr(tool, "name", None) or getattr(tool, "__name__", ""))
+
+
+ONE_CALL = "Call at most one tool in this answer."
+
+_LIMIT = "parallel_tool_calls"
+CHOSEN = ("tools", "tool_choice", _LIMIT)
+"""Options of a call that sharing the array of tools may change."""
+_CALLS = ("tool_use", "function_call", "tool_call")
+
+
+def union_of(model: Any, union: Sequence[Tool], kwargs: Mapping[str, Any], frame: Frame) -> list[Any] | None:
+    """The union in the model's own wire form; None where the class binds no tools, or the role another of one name.
+
+    A tool that the role bound as ``strict`` stays so: a looser schema would change its answers.
+    """
+    natives = [
+        tool.native if tool.native is not None else {"type": "function", "function": loads(tool.schema)}
+        for tool in union
+    ]
+    try:
+        bound = base_of(model).bind_tools(model, natives)
+    except NotImplementedError:
+        return None
+    # A class may keep its tools to itself, and give back whatever it likes.
+    found = (getattr(bound, "kwargs", None) or {}).get("tools")
+    if not isinstance(found, list):
+        return None
+    formatted = list(found)
+    own = {name_of(tool): tool for tool in kwargs.get("tools") or []}
+    strict = {name: tool for name, tool in own.items() if _strict(tool)}
+    other = [name_of(tool) for tool in formatted if _differs(own.get(name_of(tool), tool), tool)]
+    if other:
+        frame.session.note(
+            f"role {frame.role!r} binds {', '.join(sorted(other))} with another schema than the shared one of that "
+            "name and keeps its own tools"
+        )
+        return None
+    return [strict.get(name_of(tool), tool) for tool in formatted] if strict else formatted
+
+
+def _differs(own: Any, shared: Any) -> bool:
+    """Whether a role's tool is another one than the union's of its name, in the model's own wire form."""
+    if _strict(own) or not (isinstance(own, Mapping) and isinstance(shared, Mapping)):
+        return False
+    return bool(_bare(own) != _bare(shared))
+
+
+def _bare(tool: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in tool.items() if name not in ("cache_control", "strict")}
+
+
+def _strict(tool: Any) -> bool:
+    if not isinstance(tool, Mapping):
+        return False
+    inner = tool.get("function")
+    return bool(tool.get("strict") or (isinstance(inner, Mapping) and inner.get("strict")))
+
+
+def one_call(model: Any, kwargs: Mapping[str, Any], frame: Frame) -> bool:
+    """Whether the role's limit of one tool call would part it from the others, and can be kept without the provider.
+
+    Supervisors bind ``parallel_tool_calls=False`` and their workers do not: on OpenAI that is another lane, on
+    Anthropic it becomes a tool_choice that invalidates the messages. Then the answer is cut to its first call.
+    """
+    session = frame.session
+    if session.alone or not session.prefix.tools or not shows_body(base_of(model)):
+        return False
+    if getattr(model, "use_previous_response_id", False) or kwargs.get("previous_response_id"):
+        # The provider keeps the whole answer there, and waits for the results of all its calls.
+        return False
+    settings = session.profile(model_name(model)).settings
+    if kwargs.get(_LIMIT) is False:
+        return settings.get(_LIMIT, "none") != "none"
+    choice = kwargs.get("tool_choice")
+    limited = isinstance(choice, Mapping) and choice.get("disable_parallel_tool_use") and choice.get("type") == "auto"
+    return bool(limited) and settings.get("tool_choice", "none") != "none"
+
+
+def without_limit(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments without the limit of one tool call."""
+    left = {name: value for name, value in kwargs.items() if name != _LIMIT}
+    choice = left.get("tool_choice")
+    if isinstance(choice, Mapping) and choice.get("disable_parallel_tool_use"):
+        del left["tool_choice"]
+    return left
+
+
+def first_call_only(message: Any) -> Any:
+    """The answer with its first tool call; the very same object where there is no second one."""
+    if not isinstance(message, AIMessage) or len(message.tool_calls) < 2:
+        return message
+    seen = False
+    content: Any = message.content
+    if isinstance(content, list):
+        kept = []
+        for block in content:
+            calls = isinstance(block, Mapping) and block.get("type") in _CALLS
+            if not (calls and seen):
+                kept.append(block)
+            seen = seen or calls
+        content = kept
+    more = dict(message.additional_kwargs)
+    if isinstance(more.get("tool_calls"), list):
+        more["tool_calls"] = more["tool_calls"][:1]
+    return message.model_copy(
+        update={"content": content, "tool_calls": message.tool_calls[:1], "additional_kwargs": more}
+    )

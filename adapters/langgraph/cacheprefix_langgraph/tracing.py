@@ -1,0 +1,89 @@
+"""What callbacks and tracers are told of a call, and calls that no fork reaches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
+from langchain_core.runnables.config import var_child_runnable_config
+from typing_extensions import override
+
+from cacheprefix import Session
+from cacheprefix_langgraph.fork_context import Frame, running
+
+if TYPE_CHECKING:
+    from cacheprefix_langgraph.sending import Sending
+
+_POOLS = ("ThreadPoolExecutor-", "asyncio_")
+_HOOKS = (".before_model", ".after_model", ".before_agent", ".after_agent")
+
+
+class _Listener(BaseCallbackHandler):
+    """Keeps the metadata that all callbacks of a call are given: tracers send it when the run ends."""
+
+    run_inline = True
+
+    def __init__(self, sending: Sending) -> None:
+        self._sending = sending
+
+    @override
+    def on_chat_model_start(
+        self, serialized: Any, messages: Any, *, metadata: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        self._sending.traced = metadata
+
+
+def traced_config(config: Any, settled: Mapping[str, Any], frame: Frame, sending: Sending) -> dict[str, Any]:
+    """The call's configuration with our own keys in its metadata; everything else as it would be without them.
+
+    Applications filter streams and events by their tags, so nothing of ours stands among them.
+    """
+    metadata = {
+        **(settled.get("metadata") or {}),
+        "cacheprefix_role": frame.role,
+        "cacheprefix_prefix": frame.session.prefix.key,
+    }
+    listener: BaseCallbackHandler = _Listener(sending)
+    callbacks = settled.get("callbacks")
+    if isinstance(callbacks, BaseCallbackManager):
+        callbacks = callbacks.copy()
+        callbacks.add_handler(listener, inherit=False)
+    else:
+        callbacks = [*(callbacks or ()), listener]
+    return {**(config or {}), "metadata": metadata, "callbacks": callbacks}
+
+
+def agent_in(config: Mapping[str, Any]) -> str:
+    """Who asks, as far as a graph's own metadata tell: an agent's name, the node it is, or the node that asks."""
+    metadata = config.get("metadata") or {}
+    nodes = [part.partition(":")[0] for part in str(metadata.get("langgraph_checkpoint_ns") or "").split("|")]
+    around = nodes[-2] if len(nodes) > 1 else None
+    return str(metadata.get("lc_agent_name") or around or metadata.get("langgraph_node") or "")
+
+
+def outside(session: Session, config: Mapping[str, Any]) -> None:
+    """Warn, once, of a wrapped model that a graph calls where no fork is in force."""
+    metadata = config.get("metadata") or {}
+    node, source = metadata.get("langgraph_node"), metadata.get("lc_source")
+    if source or str(node or "").endswith(_HOOKS):
+        # Middleware asks for itself, and nobody can decorate it.
+        session.note(f"middleware asks the model by itself ({source or node}), and that request shares nothing")
+    elif node is not None:
+        session.warn_once(
+            f"no-fork:{node}",
+            f"node {node!r} calls a wrapped model outside a fork, so its prompt is not shared: decorate the node "
+            "with forked(...), and inside it use ContextThreadPoolExecutor instead of a plain thread pool",
+        )
+    elif running(session) and var_child_runnable_config.get() is None and _in_pool():
+        session.warn_once(
+            "no-fork-pool",
+            "a wrapped model is called in a thread pool that knows of no fork while a forked node runs, so its prompt "
+            "is not shared: inside nodes use langchain_core's ContextThreadPoolExecutor, model.batch(...), or "
+            "contextvars.copy_context().run",
+        )
+
+
+def _in_pool() -> bool:
+    return threading.current_thread().name.startswith(_POOLS)

@@ -1,0 +1,111 @@
+"""LangChain messages as light views: what the core decides on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
+
+from cacheprefix.prompt import MessageView, Role, dumps, make_call, make_message, make_result
+
+_KEEP = 20_000
+
+KEY = "cacheprefix_key"
+"""In ``additional_kwargs``: the key of durable context, which never meets lossy compaction."""
+PINNED = "cacheprefix_pinned"
+"""In ``additional_kwargs``: no decision may touch the message."""
+SUMMARY = "cacheprefix_summary"
+"""In ``additional_kwargs``: a compaction wrote the message."""
+
+
+class Views:
+    """Views of messages, remembered for as long as a message is the same object with the same content.
+
+    Content that is a list may be changed in place unseen, so messages with lists are viewed anew each time.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[BaseMessage, str, MessageView]] = {}
+
+    def of(self, messages: Sequence[BaseMessage], count: Callable[[str], int]) -> list[MessageView]:
+        """One view a message, tool results with the names of the calls they answer."""
+        names: dict[str, str] = {}
+        views = []
+        for message in messages:
+            if isinstance(message, AIMessage):
+                names.update((call["id"] or "", call["name"]) for call in message.tool_calls)
+            views.append(self._view(message, names, count))
+        return views
+
+    def _view(self, message: BaseMessage, names: Mapping[str, str], count: Callable[[str], int]) -> MessageView:
+        content = message.content
+        known = self._known.get(id(message))
+        if known is not None and known[0] is message and known[1] is content:
+            return known[2]
+        view = view_of(message, names, count)
+        if isinstance(content, str):
+            if len(self._known) >= _KEEP:
+                self._known.clear()
+            self._known[id(message)] = (message, content, view)
+        return view
+
+
+def view_of(message: BaseMessage, names: Mapping[str, str], count: Callable[[str], int]) -> MessageView:
+    """The view of one message; ``names`` gives the tool of a call id."""
+    texts, media, thinking = _parts(message.content)
+    if isinstance(message, ToolMessage):
+        name = message.name or names.get(message.tool_call_id, "")
+        failed = True if message.status == "error" else None
+        result = make_result(message.tool_call_id, name, "\n".join(texts) or None, count, is_error=failed, media=media)
+        return make_message("tool", (), count, results=(result,))
+    calls = []
+    if isinstance(message, AIMessage):
+        calls = [
+            make_call(call["id"] or "", call["name"], dumps(call["args"], "tool call").decode(), count)
+            for call in message.tool_calls
+        ]
+    marks = message.additional_kwargs
+    return make_message(
+        _role(message),
+        texts,
+        count,
+        calls=calls,
+        thinking=thinking,
+        media=media,
+        key=marks.get(KEY),
+        pinned=bool(marks.get(PINNED)),
+        summary=bool(marks.get(SUMMARY)),
+    )
+
+
+def _parts(content: Any) -> tuple[list[str], list[str], list[tuple[int, str]]]:
+    """Texts, media (as JSON, for the digest) and thinking blocks of a message's content."""
+    if isinstance(content, str):
+        return [content], [], []
+    texts: list[str] = []
+    media: list[str] = []
+    thinking: list[tuple[int, str]] = []
+    for index, block in enumerate(content):
+        if is_text(block):
+            texts.append(block if isinstance(block, str) else str(block.get("text", "")))
+        elif isinstance(block, Mapping) and block.get("type") in ("thinking", "redacted_thinking", "reasoning"):
+            thinking.append((index, dumps(block, "thinking").decode()))
+        elif not (isinstance(block, Mapping) and block.get("type") in ("tool_use", "tool_call", "function_call")):
+            media.append(dumps(block, "content").decode())
+    return texts, media, thinking
+
+
+def is_text(block: Any) -> bool:
+    """Whether a content block is text, in any of the forms that LangChain's classes keep."""
+    return isinstance(block, str) or (
+        isinstance(block, Mapping) and block.get("type") in ("text", "input_text", "output_text")
+    )
+
+
+def _role(message: BaseMessage) -> Role:
+    if isinstance(message, AIMessage):
+        return "assistant"
+    if isinstance(message, SystemMessage):
+        return "system"
+    return "user"

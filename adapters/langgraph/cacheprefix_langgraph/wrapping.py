@@ -1,0 +1,50 @@
+"""What a wrapped model knows beside what it is, and where it keeps that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from cacheprefix import Session
+from cacheprefix_langgraph.views import Views
+
+_PRIVATE = "__cacheprefix__"
+"""Where a wrapped model keeps what it knows beside its class's own private attributes: no field, and in no dump."""
+
+
+@dataclass(eq=False)
+class Wrapping:
+    """What a wrapped model knows beside what it is."""
+
+    session: Session
+    role: tuple[str, str] | None = None
+    """Name and instruction of the role that the model was bound to."""
+    prewarm: bool = False
+    held: Any = None
+    """On a copy that is for one request alone: that request, a ``Sending``, whose module builds on this one."""
+    streams: bool = True
+    """Whether a whole answer may come as a stream, for siblings that wait."""
+    views: Views = field(default_factory=Views)
+
+
+def wrapping_of(model: Any) -> Wrapping | None:
+    """What a model was wrapped with; None where it was not."""
+    found = (getattr(model, "__pydantic_private__", None) or {}).get(_PRIVATE)
+    return found if isinstance(found, Wrapping) else None
+
+
+def wrapping(model: Any) -> Wrapping:
+    """What a wrapped model was wrapped with."""
+    found = wrapping_of(model)
+    assert found is not None
+    return found
+
+
+def wrapped_with(model: Any, made: Wrapping | None) -> Any:
+    """The model itself, which from now on knows ``made`` or, without it, nothing of us."""
+    private = dict(getattr(model, "__pydantic_private__", None) or {})
+    private.pop(_PRIVATE, None)
+    if made is not None:
+        private[_PRIVATE] = made
+    object.__setattr__(model, "__pydantic_private__", private or None)
+    return model

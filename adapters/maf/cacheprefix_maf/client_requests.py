@@ -1,0 +1,166 @@
+"""What a client is about to send: its own ``_prepare_options``, asked beforehand and replaced when it is sent."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent_framework import Message
+
+from cacheprefix import PendingCall, Session
+from cacheprefix.bodies import begins
+from cacheprefix.layout import VolatileRole, with_volatile
+from cacheprefix.profiles import merge_usage
+from cacheprefix.prompt import Api
+
+_APIS: Mapping[str, Api] = {
+    "RawOpenAIChatCompletionClient": "openai-chat",
+    "RawOpenAIChatClient": "openai-responses",
+    "RawAnthropicClient": "anthropic",
+}
+_BESIDE = frozenset({"betas", "extra_body", "extra_headers", "extra_query", "text_format", "timeout"})
+"""Arguments of the SDKs that are no fields of the body."""
+_PREPARE = "_prepare_options"
+_BASE = "_cacheprefix_prepare"
+
+
+@dataclass(slots=True)
+class Sending:
+    """One request on its way through a client, and what came of it."""
+
+    session: Session
+    api: Api
+    prepared: Mapping[str, Any]
+    turn: PendingCall
+    volatile: str = ""
+    volatile_role: VolatileRole = "user"
+    usage: Any = None
+
+    def replaced(self, fresh: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The client's arguments with the marked body in them; as they are where something else changed them."""
+        marked = self.turn.body
+        if fresh != self.prepared:
+            self.session.note("a client changed its request after cacheprefix saw it; it was sent without cache marks")
+            return fresh
+        if self.volatile:
+            marked = with_volatile(marked, self.api, self.volatile, self.volatile_role)
+        before = body_of(self.prepared)
+        changed = {name: value for name, value in marked.items() if name not in before or value != before[name]}
+        # The SDKs take fields they have no argument for beside the others.
+        added = {name: value for name, value in changed.items() if name not in fresh}
+        sent = {**fresh, **{name: value for name, value in changed.items() if name in fresh}}
+        return {**sent, "extra_body": {**(fresh.get("extra_body") or {}), **added}} if added else sent
+
+    def update(self, update: Any) -> None:
+        """A piece of a stream: the answer has begun, and perhaps the provider's usage is in it."""
+        if self.turn.first_token_at is None:
+            self.session.attempt("first token", lambda: self._heard(update), None)
+        self.session.attempt("usage", lambda: self._note(update), None)
+
+    def _heard(self, update: Any) -> None:
+        raw = update.raw_representation
+        if update.contents if raw is None else begins(raw):
+            self.turn.first_token()
+
+    def _note(self, update: Any) -> None:
+        raws = (update.raw_representation, *(content.raw_representation for content in update.contents))
+        found = next((usage for usage in map(_usage, raws) if usage is not None), None)
+        if found is not None:
+            self.usage = merge_usage(self.usage or {}, found)
+
+    def answered(self, response: Any) -> None:
+        """The whole answer, with the provider's own usage or what the client made of it."""
+        self.turn.finish(self.session.attempt("usage", lambda: self._used(response), None))
+
+    def _used(self, response: Any) -> Any:
+        found = _usage(getattr(response, "raw_representation", None))
+        return found or _native(getattr(response, "usage_details", None), self.api)
+
+    def ended(self, error: BaseException | None) -> None:
+        """A stream has ended, was left early, or failed."""
+        if error is None:
+            self.turn.finish(self.usage)
+        else:
+            self.turn.fail()
+
+
+class Laid(list[Message]):
+    """The messages of a request, with what is known of it on its way."""
+
+    sending: Sending | None = None
+
+
+def api_of(client: Any) -> Api | None:
+    """The wire form a client speaks; None for clients whose requests are not known."""
+    found = (_APIS[base.__name__] for base in type(client).__mro__ if base.__name__ in _APIS)
+    return next(found, None) if hasattr(client, _PREPARE) else None
+
+
+def body_of(prepared: Mapping[str, Any]) -> dict[str, Any]:
+    """The body alone; a response schema that the SDK is to render stands as its JSON schema."""
+    body = {name: value for name, value in prepared.items() if name not in _BESIDE}
+    schema = prepared.get("text_format")
+    if schema is not None and hasattr(schema, "model_json_schema"):
+        form = {"type": "json_schema", "name": schema.__name__, "schema": schema.model_json_schema()}
+        body["text"] = {**(body.get("text") or {}), "format": form}
+    return {**body, **(prepared.get("extra_body") or {})}
+
+
+async def prepared_by(
+    client: Any, messages: Sequence[Message], options: Mapping[str, Any], beside: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the client would hand to its SDK."""
+    prepare = vars(client).get(_BASE) or getattr(client, _PREPARE)
+    if not inspect.iscoroutinefunction(prepare):
+        return dict(prepare(messages, options, **(beside if api_of(client) == "anthropic" else {})))
+    return dict(await prepare(messages, await client._validate_options(options)))
+
+
+def watch(client: Any, call: Callable[..., Any]) -> None:
+    """Let ``call(base, **request)`` make this client's calls, and requests with a ``Sending`` go out as it says.
+
+    ``_inner_get_response`` is the innermost place there is: behind all middlewares, history providers and compaction.
+    """
+    if _BASE in vars(client):
+        return
+    base, inner = getattr(client, _PREPARE), client._inner_get_response
+
+    def sent(messages: Any, made: Mapping[str, Any]) -> Mapping[str, Any]:
+        sending = getattr(messages, "sending", None)
+        return made if sending is None else sending.session.attempt("send", lambda: sending.replaced(made), made)
+
+    def prepare(messages: Any, *rest: Any, **more: Any) -> Any:
+        return sent(messages, base(messages, *rest, **more))
+
+    async def aprepare(messages: Any, *rest: Any, **more: Any) -> Any:
+        return sent(messages, await base(messages, *rest, **more))
+
+    setattr(client, _BASE, base)
+    setattr(client, _PREPARE, aprepare if inspect.iscoroutinefunction(base) else prepare)
+    client._inner_get_response = lambda **request: call(inner, **request)
+
+
+def _usage(raw: Any) -> Any:
+    places = (raw, getattr(raw, "message", None), getattr(raw, "response", None))
+    return next((found for place in places if (found := getattr(place, "usage", None)) is not None), None)
+
+
+def _native(details: Mapping[str, Any] | None, api: Api) -> dict[str, Any] | None:
+    """The framework's counts in the provider's form; its cache counts go by these two names for every client."""
+    if not details:
+        return None
+    read, written = (details.get(f"cache_{kind}_input_token_count") for kind in ("read", "creation"))
+    given, made = details.get("input_token_count"), details.get("output_token_count")
+    if api == "anthropic":
+        return {
+            "input_tokens": given,
+            "output_tokens": made,
+            "cache_read_input_tokens": read,
+            "cache_creation_input_tokens": written,
+        }
+    cached = {"cached_tokens": read, **({} if written is None else {"cache_write_tokens": written})}
+    if api == "openai-chat":
+        return {"prompt_tokens": given, "completion_tokens": made, "prompt_tokens_details": cached}
+    return {"input_tokens": given, "output_tokens": made, "input_tokens_details": cached}

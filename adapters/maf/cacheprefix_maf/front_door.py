@@ -1,0 +1,121 @@
+"""``wrap`` and ``unwrap``: agents and workflows as forks of one shared prefix."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from agent_framework import Agent, Workflow, WorkflowAgent
+
+from cacheprefix import Session
+from cacheprefix.config import given_or_configured
+from cacheprefix.errors import SetupError
+from cacheprefix.layout import VolatileRole
+from cacheprefix_maf.member import Member, ToolMemory, Volatile
+from cacheprefix_maf.middleware import PrefixChatMiddleware, PrefixFunctionMiddleware, middleware_of
+from cacheprefix_maf.tools import adopt
+
+T = TypeVar("T")
+
+_LEAST = 200
+"""Characters below which moving a text is not worth a changed prompt; about 50 tokens."""
+
+
+def known(target: object) -> bool:
+    """Whether ``wrap`` takes it."""
+    return isinstance(target, (Agent, Workflow, WorkflowAgent))
+
+
+def wrap(
+    target: T,
+    session: Session | None = None,
+    *,
+    role: str = "",
+    conversation: str = "",
+    tool_memory: ToolMemory = "turn",
+    volatile: Volatile | None = None,
+    volatile_role: VolatileRole = "user",
+    scope: str | None = None,
+) -> T:
+    """Make an agent, or all agents of a workflow, send forks of the session's shared prefix.
+
+    In place; ``unwrap`` takes it back, and it does nothing where it was done. Wrap a workflow when it is built:
+    then the tools of all its agents, hand-offs included, are in the union from the first request on, and what
+    their instructions have in common becomes the shared system text unless the session's prefix has one. An agent
+    that leads a group chat or a Magentic team keeps its layout and is measured and marked. For the options see
+    ``prefix_middleware``; ``role`` is by default the agent's name.
+
+    Raises ``SetupError`` for anything but an agent or a workflow.
+    """
+    if not known(target):
+        raise SetupError(f"wrap takes an agent or a workflow of agent_framework, found {type(target).__name__}")
+    session = given_or_configured(session)
+    name = conversation if isinstance(target, Agent) else conversation or uuid.uuid4().hex
+    found = [(agent, leads) for agent, leads in _agents(target) if session_of(agent) is None]
+    if session.mode == "fork" and not session.prefix.text and len(found) > 1:
+        texts = [str(agent.default_options.get("instructions") or "") for agent, leads in found if not leads]
+        if common := _common(texts):
+            session.adopt_system(common)
+    for agent, leads in found:
+        own = agent.name or agent.id
+        member = Member(
+            session, role or own, own, name, tool_memory, volatile, volatile_role, scope, layout=not leads
+        )
+        if session.mode == "fork" and not leads:
+            adopt(member, agent.default_options.get("tools") or ())
+        # A list of its own: several agents may have been given the same one.
+        agent.middleware = [*(agent.middleware or ()), *middleware_of(member)]
+    return target
+
+
+def unwrap(target: T) -> T:
+    """Take everything back. Does nothing when not wrapped."""
+    for agent, _ in _agents(target):
+        kept = [one for one in agent.middleware or () if not _ours(one)]
+        if len(kept) < len(agent.middleware or ()):
+            agent.middleware = kept or None
+    return target
+
+
+def session_of(target: Any) -> Session | None:
+    """The session of a wrapped agent or workflow; None when it is not wrapped."""
+    ours = (one for agent, _ in _agents(target) for one in agent.middleware or () if _ours(one))
+    return next((one.member.session for one in ours), None)
+
+
+def _ours(middleware: Any) -> bool:
+    return isinstance(middleware, (PrefixChatMiddleware, PrefixFunctionMiddleware))
+
+
+def _agents(target: Any) -> Iterator[tuple[Any, bool]]:
+    """The agents inside, each once, and whether it leads the others; nested workflows included."""
+    if isinstance(target, Agent):
+        yield target, False
+        return
+    workflow = target.workflow if isinstance(target, WorkflowAgent) else target
+    seen: set[int] = set()
+    for executor in getattr(workflow, "executors", {}).values():
+        led = hasattr(executor, "_participant_registry")
+        manager = getattr(executor, "_manager", None)
+        for agent in (getattr(executor, "_agent", None), getattr(manager, "_agent", None)):
+            if isinstance(agent, Agent) and id(agent) not in seen:
+                seen.add(id(agent))
+                yield agent, led
+            elif isinstance(agent, WorkflowAgent):
+                yield from _agents(agent)
+        if isinstance(inner := getattr(executor, "workflow", None), Workflow):
+            yield from _agents(inner)
+
+
+def _common(texts: list[str]) -> str:
+    """The longest run of whole lines that all texts begin or end with; empty when there is little in common."""
+    rows = [text.strip().split("\n") for text in texts]
+    found = []
+    for turned in (rows, [row[::-1] for row in rows]):
+        same = 0
+        while all(len(row) > same and row[same] == turned[0][same] for row in turned):
+            same += 1
+        found.append(turned[0][:same])
+    longest = max("\n".join(found[0]).strip(), "\n".join(found[1][::-1]).strip(), key=len)
+    return longest if len(longest) >= _LEAST and len(texts) > 1 else ""

@@ -1,0 +1,159 @@
+"""The history in one form for all roles, and what the core decides on it.
+
+The framework shows an agent its own tool traffic of earlier turns and hides it from the others, and several
+clients leave out who spoke. Here the speaker stands in the text, and tool traffic ends with its turn.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agent_framework import Content, Message
+
+from cacheprefix import Conversation, Session
+from cacheprefix.prompt import Api, Count, Decision, Insert, MessageView
+from cacheprefix.wire import Form, apply, form_of, sendable, views_of
+from cacheprefix_maf.member import ToolMemory
+
+_APPROVALS = ("function_approval_request", "function_approval_response")
+_SPEAKER = re.compile(r"\[[^\]\n]+\]\n")
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """``shared`` is the same for all roles; ``beside`` were system texts; ``local`` is the turn under way."""
+
+    beside: tuple[str, ...]
+    shared: list[Message]
+    local: list[Message]
+
+
+def history_of(messages: Sequence[Message], name: str, memory: ToolMemory) -> History:
+    """An agent's messages, split and in canonical form; a pure function of them."""
+    lead = 0
+    while lead < len(messages) and messages[lead].role == "system":
+        lead += 1
+    rest = messages[lead:]
+    start = _turn_start(rest, name)
+    shared: list[Message] = []
+    private: list[Message] = []
+    own_calls: set[str | None] = set()
+    for message in rest[:start]:
+        if message.role == "assistant":
+            shared += _spoken(message)
+            if calls := [content for content in message.contents if content.type == "function_call"]:
+                own = message.author_name == name and bool(name)
+                own_calls |= {call.call_id for call in calls} if own else set()
+                (private if own else shared).append(_with(message, calls))
+        elif message.role == "tool":
+            mine = [content for content in message.contents if content.call_id in own_calls]
+            private += [_with(message, mine)] if mine else []
+            if len(mine) < len(message.contents):
+                others = [content for content in message.contents if content.call_id not in own_calls]
+                shared.append(_with(message, others) if mine else message)
+        else:
+            shared.append(message)
+    kept = private if memory == "private" else []
+    return History(tuple(message.text for message in messages[:lead]), shared, [*kept, *rest[start:]])
+
+
+def own_history(messages: Sequence[Message], name: str, *, lead: bool = True) -> History:
+    """An agent's messages as they are, for a history that nobody else has; ``lead`` takes system texts out of it."""
+    start = 0
+    while lead and start < len(messages) and messages[start].role == "system":
+        start += 1
+    beside = tuple(message.text for message in messages[:start])
+    return History(beside, [], [_nameless(message, name) for message in messages[start:]])
+
+
+def _turn_start(messages: Sequence[Message], name: str) -> int:
+    """Where the tool loop under way begins: nothing of it has been said to anyone."""
+    at = len(messages)
+    while at:
+        message = messages[at - 1]
+        asks = any(content.type == "function_call" for content in message.contents)
+        own = message.role == "assistant" and asks and message.author_name in (None, name)
+        if not own and message.role != "tool" and not any(one.type in _APPROVALS for one in message.contents):
+            break
+        at -= 1
+    while at < len(messages) and messages[at].role == "tool":
+        at += 1
+    return at
+
+
+def _spoken(message: Message) -> list[Message]:
+    texts = [content.text for content in message.contents if content.type == "text" and content.text]
+    text = "\n".join(texts)
+    return [Message("user", [f"[{message.author_name or 'assistant'}]\n{text}"])] if texts else []
+
+
+def _nameless(message: Message, name: str) -> Message:
+    """An agent's own message as it was in its tool loop: the framework names the author only when the turn is over."""
+    if message.role != "assistant" or message.author_name != name:
+        return message
+    twin = copy.copy(message)
+    twin.author_name = None
+    return twin
+
+
+def _with(message: Message, contents: Sequence[Content]) -> Message:
+    if len(contents) == len(message.contents):
+        return message
+    twin = copy.copy(message)
+    twin.contents = list(contents)
+    return twin
+
+
+def condensed(
+    session: Session, conversation: Conversation, body: dict[str, Any], api: Api, tail: str, model: str
+) -> dict[str, Any]:
+    """The body with large results cut once and, where that is due and pays, its history compacted.
+
+    The system text and the role's stay where they are. Raises ``BudgetError`` where the session's request budget
+    cannot be met.
+    """
+    form, field = form_of(api), "input" if api == "openai-responses" else "messages"
+    if form is None or not session.decides(conversation):
+        return body
+    given = list(body.get(field) or ())
+    lead = next((at for at, one in enumerate(given) if one.get("role") not in ("system", "developer")), len(given))
+    own = max((at for at, one in enumerate(given) if tail and _says(one, tail)), default=lead)
+    role = given[own : own + 1] if tail else []
+    shared, local = given[lead:own], given[own + len(role) :]
+    none: list[MessageView] = []
+    views = session.attempt("views", lambda: _views([*shared, *local], form, session.counter(model)), none)
+    beside = session.count("\n".join(_text(one) for one in (*given[:lead], *role)), model)
+    beside = max(0, beside - session.count(session.prefix.text, model))
+    decisions = session.condense(conversation, views, model, api, own_tokens=beside) if views else ()
+    if not decisions:
+        return body
+    first = [one for one in decisions if one.index < len(shared) or (shared and _ends(one, len(shared)))]
+    rest = [replace(one, index=one.index - len(shared)) for one in decisions if one not in first]
+    done = [*given[:lead], *apply(shared, first, form), *role, *apply(local, rest, form)]
+    return {**body, field: sendable(done)}
+
+
+def _ends(decision: Decision, end: int) -> bool:
+    """Whether something is inserted behind the shared part: there it still belongs to that."""
+    return isinstance(decision, Insert) and decision.index == end
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else "\n".join(str(one.get("text", "")) for one in content or ())
+
+
+def _says(message: Mapping[str, Any], text: str) -> bool:
+    content = message.get("content")
+    parts = [content] if isinstance(content, str) else [one.get("text") for one in content or ()]
+    return message.get("role") == "user" and parts == [text]
+
+
+def _views(messages: Sequence[Mapping[str, Any]], form: Form, count: Count) -> list[MessageView]:
+    views = views_of(messages, form, count)
+    # A canonical message is sent as a user's; for what may be dropped, it is an agent's.
+    return [replace(view, role="assistant") if _SPEAKER.match(view.text) else view for view in views]

@@ -1,0 +1,40 @@
+"""Whose requests these are: the options of one agent's middleware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from cacheprefix import Session
+from cacheprefix.layout import VolatileRole
+
+ToolMemory = Literal["turn", "private"]
+Volatile = Callable[[], Mapping[str, str]]
+
+
+@dataclass(slots=True)
+class Member:
+    """One agent in a session.
+
+    ``name`` is the agent's own, by which its messages are known in a history; ``layout`` False leaves its
+    requests as they are but for cache marks.
+    """
+
+    session: Session
+    role: str
+    name: str = ""
+    conversation: str = ""
+    tool_memory: ToolMemory = "turn"
+    volatile: Volatile | None = None
+    volatile_role: VolatileRole = "user"
+    scope: str | None = None
+    layout: bool = True
+    keeps_tools: bool = False
+    """Set where the agent's tools clash with others' of the same name: they stay out of the union."""
+
+    def volatile_text(self) -> str:
+        """Texts for one request alone; empty where there are none. What the function raises is the application's."""
+        said = {} if self.volatile is None else dict(self.volatile())
+        session = self.session
+        return session.attempt("volatile", lambda: session.tail_for(self.role, "", volatile=said), "") if said else ""

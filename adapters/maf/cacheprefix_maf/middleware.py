@@ -1,0 +1,137 @@
+"""The two middlewares: every model request a fork of the shared prefix, every tool call through the session."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from agent_framework import ChatContext, ChatMiddleware, Content, FunctionInvocationContext, FunctionMiddleware
+
+from cacheprefix import Session
+from cacheprefix.config import given_or_configured
+from cacheprefix.layout import VolatileRole
+from cacheprefix.session import ToolUse
+from cacheprefix_maf.client_requests import api_of, watch
+from cacheprefix_maf.member import Member, ToolMemory, Volatile
+from cacheprefix_maf.model_call import ASKED, Asked, called
+from cacheprefix_maf.tools import Refusing
+
+Next = Callable[[], Awaitable[None]]
+
+
+def prefix_middleware(
+    session: Session | None = None,
+    *,
+    role: str,
+    name: str = "",
+    conversation: str = "",
+    tool_memory: ToolMemory = "turn",
+    volatile: Volatile | None = None,
+    volatile_role: VolatileRole = "user",
+    scope: str | None = None,
+) -> list[ChatMiddleware | FunctionMiddleware]:
+    """Both middlewares for one agent: ``Agent(..., middleware=prefix_middleware(session, role="critic"))``.
+
+    ``name`` is the agent's name where it is not the role. Requests of one ``conversation`` share their decisions; by
+    default an ``AgentSession`` is a conversation. ``tool_memory="private"`` shows the agent its own tool traffic of
+    earlier turns again (dearer; by default what it said stays). ``volatile`` gives texts for one request (time,
+    retrieval), which stand behind everything cached, under ``volatile_role``. ``scope`` is the tenant, by default
+    the session's. Without a session one is made from the configuration.
+    """
+    member = Member(
+        given_or_configured(session), role, name or role, conversation, tool_memory, volatile, volatile_role, scope
+    )
+    return middleware_of(member)
+
+
+def middleware_of(member: Member) -> list[ChatMiddleware | FunctionMiddleware]:
+    """Both middlewares of a member, which has joined its session."""
+    if member.layout:
+        member.session.join(member.role)
+    return [_bound(PrefixChatMiddleware, member), _bound(PrefixFunctionMiddleware, member)]
+
+
+class _OfMember:
+    """What both middlewares are made of."""
+
+    member: Member
+
+    def __init__(self, session: Session | None = None, *, role: str, name: str = "", **options: Any) -> None:
+        self.member = Member(given_or_configured(session), role, name or role, **options)
+        self.member.session.join(role)
+
+
+def _bound(kind: Any, member: Member) -> Any:
+    made = kind.__new__(kind)
+    made.member = member
+    return made
+
+
+class PrefixChatMiddleware(_OfMember, ChatMiddleware):
+    """Makes each model request of an agent a fork; takes the options of ``prefix_middleware``."""
+
+    async def process(self, context: ChatContext, call_next: Next) -> None:
+        """Let the client lay the request out and mark it, when all other middlewares are done with it."""
+        self.member.session.attempt("tap", lambda: self._watch(context.client), None)
+        token = ASKED.set(Asked(self.member, context))
+        try:
+            await call_next()
+        finally:
+            ASKED.reset(token)
+
+    def _watch(self, client: Any) -> None:
+        if api_of(client) is not None:
+            watch(client, called)
+            return
+        kind = type(client).__name__
+        self.member.session.note(f"requests of {kind} are neither measured nor changed: it is not known")
+
+
+class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):
+    """Answers repeated tool calls from the session's tool cache, and refuses those of other roles' tools."""
+
+    async def process(self, context: FunctionInvocationContext, call_next: Next) -> None:
+        """Run the tool, unless its answer is known or it is not this role's."""
+        member, tool = self.member, context.function
+        if isinstance(tool, Refusing):
+            context.result = tool.said
+            return
+        held = context.session
+        use = ToolUse(
+            tool.name,
+            dict(context.arguments) if isinstance(context.arguments, Mapping) else context.arguments.model_dump(),
+            "mcp" if any(key.startswith("_mcp") for key in tool.additional_properties or ()) else "local",
+            conversation=member.conversation or (held.session_id if held else None),
+            agent=member.role,
+            call=str(context.metadata.get("call_id", "")),
+            scope=member.scope,
+            stateful=tool._context_parameter_name is not None,
+            form="maf",
+            tool=getattr(tool, "func", None) or tool,
+        )
+        ran = False
+
+        async def run() -> Any:
+            nonlocal ran
+            await call_next()
+            ran = True
+            return _kept(context.result)
+
+        try:
+            value = await member.session.tool_calls.arun(use, run)
+        except _NotKeptError:
+            return
+        if not ran:
+            context.result = value if isinstance(value, str) else [Content.from_text(text) for text in value]
+
+
+class _NotKeptError(Exception):
+    """The result holds more than text; the next call runs again."""
+
+
+def _kept(result: Any) -> Any:
+    if isinstance(result, str):
+        return result
+    if isinstance(result, list) and result and all(getattr(one, "type", "") == "text" for one in result):
+        return [one.text or "" for one in result]
+    raise _NotKeptError

@@ -1,0 +1,209 @@
+"""One model call at the client's innermost place: laid out as a fork, sent marked, and what came of it recorded."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from agent_framework import AgentSession, ChatContext, Message, ResponseStream
+
+from cacheprefix import Conversation
+from cacheprefix.bodies import allowed_choice
+from cacheprefix.contexts import BlockVar
+from cacheprefix.errors import BudgetError
+from cacheprefix.layout import FOLLOW
+from cacheprefix_maf.client_requests import Laid, Sending, api_of, body_of, prepared_by
+from cacheprefix_maf.history import condensed
+from cacheprefix_maf.layout import laid_out
+from cacheprefix_maf.member import Member
+from cacheprefix_maf.tools import adopt, own_of, refuse_others
+
+_STATE = "cacheprefix"
+"""Where, in an ``AgentSession``'s state, the decisions of a conversation are kept."""
+_TAKEN: WeakKeyDictionary[AgentSession, weakref.ref[Conversation]] = WeakKeyDictionary()
+"""The conversation that took over what an ``AgentSession`` had saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Whose request is on its way to the client."""
+
+    member: Member
+    context: ChatContext
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the application's own compaction goes over the messages; then their layout is left alone."""
+        given = self.context.kwargs.get("compaction_strategy")
+        return (given or getattr(self.context.client, "compaction_strategy", None)) is not None
+
+
+ASKED: BlockVar[Asked] = BlockVar("cacheprefix_maf_asked")
+
+
+def called(base: Callable[..., Any], **request: Any) -> Any:
+    """A client's call: its own where no middleware of ours asked, a fork of the session's prefix otherwise."""
+    asked = ASKED.get()
+    if asked is None:
+        return base(**request)
+    if request.get("stream"):
+        return ResponseStream.from_awaitable(_streamed(asked, base, request))
+    return _answered(asked, base, request)
+
+
+async def _answered(asked: Asked, base: Callable[..., Any], request: dict[str, Any]) -> Any:
+    sending, request = await _opened(asked, request)
+    if sending is None:
+        return await base(**request)
+    try:
+        response = await base(**request)
+    except BaseException:
+        sending.turn.fail()
+        raise
+    sending.answered(response)
+    return response
+
+
+async def _streamed(asked: Asked, base: Callable[..., Any], request: dict[str, Any]) -> Any:
+    sending, request = await _opened(asked, request)
+    if sending is None:
+        return base(**request)
+    try:
+        stream = base(**request)
+    except BaseException:
+        sending.turn.fail()
+        raise
+
+    def passed(update: Any) -> Any:
+        sending.update(update)
+        return update
+
+    # The error stands on the stream while its clean-up runs, and nowhere else.
+    stream.with_cleanup_hook(lambda: sending.ended(getattr(stream, "_stream_error", None)))
+    return stream.with_transform_hook(passed)
+
+
+async def _opened(asked: Asked, request: dict[str, Any]) -> tuple[Sending | None, dict[str, Any]]:
+    """What is known of the request, and the request to make; the application's own where anything of ours fails."""
+    member, session = asked.member, asked.member.session
+    request = session.attempt("layout", lambda: _owned(request), request)
+    stored = session.attempt("layout", lambda: _stored(asked.context.client, request["options"]), otherwise=False)
+    # Outside of what fails open: an error of the application's own function is the application's.
+    volatile = member.volatile_text() if session.mode == "fork" and not stored else ""
+    try:
+        return await _prepared(asked, volatile, **request)
+    except BudgetError:
+        raise
+    except Exception as error:
+        failure = error
+
+    def failed() -> None:
+        raise failure
+
+    session.attempt("layout", failed, None)
+    if volatile:
+        # The layout is the application's own; what it wants said with this request is said all the same.
+        request = {**request, "messages": [*request["messages"], Message("user", [volatile])]}
+    return None, request
+
+
+def _owned(request: dict[str, Any]) -> dict[str, Any]:
+    """Without the stand-ins that an earlier request of the run has put beside the agent's tools."""
+    options = request["options"]
+    own = own_of(options.get("tools"))
+    return request if len(own) == len(options.get("tools") or ()) else {**request, "options": {**options, "tools": own}}
+
+
+async def _prepared(
+    asked: Asked,
+    volatile: str,
+    *,
+    messages: Sequence[Message],
+    options: Mapping[str, Any],
+    stream: bool = False,
+    **rest: Any,
+) -> tuple[Sending | None, dict[str, Any]]:
+    member, client = asked.member, asked.context.client
+    session, held, api = member.session, asked.context.session, api_of(client) or "openai-chat"
+    own = list(options.get("tools") or ())
+    given = await prepared_by(client, messages, options, rest)
+    model = str(given.get("model", ""))
+    rules = session.profile(model, api)
+    name = member.conversation or (held.session_id if held else "")
+    stored, private = _stored(client, options), held is not None and not member.conversation
+    writes = session.mode == "fork" and not stored
+    if stored:
+        session.note(f"agent {member.role!r} is only measured: the service keeps its history (store=False shares)")
+    layout, prepared, body = None, given, body_of(given)
+    if writes and not name:
+        prompt = session.attempt("conversation", lambda: session.decode(body_of(given), api), None)
+        name = session.unnamed(() if prompt is None else prompt.digests[prompt.head :], member.scope)
+    if writes:
+        adopt(member, own)
+        conversation = _conversation(asked, name)
+        if not asked.bounded:
+            layout = laid_out(member, conversation, messages, options, rules, model, private=private)
+        if layout is not None and layout.changed:
+            prepared = await prepared_by(client, layout.messages, layout.options, rest)
+        body = body_of(prepared)
+        if layout is not None and layout.allowed is not None:
+            body["tool_choice"] = allowed_choice(layout.allowed, api)
+        if not asked.bounded:
+            body = condensed(session, conversation, body, api, layout.tail if layout is not None else "", model)
+        if held is not None and len(conversation.ledger):
+            held.state[_STATE] = conversation.to_json()
+    boundary = layout.boundary if layout is not None and layout.forked else None
+    leave = FOLLOW
+    if boundary is not None:
+        leave = await session.aqueue(body, api, boundary=boundary, scope=member.scope, streams=stream)
+    turn = session.begin(
+        body,
+        api,
+        agent=member.role,
+        conversation=name,
+        boundary=boundary,
+        original=None if layout is None or not layout.changed else lambda _: session.decode(body_of(given), api),
+        rewrite=writes,
+        repeated=writes and layout is not None and layout.passing,
+        scope=member.scope,
+        leave=leave,
+        continues=layout is not None and layout.continues,
+        trailing=bool(volatile),
+    )
+    if turn.seen is None:
+        # It writes nothing that a sibling waits for.
+        leave.release(ok=False)
+        layout, prepared, turn.body = None, given, body_of(given)
+    sending = Sending(session, api, prepared, turn, volatile, member.volatile_role)
+    if layout is not None and layout.union:
+        refuse_others(member, asked.context.options, own)
+    sent = Laid(messages if layout is None else layout.messages)
+    sent.sending = sending
+    return sending, {
+        "messages": sent, "options": options if layout is None else layout.options, "stream": stream, **rest
+    }  # fmt: skip
+
+
+def _conversation(asked: Asked, name: str) -> Conversation:
+    """The decisions so far; those that were saved with an ``AgentSession`` are taken over."""
+    member, held = asked.member, asked.context.session
+    conversation = member.session.conversation(name, scope=member.scope)
+    if held is None:
+        return conversation
+    taken, saved = _TAKEN.get(held), held.state.get(_STATE)
+    # Agents of one conversation have sessions of their own, each with the decisions up to its agent's last turn.
+    if saved and (taken is None or taken() is not conversation):
+        member.session.attempt("restore", lambda: conversation.restore(saved, rebase=True), None)
+    _TAKEN[held] = weakref.ref(conversation)
+    return conversation
+
+
+def _stored(client: Any, options: Mapping[str, Any]) -> bool:
+    """Whether the service keeps the history, so that it is not all in the request."""
+    given = options.get("store")
+    stored = getattr(client, "STORES_BY_DEFAULT", False) if given is None else given
+    named = ("conversation_id", "previous_response_id", "continuation_token")
+    return bool(stored) or any(options.get(name) for name in named)

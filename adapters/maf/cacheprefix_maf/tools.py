@@ -1,0 +1,103 @@
+"""Tools of the shared union: frozen declarations for the wire, and what refuses a role's call of another one's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from agent_framework import FunctionTool
+
+from cacheprefix import Session
+from cacheprefix.errors import ToolClashError
+from cacheprefix.layout import Tool
+from cacheprefix.profiles import Profile
+from cacheprefix.prompt import loads
+from cacheprefix_maf.member import Member
+
+
+class Refusing(FunctionTool):
+    """Stands in a role's tool loop for a tool of the others: a call is answered with which tools it may use."""
+
+    said: str = ""
+
+    def refuse(self, **_: Any) -> str:
+        """The answer, where no middleware of ours gives it before."""
+        return self.said
+
+
+def plain(tool: Any) -> bool:
+    """Whether a tool is a function of the application's, and not one that the provider runs or names itself."""
+    return isinstance(tool, FunctionTool) and not tool.kind
+
+
+def own_of(tools: Any) -> list[Any]:
+    """The tools that are the agent's own."""
+    return [tool for tool in tools or () if not isinstance(tool, Refusing)]
+
+
+def adopt(member: Member, tools: Sequence[Any]) -> None:
+    """Put an agent's tools into the union; one that clashes keeps its own, and that is noted."""
+    session = member.session
+    try:
+        if tools or session.prefix.tools:
+            session.adopt_tools([_schema(tool) for tool in tools if plain(tool)], lambda schema: schema)
+    except ToolClashError as error:
+        member.keeps_tools = True
+        session.note(f"agent {member.role!r} keeps its own tools, which others share no cache with: {error}")
+
+
+_SCHEMAS: WeakKeyDictionary[FunctionTool, dict[str, Any]] = WeakKeyDictionary()
+
+
+def _schema(tool: FunctionTool) -> dict[str, Any]:
+    """A tool's schema as it was when it was first seen: the client of OpenAI's responses writes into the tool's own."""
+    if tool not in _SCHEMAS:
+        parameters = copy.deepcopy(tool.parameters())
+        _SCHEMAS[tool] = {"name": tool.name, "description": tool.description, "parameters": parameters}
+    return _SCHEMAS[tool]
+
+
+def declared(name: str, schema: bytes) -> FunctionTool:
+    """A tool as it was frozen, without its function; a new one each time, since clients write into it."""
+    known: Mapping[str, Any] = loads(schema)
+    return FunctionTool(name=name, description=str(known["description"]), input_model=dict(known["parameters"]))
+
+
+def united(
+    session: Session, own: Sequence[Any], profile: Profile, options: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...] | None, tuple[str, ...] | None]:
+    """The options that put the union in place of the role's tools; and the role's own, to tell or to allow alone."""
+    union = [tool for tool in session.prefix.tools if isinstance(tool, Tool)]
+    names = {tool.name for tool in union}
+    extra = [tool for tool in own if tool.name not in names]
+    listed = [*(declared(tool.name, tool.schema) for tool in union), *extra]
+    bound = tuple(tool.name for tool in own)
+    if set(bound) >= names:
+        return ({"tools": listed} if listed else {}), None, None
+    free, safe = options.get("tool_choice") in (None, "auto", {"mode": "auto"}), profile.tool_choice_safe
+    if free and (safe == "allowed_tools" or (safe == "none" and not bound)):
+        return {"tools": listed}, None, bound
+    # What the others' requests say too: a field that only one of them has would invalidate their messages.
+    return {"tools": listed, **({"tool_choice": "auto"} if free and not bound else {})}, bound, None
+
+
+def refuse_others(member: Member, options: Any, own: Sequence[Any]) -> None:
+    """Put stand-ins for the others' tools into the run's own list, so that their calls are answered and not lost."""
+    if not isinstance(options, dict):
+        return
+    bound = {getattr(tool, "name", "") for tool in own}
+    listed = ", ".join(sorted(bound)) or "none"
+    others = []
+    for tool in member.session.prefix.tools:
+        if isinstance(tool, Tool) and tool.name not in bound:
+            known = declared(tool.name, tool.schema)
+            stand_in = Refusing(name=known.name, description=known.description, input_model=known.parameters())
+            stand_in.said = (
+                f"{tool.name!r} was not run: tools available to the role {member.role!r} are: {listed}."
+            )
+            stand_in.func = stand_in.refuse
+            others.append(stand_in)
+    if others:
+        options["tools"] = [*own, *others]

@@ -1,0 +1,15 @@
+"""What the entry point ``sdk`` loads: the adapter's hooks, as plain functions of this module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cacheprefix import Session
+
+
+def cacheprefix_wrap(target: object, session: Session) -> object | None:
+    """Wrap a client of OpenAI or Anthropic."""
+    from cacheprefix_sdk.client import vendor_of, wrap
+
+    return wrap(target, session) if vendor_of(target) else None

@@ -1,0 +1,506 @@
+"""Which conversation a request belongs to, told by what it says.
+
+Many loggers give every call an id of its own, or none at all. So an id only joins calls that carry the same one; a
+call whose id is new is placed by its messages, and an id that never comes again changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from cacheprefix.audit.log_records import Broken
+from cacheprefix.bounded import Bounded
+from cacheprefix.cache import answers, equal_digests
+from cacheprefix.prompt import Prompt, Section
+
+if TYPE_CHECKING:
+    from cacheprefix.audit.order import Ready
+
+AHEAD_CALLS = 1_000
+"""Requests that are read ahead, so that it is known who speaks again."""
+
+AHEAD_BYTES = 16_000_000
+"""Bytes of prompts that are read ahead at most; prompts of one conversation share theirs, so this is an upper bound."""
+
+_THREADS = 20_000
+_DIGESTS = 250_000
+_IDS = 200_000
+_FRONTS = 100_000
+_LOOKED = 32
+"""Known messages that are looked at, from the end of a prompt: the latest say most about whose they are."""
+_HOLDERS = 4
+"""Conversations remembered for one message; what more of them hold tells nothing apart."""
+_OPENINGS = 4
+_SAID = 8
+"""Latest requests of one system prompt: an agent without a name may lead several conversations under one id."""
+_LOOKED_AT = 1_000
+"""Characters of a first message by which it is known again."""
+_EDGE = 32
+"""Bytes at either end of a message by which it is known again when it was changed."""
+_AGAIN = 3_600.0
+"""Seconds after which the same messages are asked anew, and not again."""
+
+_ANEW = -1
+"""Stands for no row of messages."""
+
+_Value = TypeVar("_Value")
+
+VOLATILE_IDS = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+    r"|\b[0-9a-f]{16,}\b"
+    r"|\d{4}-\d{2}-\d{2}(?:[T ]\d{1,2}:\d{1,2}(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?"
+    r"|\b\d{1,2}:\d{2}(?::\d{2})?(?: ?[AP]M)?\b"
+    r"|\b\d{6,}(?:\.\d+)?\b",
+    re.IGNORECASE,
+)
+"""What one text has where the next call's has something else: ids, dates, times, long numbers."""
+_NUMBER = re.compile(r"\d")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A request and whose it is."""
+
+    ready: Ready
+    line: str
+    """Names the requests it is held against, together with its speaker's name."""
+    agent: str = ""
+    """Who speaks: the agent's name, or what its system prompt tells of an agent without one."""
+    related: tuple[int, ...] = ()
+    """Calls of other lines it is held against as well: the one it branches from, or first requests that differ from
+    it in ids and times alone."""
+    end: int = 0
+    """Stands for the row of its messages."""
+
+    @property
+    def conversation(self) -> str:
+        """Names the conversation, whoever speaks."""
+        return self.line.partition(".")[0]
+
+
+class _Recent(Generic[_Value]):
+    """A map that forgets what was put in long ago: when the young half is full, the old one is dropped."""
+
+    def __init__(self, limit: int = _DIGESTS) -> None:
+        self._half = limit // 2
+        self._young: dict[int, _Value] = {}
+        self._old: dict[int, _Value] = {}
+
+    def get(self, key: int) -> _Value | None:
+        """The value; None when it was never put in, or is forgotten."""
+        found = self._young.get(key)
+        return self._old.get(key) if found is None else found
+
+    def put(self, key: int, value: _Value) -> None:
+        """Put a value in."""
+        self._young[key] = value
+        if len(self._young) > self._half:
+            self._old, self._young = self._young, {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """A first request, as later ones look back on it."""
+
+    number: int
+    front: bytes
+    parts: tuple[bytes, ...]
+    """Its tools and system, in no order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entered:
+    """What is known of a request when it is read ahead."""
+
+    ready: Ready
+    thread: _Thread | None
+    system: bytes = b""
+    ends: Sequence[int] = ()
+    branch: int | None = None
+    """The row of messages of another line's request that it goes on from."""
+    opens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """The messages of a request, as far as they tell whether a later one is the same agent's."""
+
+    messages: Sequence[bytes]
+    settled: int
+    """How many stand up to the last answer; what it asked behind that may have moved on."""
+    asked: frozenset[int]
+    """The texts of those behind it."""
+
+
+@dataclass(slots=True)
+class _Thread:
+    number: int
+    digests: list[bytes] = field(default_factory=list)
+    latest: Sequence[bytes] = ()
+    """The messages of its last request."""
+    end: int = 0
+    """What stands for them."""
+    at: float = 0.0
+    coming: Counter[bytes] = field(default_factory=Counter)
+    """How often each system prompt comes among the requests that were read ahead."""
+    seats: dict[bytes, int] = field(default_factory=dict)
+    """Whose system prompt each is: agents without names are told apart by theirs."""
+    last: dict[int, tuple[bytes, str]] = field(default_factory=dict)
+    """The latest system prompt of each seat, and what it says beside ids and times."""
+    words: dict[int, Counter[str]] = field(default_factory=dict)
+    """The words of that system prompt."""
+    said: dict[int, deque[_Said]] = field(default_factory=dict)
+    """What each seat's latest requests said."""
+
+
+class Conversations:
+    """Places requests that come in order of time. Bounded; what was not heard of for long is forgotten."""
+
+    def __init__(self) -> None:
+        self._threads: OrderedDict[int, _Thread] = OrderedDict()
+        self._of_id: Bounded[tuple[str, str], int] = Bounded(_IDS)
+        self._holders: dict[bytes, tuple[int, ...]] = {}
+        self._next = 0
+        self._fronts: Counter[bytes] = Counter()
+        self._masks: Bounded[bytes, str] = Bounded(_FRONTS)
+        self._openings: Bounded[tuple[str, str], deque[_Opening]] = Bounded(_THREADS)
+        self._ends: _Recent[int] = _Recent()
+        """Which conversation a request with these messages belonged to."""
+        self._firsts: _Recent[int] = _Recent()
+        """Which conversation a first message opened, by what it says beside ids, times and numbers."""
+        self._calls: _Recent[tuple[int, str, bytes]] = _Recent()
+        """The model's number of the latest request with these messages, whose it was, and its system prompt."""
+        self.calls = 0
+        self.repeated_ids = 0
+        """Calls whose session had been heard of before."""
+        self.named = 0
+        """Calls that name a session."""
+
+    def place(self, items: Iterable[Ready | Broken]) -> Iterator[Placed | Broken]:
+        """Each request with its line; entries that could not be read pass at once."""
+        held: deque[_Entered] = deque()
+        size = 0
+        for item in items:
+            if isinstance(item, Broken):
+                yield item
+                continue
+            held.append(self._enter(item))
+            size += _weight(item)
+            while len(held) > AHEAD_CALLS or (size > AHEAD_BYTES and len(held) > 1):
+                first = held.popleft()
+                size -= _weight(first.ready)
+                yield self._leave(first)
+        while held:
+            yield self._leave(held.popleft())
+
+    def began(self, placed: Placed, number: int) -> None:
+        """The model's number of a request, so that later ones of other lines can be held against it."""
+        prompt = placed.ready.prompt
+        if prompt is None:
+            return
+        self._calls.put(placed.end, (number, placed.ready.record.agent, _system(prompt)))
+        if _has_answers(prompt.sections[prompt.head :]):
+            return
+        key = (placed.ready.record.agent, self._mask(prompt))
+        line = self._openings.of(key, lambda: deque(maxlen=_OPENINGS))
+        line.append(_Opening(number, _front(prompt), _parts(prompt)))
+
+    # ------------------------------------------------------------------ inside
+
+    def _enter(self, ready: Ready) -> _Entered:
+        """Which conversation a request that is read ahead belongs to."""
+        prompt, record = ready.prompt, ready.record
+        self.calls += 1
+        identity = (record.scope, record.session) if record.session else None
+        known = self._of_id.get(identity) if identity is not None else None
+        if identity is not None:
+            self.named += 1
+            self.repeated_ids += known is not None
+        if prompt is None:
+            if identity is not None:
+                self._name(identity, -1)
+            return _Entered(ready, None)
+        messages = prompt.digests[prompt.head :]
+        ends = _ends(messages)
+        thread = self._threads.get(known) if known is not None else None
+        branch, opens = None, False
+        if thread is None:
+            thread, branch = self._continued(ready, messages, ends)
+            if thread is None and branch is None:
+                thread = self._by_content(prompt, messages)
+                opens = thread is None
+            if thread is None:
+                thread = self._open()
+                self._firsts.put(_first_mask(prompt.sections[prompt.head :]), thread.number)
+        self._threads.move_to_end(thread.number)
+        if identity is not None:
+            self._name(identity, thread.number)
+        self._learn(thread, messages, prompt.sections[prompt.head :])
+        thread.end, thread.at = ends[-1], ready.at
+        self._ends.put(ends[-1], thread.number)
+        system = _system(prompt)
+        thread.coming[system] += 1
+        self._fronts[_front(prompt)] += 1
+        if len(self._fronts) > _FRONTS:
+            # What came but once tells least; it goes first.
+            self._fronts = Counter({one: count for one, count in self._fronts.items() if count > 1})
+        return _Entered(ready, thread, system, ends, branch, opens)
+
+    def _leave(self, entered: _Entered) -> Placed:
+        """Say whose a request is, now that those behind it were read ahead."""
+        ready, thread, system = entered.ready, entered.thread, entered.system
+        prompt, agent = ready.prompt, ready.record.agent
+        if prompt is None or thread is None:
+            return Placed(ready, f"id {ready.record.session}")
+        thread.coming[system] -= 1
+        if not thread.coming[system]:
+            del thread.coming[system]
+        seat = 0 if agent else self._seat(thread, system, prompt)
+        related: tuple[int, ...] = ()
+        if entered.branch is not None:
+            related = self._branched(entered, prompt, system, agent)
+        elif entered.opens:
+            related = self._related(prompt, agent)
+        # Without a system prompt nothing tells who speaks: it may be any of several.
+        speaker = agent or (f"speaker {seat}" if system else "")
+        return Placed(ready, f"{thread.number}.{seat}", speaker, related, entered.ends[-1])
+
+    def _name(self, identity: tuple[str, str], number: int) -> None:
+        self._of_id[identity] = number
+
+    def _continued(
+        self, ready: Ready, messages: Sequence[bytes], ends: Sequence[int]
+    ) -> tuple[_Thread | None, int | None]:
+        """The conversation whose latest messages a request begins with, or an earlier request it branches from."""
+        for at in range(len(ends) - 1, 0, -1):
+            number = self._ends.get(ends[at])
+            thread = None if number is None else self._threads.get(number)
+            if thread is None:
+                continue
+            same = at == len(ends) - 1
+            if same and ready.at - thread.at > _AGAIN:
+                return None, _ANEW  # The same question, much later: somebody asks anew.
+            if thread.end == ends[at]:
+                return thread, None
+            # An earlier request of that conversation: it was gone back to, unless what came behind is here as well.
+            known = any(number in self._holders.get(digest, ()) for digest in messages[at:])
+            return (thread, None) if known else (None, ends[at])
+        return None, None
+
+    def _open(self) -> _Thread:
+        thread = self._threads[self._next] = _Thread(self._next)
+        self._next += 1
+        while len(self._threads) > _THREADS or (len(self._holders) > _DIGESTS and len(self._threads) > 1):
+            number, gone = self._threads.popitem(last=False)
+            for digest in gone.digests:
+                left = tuple(one for one in self._holders.get(digest, ()) if one != number)
+                if left:
+                    self._holders[digest] = left
+                else:
+                    self._holders.pop(digest, None)
+        return thread
+
+    def _learn(self, thread: _Thread, messages: Sequence[bytes], sections: Sequence[Section]) -> None:
+        """Note which messages the conversation holds."""
+        shared = equal_digests(thread.latest, messages)
+        thread.latest = messages
+        new = zip(messages[shared:], sections[shared:], strict=True)
+        for digest in chain.from_iterable((one, *_edges(section)) for one, section in new):
+            holders = self._holders.get(digest, ())
+            if thread.number in holders:
+                continue
+            if len(holders) >= _HOLDERS:
+                holders = holders[1:]
+            self._holders[digest] = (*holders, thread.number)
+            thread.digests.append(digest)
+
+    def _by_content(self, prompt: Prompt, messages: Sequence[bytes]) -> _Thread | None:
+        """The conversation that a request goes on with; None for one that opens its own.
+
+        It goes on where an answer stands behind what an earlier request had, or where it has all of that one's
+        messages. Another last message without an answer is a first request that begins alike.
+        """
+        sections = prompt.sections[prompt.head :]
+        found, answered = self._most_alike(sections, lambda at: self._holders.get(messages[at], ()))
+        if found is None:
+            # A time or a number put before or behind each message leaves its other end as it was.
+            found, answered = self._most_alike(sections, lambda at: self._by_edges(sections[at]), least=2)
+            if found is None:
+                # One message alone says little: it is the same only when ids, times and numbers are all that differs.
+                found = self._firsts.get(_first_mask(sections))
+                answered = any(map(answers, sections))
+        thread = self._threads.get(found) if found is not None else None
+        if thread is None:
+            return None
+        return thread if answered or set(thread.latest) <= set(messages) else None
+
+    def _most_alike(
+        self, sections: Sequence[Section], holders_of: Callable[[int], tuple[int, ...]], *, least: int = 1
+    ) -> tuple[int | None, bool]:
+        """The conversation that holds most of these messages, and whether an answer stands behind what any holds."""
+        scores: dict[int, float] = {}
+        times: Counter[int] = Counter()
+        looked, answered = 0, False
+        for at in range(len(sections) - 1, -1, -1):
+            holders = holders_of(at)
+            if not holders:
+                answered = answered or answers(sections[at])
+                continue
+            looked += 1
+            times.update(holders)
+            for number in holders:
+                scores[number] = scores.get(number, 0.0) + (sections[at].tokens + 1) / len(holders)
+            if looked == _LOOKED:
+                break
+        met = (number for number in scores if times[number] >= least)
+        return max(met, key=lambda number: (scores[number], number), default=None), answered
+
+    def _by_edges(self, section: Section) -> tuple[int, ...]:
+        found = (self._holders.get(edge, ()) for edge in _edges(section))
+        return next((holders for holders in found if holders), ())
+
+    def _seat(self, thread: _Thread, system: bytes, prompt: Prompt) -> int:
+        """Whose turn it is where agents have no names.
+
+        Each system prompt is an agent's, unless an earlier one gave way to it: one that differs in ids and times
+        alone, or one that never comes again.
+        """
+        seat = thread.seats.get(system)
+        messages, sections = prompt.digests[prompt.head :], prompt.sections[prompt.head :]
+        if seat is not None and thread.last[seat][0] == system:
+            thread.said[seat].append(_said(messages, sections))
+            return seat
+        mask = self._mask(prompt)
+        words = Counter(_system_text(prompt).split())
+        if seat is None:
+            like = [one for one, (_, text) in thread.last.items() if text == mask]
+            gone = [
+                one
+                for one, (was, _) in thread.last.items()
+                if was not in thread.coming
+                and _alike(thread.words[one], words)
+                and any(_same_speaker(said, messages, sections) for said in thread.said[one])
+            ]
+            seat = like[-1] if like else gone[-1] if gone else len(thread.last)
+            thread.seats[system] = seat
+        thread.last[seat], thread.words[seat] = (system, mask), words
+        thread.said.setdefault(seat, deque(maxlen=_SAID)).append(_said(messages, sections))
+        return seat
+
+    def _branched(self, entered: _Entered, prompt: Prompt, system: bytes, agent: str) -> tuple[int, ...]:
+        """The request that this one goes on from; none where that was another agent's.
+
+        Agents are told apart by their names, else by whose answer stands behind what both requests have.
+        """
+        call = None if entered.branch is None else self._calls.get(entered.branch)
+        if call is None or call[1] != agent:
+            return ()
+        if agent:
+            return (call[0],)
+        sections = prompt.sections[prompt.head :]
+        behind = entered.ends.index(entered.branch) if entered.branch in entered.ends else len(sections)
+        its_own = system == call[2] or behind == len(sections) or answers(sections[behind])
+        return (call[0],) if its_own else ()
+
+    def _related(self, prompt: Prompt, agent: str) -> tuple[int, ...]:
+        """First requests that said the same but for ids and times; none where such a front stands for long."""
+        if _has_answers(prompt.sections[prompt.head :]):
+            return ()
+        front = _front(prompt)
+        earlier = self._openings.get((agent, self._mask(prompt)), ())
+        if not earlier or any(one.front == front for one in earlier):
+            return ()
+        parts = _parts(prompt)
+        moved = [one for one in earlier if one.parts == parts]
+        if moved:
+            return (moved[-1].number,)  # The same tools in another order, for which there is no reason.
+        if self._fronts[front] > 1:
+            return ()
+        return tuple(one.number for one in earlier if self._fronts[one.front] <= 1)
+
+    def _mask(self, prompt: Prompt) -> str:
+        """What the system prompt says beside ids and times."""
+        system = _system(prompt)
+        found = self._masks.get(system)
+        if found is None:
+            found = self._masks[system] = str(hash(_without(VOLATILE_IDS, _system_text(prompt))))
+        return found
+
+
+def _system(prompt: Prompt) -> bytes:
+    """The system prompt by its digests."""
+    return b"".join(
+        digest
+        for one, digest in zip(prompt.sections[: prompt.head], prompt.digests, strict=False)
+        if one.tier == "system"
+    )
+
+
+def _first_mask(sections: Sequence[Section]) -> int:
+    """The first message without ids, times and numbers."""
+    return hash(_without(_NUMBER, sections[0].text[:_LOOKED_AT])) if sections else 0
+
+
+def _without(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
+    """The words of a text, those that hold the pattern left out. Only words with a digit are looked at."""
+    return tuple(word for word in text.split() if word.isalpha() or not pattern.search(word))
+
+
+def _edges(section: Section) -> tuple[bytes, ...]:
+    """How a longer message begins and ends, told apart from digests by their length."""
+    data = section.data
+    if len(data) < 3 * _EDGE:
+        return ()
+    return (section.head.encode("utf-8", "replace") + data[-_EDGE:], data[:_EDGE])
+
+
+def _system_text(prompt: Prompt) -> str:
+    return "\n".join(one.text for one in prompt.sections[: prompt.head] if one.tier == "system")
+
+
+def _alike(a: Counter[str], b: Counter[str]) -> bool:
+    """Whether two texts have half of their words in common."""
+    return 2 * (a & b).total() >= max(a.total(), b.total())
+
+
+def _same_speaker(said: _Said, messages: Sequence[bytes], sections: Sequence[Section]) -> bool:
+    """Whether a request goes on from an earlier one's messages with that one's own answer.
+
+    To another agent of a team that answer is not its own, and what it said itself the other was asked.
+    """
+    shared = equal_digests(said.messages, messages)
+    if shared < said.settled or shared == len(messages):
+        return shared >= said.settled
+    return answers(sections[shared]) and hash(sections[shared].data) not in said.asked
+
+
+def _said(messages: Sequence[bytes], sections: Sequence[Section]) -> _Said:
+    settled = next((at + 1 for at in range(len(sections) - 1, -1, -1) if answers(sections[at])), 0)
+    return _Said(messages, settled, frozenset(hash(one.data) for one in sections[settled:]))
+
+
+def _ends(messages: Sequence[bytes]) -> list[int]:
+    """A number for each beginning of a row of messages, the empty one first."""
+    return list(accumulate(messages, lambda end, digest: hash((end, digest)), initial=0))
+
+
+def _weight(ready: Ready) -> int:
+    return 4 * ready.prompt.tokens if ready.prompt is not None else 0
+
+
+def _parts(prompt: Prompt) -> tuple[bytes, ...]:
+    return tuple(sorted(prompt.digests[: prompt.head]))
+
+
+def _front(prompt: Prompt) -> bytes:
+    """Tools and system by their digests."""
+    return b"".join(prompt.digests[: prompt.head])
+
+
+def _has_answers(sections: Sequence[Section]) -> bool:
+    return any(map(answers, sections))

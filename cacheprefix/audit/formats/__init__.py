@@ -1,0 +1,1 @@
+"""The log formats that come with the package, each as a reader like a plugin's."""

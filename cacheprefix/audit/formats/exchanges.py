@@ -1,0 +1,309 @@
+"""Logs that hold requests and answers as they went over the wire, in whatever wrapping.
+
+HAR files, Helicone exports, Bedrock's invocation logs, OpenAI's batch files, the SDKs' debug logs, and what people
+write by hand: ``{timestamp, request, response}``, ``{request: {method, url, body}, response}`` and the like.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from cacheprefix.audit.formats.messages import first_text
+from cacheprefix.audit.log_records import Record, seconds, text_or_empty
+from cacheprefix.errors import BodyError
+from cacheprefix.prompt import Api, loads
+
+_DEEPEST = 5
+_TEXT = ("messages", "contents", "input", "instructions", "prompt", "system")
+_NAMES_REQUEST = (
+    "request_body", "requestBody", "request", "req", "inputBodyJson", "body", "payload", "input", "json", "json_data",
+    "postData", "data", "params", "kwargs", "text", "message", "log", "entry", "event",
+)  # fmt: skip
+_NAMES_RESPONSE = (
+    "response_body", "responseBody", "response", "resp", "outputBodyJson", "output", "completion", "result", "answer",
+)  # fmt: skip
+_NAMES_TIME = (
+    "timestamp", "ts", "time", "startedDateTime", "request_created_at", "created_at", "createdAt", "start_time",
+    "startTime", "requestTimestamp", "request_time", "date", "@timestamp",
+)  # fmt: skip
+_NAMES_END = ("end_time", "endTime", "response_created_at", "ended_at", "response_time_utc", "completed_at")
+_NAMES_SESSION = (
+    "session_id", "sessionId", "session", "thread_id", "conversation_id", "conversationId", "Helicone-Session-Id",
+)  # fmt: skip
+_NAMES_AGENT = ("agent", "agent_name", "agentName", "node")
+_NAMES_URL = ("url", "path", "endpoint", "request_path", "requestUrl", "uri")
+_PATHS: tuple[tuple[re.Pattern[str], Api | None, str], ...] = (
+    (re.compile(r"/chat/completions"), "openai-chat", ""),
+    (re.compile(r"/responses"), "openai-responses", ""),
+    (re.compile(r"/messages"), "anthropic", ""),
+    (re.compile(r":(?:stream)?[gG]enerateContent"), "gemini", ""),
+    (re.compile(r"/converse"), "bedrock", ""),
+    (re.compile(r"/embeddings|[eE]mbed"), None, "embeddings"),
+    (re.compile(r"/images"), None, "images"),
+    (re.compile(r"/audio|/speech|/transcri"), None, "audio"),
+    (re.compile(r"/moderations"), None, "moderations"),
+    (re.compile(r"/models$|count_tokens|countTokens|/files|/batches"), None, "other endpoints"),
+)
+_MODEL_IN_URL = re.compile(r"/models?/([^/:?]+)[:/]")
+_ASIDE = re.compile(r"embed", re.IGNORECASE)
+_IMAGES = re.compile(r"dall-e|gpt-image|imagen|stable-diffusion", re.IGNORECASE)
+
+
+def aside_of(body: Mapping[str, Any]) -> str:
+    """What a body asks for where that is no answer of a language model; empty for one that does."""
+    model = text_or_empty(body.get("model"))
+    if _ASIDE.search(model) or ("input" in body and "encoding_format" in body):
+        return "embeddings"
+    if _IMAGES.search(model) or ("prompt" in body and "size" in body):
+        return "images"
+    return ""
+
+
+def recognises(value: Mapping[str, Any]) -> bool:
+    """Whether a request body stands anywhere in the entry, or the answer of one with its counts."""
+    if isinstance(value.get("log"), Mapping) and isinstance(value["log"].get("entries"), list):
+        return True
+    return _find_body(value) is not None or "custom_id" in value or _is_answered(value)
+
+
+def read(value: Mapping[str, Any]) -> Iterator[Record]:
+    """The requests of an entry: one, or all of a HAR file."""
+    log = value.get("log")
+    entries = log.get("entries") if isinstance(log, Mapping) else None
+    for entry in entries if isinstance(entries, list) else (value,):
+        if isinstance(entry, Mapping):
+            yield from _exchange(entry)
+
+
+def _exchange(value: Mapping[str, Any]) -> Iterator[Record]:
+    body = _find_body(value)
+    url = _url(value)
+    api, aside = _told_by(url)
+    if body is not None and not aside and api is None:
+        aside = aside_of(body)
+    if aside:
+        yield Record(body=None, aside=aside)
+        return
+    answer = _answer(value)
+    if body is None and answer is None:
+        return
+    status = _status(value)
+    said = body or {}
+    model = first_text((
+        said.get("model"), said.get("modelId"), value.get("modelId"), value.get("model"), _model_of(url),
+        answer.get("model") if isinstance(answer, Mapping) else None,
+    ))  # fmt: skip
+    start = _time(value, _NAMES_TIME)
+    end = _time(value, _NAMES_END)
+    took = value.get("time") if "startedDateTime" in value else None
+    if end is None and start is not None and isinstance(took, (int, float)):
+        end = start + took / 1e3  # A HAR file says how many milliseconds it took.
+    batch = text_or_empty(value.get("custom_id"))
+    yield Record(
+        body=None if body is None else _plain(body),
+        api=_api_of(api, body, value),
+        model=model,
+        provider=first_text((value.get("provider"), _provider_of(value, url))) or None,
+        ts=start,
+        session=_named(value, _NAMES_SESSION),
+        agent=_named(value, _NAMES_AGENT),
+        headers=_headers(value),
+        usage=_usage(answer, value),
+        response_id=batch or (text_or_empty(answer.get("id")) if isinstance(answer, Mapping) else ""),
+        response_ended_ts=end,
+        failed=status is not None and status >= 400,
+    )
+
+
+def _plain(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: held for name, held in body.items() if not (name == "stream_options" and held is None)}
+
+
+def _is_body(value: Any) -> bool:
+    """Whether a mapping is a request body: its texts, and not an answer's."""
+    if not isinstance(value, Mapping) or "choices" in value or "candidates" in value:
+        return False
+    if isinstance(value.get("messages"), list) or isinstance(value.get("contents"), list):
+        return True
+    if not isinstance(value.get("model"), str):
+        return False
+    return any(isinstance(value.get(name), (list, str)) and value.get(name) for name in _TEXT) and "output" not in value
+
+
+def _find_body(value: Any, depth: int = 0) -> Mapping[str, Any] | None:
+    """The request body in an entry, nested or as JSON text."""
+    value = _opened(value)
+    if not isinstance(value, Mapping):
+        return None
+    if _is_body(value):
+        return cast("Mapping[str, Any]", value)
+    if depth == _DEEPEST:
+        return None
+    for name in _NAMES_REQUEST:
+        if name in value:
+            found = _find_body(value[name], depth + 1)
+            if found is not None:
+                return found
+    return None
+
+
+def _answer(value: Any, depth: int = 0) -> Any:
+    """The answer in an entry: its JSON, or the events of a stream."""
+    if not isinstance(value, Mapping) or depth == _DEEPEST:
+        return None
+    for name in _NAMES_RESPONSE:
+        held = _opened(value.get(name))
+        if held is None:
+            continue
+        found = _inner_answer(held)
+        if found is not None:
+            return found
+    for name in ("message", "log", "entry", "event", "data"):
+        held = _opened(value.get(name))
+        found = _answer(held, depth + 1)
+        if found is not None:
+            return found
+    return None
+
+
+def _inner_answer(value: Any, depth: int = 0) -> Any:
+    value = _opened(value)
+    if isinstance(value, list):
+        return value if value and all(isinstance(one, Mapping) for one in value) else None
+    if not isinstance(value, Mapping) or depth == _DEEPEST:
+        return None
+    if any(name in value for name in ("usage", "usageMetadata", "choices", "candidates", "stop_reason")):
+        return value
+    for name in ("body", "content", "text", "data", "json", "response", "outputBodyJson", "parsed"):
+        held = value.get(name)
+        if name == "text" and value.get("encoding") == "base64" and isinstance(held, str):
+            held = _decoded(held)
+        found = _inner_answer(held, depth + 1)
+        if found is not None:
+            return found
+    return None
+
+
+def _is_answered(value: Mapping[str, Any]) -> bool:
+    answer = _answer(value)
+    return isinstance(answer, Mapping) and ("usage" in answer or "usageMetadata" in answer)
+
+
+def _opened(value: Any) -> Any:
+    """JSON text, and the events of a stream, as values; everything else as it is."""
+    if not isinstance(value, str):
+        return value
+    text = value.lstrip()
+    if text.startswith(("data:", "event:")):
+        events = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
+        return [event for event in map(_loaded, events) if isinstance(event, Mapping)]
+    return _loaded(text) if text[:1] in ("{", "[") else None
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return loads(text)
+    except BodyError:
+        return None
+
+
+def _decoded(text: str) -> str | None:
+    try:
+        return base64.b64decode(text, validate=True).decode("utf-8", "replace")
+    except (ValueError, binascii.Error):
+        return None
+
+
+def _usage(answer: Any, value: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    if isinstance(answer, list):
+        from cacheprefix.profiles import merge_usage  # noqa: PLC0415 - only for logged streams
+
+        return merge_usage(*answer) or None
+    if isinstance(answer, Mapping):
+        for name in ("usage", "usageMetadata", "usage_metadata"):
+            if isinstance(answer.get(name), Mapping):
+                return cast("Mapping[str, Any]", answer[name])
+    held = value.get("usage")
+    return held if isinstance(held, Mapping) else None
+
+
+def _url(value: Mapping[str, Any]) -> str:
+    for held in (value.get("request"), value):
+        if isinstance(held, Mapping):
+            found = first_text(held.get(name) for name in _NAMES_URL)
+            if found:
+                return found
+    return ""
+
+
+def _told_by(url: str) -> tuple[Api | None, str]:
+    return next(((api, aside) for pattern, api, aside in _PATHS if pattern.search(url)), (None, ""))
+
+
+def _model_of(url: str) -> str:
+    told = _MODEL_IN_URL.search(url)
+    return told[1] if told is not None else ""
+
+
+def _api_of(api: Api | None, body: Mapping[str, Any] | None, value: Mapping[str, Any]) -> Api | None:
+    if api is not None or body is None:
+        return api
+    operation = text_or_empty(value.get("operation"))
+    if operation.startswith("Converse"):
+        return "bedrock"
+    return "anthropic" if operation.startswith("InvokeModel") and "anthropic_version" in body else None
+
+
+def _provider_of(value: Mapping[str, Any], url: str) -> str:
+    if "modelId" in value and ("schemaType" in value or "inputBodyJson" in str(value.get("input", ""))[:200]):
+        return "bedrock"
+    hosts = {"api.openai.com": "openai", "api.anthropic.com": "anthropic", "generativelanguage": "google"}
+    return next((name for host, name in hosts.items() if host in url), "")
+
+
+def _status(value: Mapping[str, Any]) -> int | None:
+    for held in (value.get("response"), value):
+        if isinstance(held, Mapping):
+            for name in ("status", "status_code", "statusCode", "response_status"):
+                found = held.get(name)
+                if isinstance(found, int) and not isinstance(found, bool):
+                    return found
+    return None
+
+
+def _time(value: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
+    request = value.get("request")
+    for held in (value, request if isinstance(request, Mapping) else {}):
+        for name in names:
+            if name == "time" and "startedDateTime" in held:
+                continue  # In a HAR file the milliseconds that it took.
+            if isinstance(held.get(name), (str, int, float)) and not isinstance(held.get(name), bool):
+                try:
+                    return seconds(held[name], name)
+                except BodyError:
+                    continue
+    return None
+
+
+def _named(value: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    for held in (value, value.get("metadata"), value.get("properties"), value.get("request_properties")):
+        if isinstance(held, Mapping):
+            found = first_text(held.get(name) for name in names)
+            if found:
+                return found
+    return ""
+
+
+def _headers(value: Mapping[str, Any]) -> Mapping[str, str] | None:
+    request = value.get("request")
+    given = request.get("headers") if isinstance(request, Mapping) else value.get("headers")
+    if isinstance(given, Mapping):
+        return {str(name): text_or_empty(held) for name, held in given.items() if isinstance(held, (str, int))}
+    if isinstance(given, list):
+        pairs = [one for one in given if isinstance(one, Mapping) and isinstance(one.get("name"), str)]
+        return {one["name"]: text_or_empty(one.get("value")) for one in pairs} or None
+    return None

@@ -1,0 +1,245 @@
+"""Which reader understands a log, and the project's own two forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast, get_args
+
+from cacheprefix.audit.formats import exchanges, langfuse, langsmith, litellm, otel, sessions, text
+from cacheprefix.audit.log_files import Found, values
+from cacheprefix.audit.log_records import Broken, Record, mapping_or_none, seconds, text_or_empty
+from cacheprefix.errors import BodyError
+from cacheprefix.prompt import Api
+
+_APIS = get_args(Api)
+_HTTP = frozenset({"url", "method", "body", "postData", "headers", "path"})
+_WRAPPED = frozenset({"response", "output", "request", "url", "timestamp", "ts", "custom_id"})
+_TEXT = ("messages", "contents", "input", "instructions")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One log format. A plugin adds its own through the hook ``trace_readers(register)``.
+
+    ``recognises`` looks at one JSON object of the log; ``read`` makes records of it (none for entries that
+    are no model request) and raises BodyError for what it cannot read.
+    """
+
+    name: str
+    recognises: Callable[[Mapping[str, Any]], bool]
+    read: Callable[[Mapping[str, Any]], Iterable[Record]]
+    missing: str = ""
+    """What to do where its entries hold counts and no text."""
+    per_file: bool = False
+    """Whether a file is one session."""
+    model_of: Callable[[Mapping[str, Any]], str] | None = None
+    """The model that an entry names for those behind it; None where every entry names its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A record and where it stood."""
+
+    file: str
+    line: int | None
+    item: int | None
+    size: int
+    record: Record
+    reader: str = ""
+    """Whose form the entry had."""
+
+
+def _is_native(value: Mapping[str, Any]) -> bool:
+    request = value.get("request")
+    if isinstance(request, Mapping):
+        # Somebody's own record of an exchange wraps the body; ours holds it as it is.
+        return not _HTTP & request.keys() and "response" not in value
+    return "ts" in value and "usage" in value
+
+
+def _native(value: Mapping[str, Any]) -> Iterator[Record]:
+    api = value.get("api")
+    if api is not None and api not in _APIS:
+        raise BodyError("api", f"unknown API form {api!r:.40}; use one of {', '.join(_APIS)}")
+    headers = mapping_or_none(value.get("headers"), "headers")
+    events = value.get("events") or ()
+    if not isinstance(events, (list, tuple)) or not all(isinstance(event, Mapping) for event in events):
+        raise BodyError("events", "expected a list of objects with a type")
+    yield Record(
+        body=mapping_or_none(value.get("request"), "request"),
+        api=cast("Api | None", api),
+        model=text_or_empty(value.get("model")),
+        provider=text_or_empty(value.get("provider")) or None,
+        ts=seconds(value.get("ts"), "ts"),
+        session=text_or_empty(value.get("session")),
+        agent=text_or_empty(value.get("agent")),
+        scope=text_or_empty(value.get("scope")),
+        headers=None if headers is None else {name: text_or_empty(held) for name, held in headers.items()},
+        usage=mapping_or_none(value.get("usage"), "usage"),
+        diagnostics=mapping_or_none(value.get("diagnostics"), "diagnostics"),
+        response_id=text_or_empty(value.get("response_id")),
+        events=tuple(events),
+        response_started_ts=seconds(value.get("response_started_ts"), "response_started_ts"),
+        response_ended_ts=seconds(value.get("response_ended_ts"), "response_ended_ts"),
+        failed=bool(value.get("failed")) or bool(value.get("error")),
+    )
+
+
+def _is_body(value: Mapping[str, Any]) -> bool:
+    return any(isinstance(value.get(name), (list, str)) for name in _TEXT)
+
+
+def _body(value: Mapping[str, Any]) -> Iterator[Record]:
+    aside = exchanges.aside_of(value)
+    yield Record(body=None, aside=aside) if aside else Record(body=value)
+
+
+def _exchanges(value: Mapping[str, Any]) -> Iterator[Record]:
+    return _body(value) if _is_body(value) and not _WRAPPED & value.keys() else exchanges.read(value)
+
+
+BUILTIN: tuple[Reader, ...] = (
+    Reader("cacheprefix JSONL", _is_native, _native),
+    Reader(
+        "Codex rollout",
+        sessions.recognises_codex,
+        sessions.read_codex,
+        missing="rollouts keep no requests: record them with cacheprefix record",
+        per_file=True,
+        model_of=sessions.model_of_codex,
+    ),
+    Reader(
+        "Claude Code session",
+        sessions.recognises_claude_code,
+        sessions.read_claude_code,
+        missing="session files keep no requests: record them with cacheprefix record",
+    ),
+    Reader("LMCache agent trace", text.recognises_text, text.read_text),
+    Reader(
+        "spans (OpenTelemetry, OpenInference, Vercel AI SDK, MLflow)",
+        otel.recognises,
+        otel.read,
+        missing="switch on the capture of message content in the instrumentation; give its log of events too",
+    ),
+    Reader(
+        "Langfuse export",
+        langfuse.recognises,
+        langfuse.read,
+        missing="export with input and output",
+    ),
+    Reader("LangSmith runs", langsmith.recognises, langsmith.read),
+    Reader(
+        "LiteLLM log",
+        litellm.recognises,
+        litellm.read,
+        missing="LiteLLM's spend rows hold messages with general_settings.store_prompts_in_spend_logs: true",
+    ),
+    Reader("token counts", text.recognises_counts, text.read_counts),
+    Reader("exchanges (HAR, Helicone, Bedrock, batch files, hand-written)", exchanges.recognises, _exchanges),
+    Reader("request bodies", _is_body, _body),
+)
+"""The formats cacheprefix reads by itself, in the order they are tried."""
+
+
+_LOOKS: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset({"traceId", "calculatedTotalCost"}), "a Langfuse export without inputs; export with input and output"),
+    (frozenset({"observations", "traceId"}), "a Langfuse trace; export its observations of type GENERATION"),
+    (frozenset({"request_body", "request_created_at"}), "a Helicone export without bodies; export with request bodies"),
+    (frozenset({"spanId", "name"}), "a span without GenAI attributes; let the instrumentation capture content"),
+    (frozenset({"context", "span_kind"}), "a Phoenix span without LLM attributes; export spans of kind LLM"),
+    (frozenset({"level", "message"}), "an application's log; switch on the SDK's own log of requests"),
+    (frozenset({"choices", "usage"}), "answers without their requests; log the request bodies as well"),
+    (frozenset({"content", "stop_reason"}), "answers without their requests; log the request bodies as well"),
+    (frozenset({"prompt_tokens", "completion_tokens"}), "counts without requests; log the request bodies as well"),
+    (frozenset({"event", "data"}), "a stream of events; log the request body that was answered"),
+)
+"""Fields by which a form that holds no request is told, and what to do."""
+
+
+def guess(value: Mapping[str, Any]) -> str:
+    """What an entry that no reader knows seems to be."""
+    for fields, what in _LOOKS:
+        if fields <= value.keys():
+            return f"this looks like {what}"
+    names = ", ".join(sorted(map(str, value))[:6]) or "none"
+    return f"no request in a form that is known here (fields: {names:.120}); see docs/audit.md for the forms"
+
+
+def records(
+    file: str,
+    readers: Sequence[Reader] = BUILTIN,
+    *,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Iterator[Placed | Broken]:
+    """The records of one log, in the order they stand; ``-`` is standard input.
+
+    The reader is found by looking at the first entry, and again wherever an entry is not of its form.
+    Raises SetupError for a file that cannot be opened.
+    """
+    reader: Reader | None = None
+    model = ""
+    unknown: dict[str, Broken] = {}
+    for found in _by_span(values(file, on_bytes)):
+        if isinstance(found, Broken):
+            yield found
+            continue
+        if not isinstance(found.value, Mapping):
+            yield _broken(found, f"expected an object, found {type(found.value).__name__}")
+            continue
+        try:
+            if reader is None or not reader.recognises(found.value):
+                reader = next((one for one in readers if one.recognises(found.value)), reader)
+            if reader is None or not reader.recognises(found.value):
+                problem = guess(found.value)
+                first = unknown.get(problem)
+                unknown[problem] = _broken(found, problem) if first is None else replace(first, count=first.count + 1)
+                continue
+            if reader.model_of is not None:
+                model = reader.model_of(found.value) or model
+            for record in reader.read(found.value):
+                if reader.model_of is not None:
+                    record = replace(record, model=record.model or model)  # noqa: PLW2901
+                if reader.per_file:
+                    record = replace(record, session=f"{found.file} {record.session}".strip())  # noqa: PLW2901
+                yield Placed(found.file, found.line, found.item, found.size, record, reader.name)
+        except BodyError as error:
+            yield _broken(found, str(error))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            # A reader (a plugin's perhaps) met a shape it did not expect; only this entry is lost.
+            yield _broken(found, f"{reader.name if reader else 'reader'}: {type(error).__name__}: {error}")
+    for named in unknown.values():
+        more = f" (and {named.count - 1:,} more like it)" if named.count > 1 else ""
+        yield replace(named, problem=named.problem + more)
+
+
+_OPEN_SPANS = 500
+"""Requests whose log records may still come; more than that, and the oldest is taken to be whole."""
+
+
+def _by_span(found: Iterable[Found | Broken]) -> Iterator[Found | Broken]:
+    """The entries of a log, OpenTelemetry's log records of one span as one entry, where the first of them stood."""
+    spans: dict[str, tuple[Found, list[Mapping[str, Any]]]] = {}
+
+    def whole(name: str) -> Found:
+        first, held = spans.pop(name)
+        return replace(first, value=otel.of_one_span(held))
+
+    for entry in found:
+        if isinstance(entry, Broken) or not (records := otel.log_records(entry.value)):
+            yield entry
+            continue
+        for record in records:
+            name, answered = otel.span_named(record)
+            first, held = spans.get(name, (replace(entry, size=0), []))
+            spans[name] = replace(first, size=first.size + entry.size // len(records)), [*held, record]
+            if answered or not name:
+                yield whole(name)
+        while len(spans) > _OPEN_SPANS:
+            yield whole(next(iter(spans)))
+    for name in list(spans):
+        yield whole(name)
+
+
+def _broken(found: Found, problem: str) -> Broken:
+    return Broken(found.file, found.line, problem, found.item)

@@ -1,0 +1,182 @@
+"""What the same calls would have cost: each change is played through the simulated provider's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cacheprefix.audit.order import Answers
+from cacheprefix.audit.stand_in import Simulation, Timed
+from cacheprefix.audit.what_if_layouts import (
+    Laid,
+    Marking,
+    Team,
+    Teams,
+    VolatileText,
+    fork_points,
+    roles_to_tail,
+    tools_unified,
+)
+from cacheprefix.cache import plan_breakpoints
+from cacheprefix.profiles import Profile
+from cacheprefix.prompt import CountTokens, Prompt
+
+SECTIONS = 25_000
+"""Sections of the calls that are played again; beyond that the answer is for the first part of the log."""
+
+CHANGES = {
+    "ideal_breakpoints": "cache marks set where they pay most",
+    "roles_to_tail": "what is each agent's own said last, behind the shared conversation",
+    "tools_unified": "one list of tools, the same for all agents of a team",
+    "volatile_to_tail": "times, ids and counters moved to the end of the last message",
+    "all": "all of these together",
+}
+"""The changes and what they mean; each but the first is played with ideal breakpoints as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """One change, and the cost of the calls as they are and as they would have been (both simulated)."""
+
+    change: str
+    cost_units_now: float
+    cost_units_then: float
+
+    def as_dict(self) -> dict[str, str | float]:
+        """Plain data for JSON."""
+        return {
+            "change": self.change,
+            "cost_units_now": round(self.cost_units_now, 3),
+            "cost_units_then": round(self.cost_units_then, 3),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    timed: Timed
+    session: str
+    agent: str
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.timed.prompt
+
+    @property
+    def profile(self) -> Profile:
+        return self.timed.profile
+
+    @property
+    def lane(self) -> tuple[int, str, str]:
+        return (id(self.profile), self.prompt.model, self.timed.scope)
+
+
+class WhatIf:
+    """Collects the calls of a log (the first ``SECTIONS`` sections of them) and plays them again."""
+
+    def __init__(self, count: CountTokens) -> None:
+        self._count = count
+        self._calls: list[_Played] = []
+        self._sections = 0
+        self._marking = Marking()
+
+    @property
+    def calls(self) -> int:
+        """Calls that are played again."""
+        return len(self._calls)
+
+    def add(self, call: Timed, session: str, agent: str) -> bool:
+        """One call as it was; whether it is among those that are played again."""
+        if self._sections >= SECTIONS:
+            return False
+        self._sections += len(call.prompt.sections)
+        self._calls.append(_Played(call, session, agent))
+        return True
+
+    def savings(self, paid: float | None = None) -> tuple[Saving, ...]:
+        """The cost under every change, made for those teams of agents that it helps.
+
+        A change that alters no request costs what ideal breakpoints cost. ``paid`` is what the calls did cost, in
+        cost units: the changes are told in proportion to it, so that there is one figure for what is.
+        """
+        if not self._calls:
+            return ()
+        calls = self._calls
+        as_is = self._cost([Laid(call.prompt) for call in calls], mark=False)
+        same = [Laid(self._marking.plain(call.prompt) if call.profile.markers else call.prompt) for call in calls]
+        ideal = self._cost(same) if any(call.profile.markers for call in calls) else as_is
+        volatile = self._volatile()
+        moved = [volatile.lay(one.prompt) for one in same] if volatile else same
+        teams = self._teams(same)
+        base = _at_most(as_is, ideal, self._keys(teams))
+
+        def cost(changed: bool, laid: Callable[[], list[Laid]]) -> list[float]:  # noqa: FBT001 - local
+            return _at_most(base, self._cost(laid()), self._keys(teams)) if changed else base
+
+        def both() -> list[Laid]:
+            other = self._teams(moved) if volatile else teams
+            return self._laid(moved, other, lambda team, laid: tools_unified(team, roles_to_tail(team, laid)))
+
+        roles, tools = teams.with_roles(), teams.with_tools()
+        costs = {
+            "ideal_breakpoints": base,
+            "roles_to_tail": cost(roles, lambda: self._laid(same, teams, roles_to_tail)),
+            "tools_unified": cost(tools, lambda: self._laid(same, teams, tools_unified)),
+            "volatile_to_tail": cost(bool(volatile), lambda: moved),
+        }
+        together = cost((roles + tools + bool(volatile)) > 1, both)
+        for single in costs.values():
+            together = _at_most(together, single, self._keys(teams))
+        costs["all"] = together
+        now = sum(as_is)
+        scale = paid / now if paid is not None and now else 1.0
+        return tuple(Saving(change, now * scale, sum(costs[change]) * scale) for change in CHANGES)
+
+    def _keys(self, teams: Teams) -> list[object]:
+        return [teams.key(call.lane, call.session) for call in self._calls]
+
+    def _volatile(self) -> VolatileText:
+        found = VolatileText()
+        last: dict[tuple[object, ...], Prompt] = {}
+        for call in self._calls:
+            key = (call.lane, call.session, call.agent)
+            before = last.get(key)
+            if before is not None:
+                found.compare(before, call.prompt)
+            last[key] = call.prompt
+        return found
+
+    def _teams(self, laid: Sequence[Laid]) -> Teams:
+        teams = Teams()
+        for call, one in zip(self._calls, laid, strict=True):
+            teams.learn(one.prompt, call.lane, call.session)
+        return teams
+
+    def _laid(self, base: Sequence[Laid], teams: Teams, change: Callable[[Team, Laid], Laid]) -> list[Laid]:
+        return [change(teams.of(call.lane, call.session), one) for call, one in zip(self._calls, base, strict=True)]
+
+    def _cost(self, laid: Sequence[Laid], *, mark: bool = True) -> list[float]:
+        """Cost units of each of these prompts, at the times of the calls, ideally marked or as they are."""
+        simulation, answers = Simulation(self._count), Answers()
+        boundary = fork_points([one.prompt for one in laid]) if mark else None
+        costs: list[float] = []
+        for call, one in zip(self._calls, laid, strict=True):
+            timed = call.timed
+            answers.until(timed.at)
+            prompt = one.prompt
+            if mark and call.profile.markers is not None:
+                limit = len(prompt.sections) - one.tail if one.tail or boundary is None else boundary(prompt)
+                points = plan_breakpoints(prompt, call.profile, boundary=limit)
+                prompt = self._marking.marked(prompt, points)
+            served = simulation.begin(prompt, call.profile, timed.at, timed.scope)
+            costs.append(served.units(call.profile))
+            answers.at(timed.started, served.begun, known=timed.known)
+            answers.at(timed.ended, served.ended, known=timed.known)
+        return costs
+
+
+def _at_most(before: Sequence[float], after: Sequence[float], keys: Sequence[object]) -> list[float]:
+    """Costs call by call, for each team those of the cheaper of two layouts."""
+    gain: dict[object, float] = {}
+    for key, old, new in zip(keys, before, after, strict=True):
+        gain[key] = gain.get(key, 0.0) + old - new
+    return [new if gain[key] > 0 else old for key, old, new in zip(keys, before, after, strict=True)]

@@ -1,0 +1,228 @@
+"""Where to set cache breakpoints, so that what is shared is read and nothing is written in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from cacheprefix.cache.breakpoints.read import back, implicit, markable
+from cacheprefix.prompt import Prompt, Section
+
+if TYPE_CHECKING:
+    from cacheprefix.profiles import Profile, Ttl
+
+ANCHOR_EVERY = 15
+"""Positions between anchors: Anthropic looks back 20, and a turn may add some before the next mark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breakpoint:
+    """A cache breakpoint to set: behind section number ``section`` of the prompt."""
+
+    section: int
+    """-1 sets no mark at all, for what ``alone`` does."""
+    ttl: str | None = None
+    """Lifetime as the provider spells it; None for its default."""
+
+    alone: bool = False
+    """OpenAI from 5.6 on: switch the implicit breakpoint of the newest message off, because what it would
+    write (1.25 times the price) is a tail that no later request begins with."""
+
+
+def plan_breakpoints(
+    prompt: Prompt,
+    profile: Profile,
+    *,
+    boundary: int | None = None,
+    one_shot: bool = False,
+    skip_tail: bool = False,
+    continues: bool = False,
+    trailing: bool = False,
+    gap: float | None = None,
+    calls: int | None = None,
+) -> tuple[Breakpoint, ...]:
+    """Breakpoints to add to a request, in order; empty where none would pay.
+
+    ``boundary`` is how many leading sections siblings share. ``one_shot`` says that nothing is sent that
+    begins like this request, before it or after; ``skip_tail`` that nothing will continue it behind the
+    boundary. ``continues`` says that a request that begins like this one is expected, also where no loop is
+    under way yet; ``trailing`` that a text for this request alone will be put behind it. ``gap`` is the expected
+    time in seconds between requests that share the prefix and ``calls`` how many more of them are expected; with
+    both unknown the provider's default lifetime is used.
+
+    The order of importance, as far as the provider's limit less the user's own and its automatic breakpoint
+    allows: the end of the shared part; the last message of a loop; anchors of at most 15 positions from there
+    back to the shared part; the end of the system prompt; the end of the tools. Never on thinking or empty
+    text, never below the minimum. The longest lifetime comes first, whatever the user's own marks say.
+    Where a provider marks the newest message itself, a one-shot call gets a breakpoint that only switches this off.
+    """
+    if profile.markers not in ("anthropic", "bedrock", "openai") or not prompt.sections:
+        return ()
+    totals = prompt.totals
+    if totals[-1] < profile.min_tokens:
+        return ()
+    if one_shot:
+        return _unwritten(prompt, profile)
+    lifetime = _lifetime(profile, gap, calls)
+    if lifetime is None:
+        return ()
+    own = set(prompt.marked)
+    shared = len(prompt.sections) if boundary is None else max(0, min(boundary, len(prompt.sections)))
+    loop = not skip_tail and (continues or _goes_on(prompt.sections, shared, boundary))
+    silent = _silences(prompt, profile, own, shared, loop=loop, trailing=trailing)
+    if implicit(prompt, profile) and not silent:
+        own.add(len(prompt.sections) - 1)
+    if profile.automatic_breakpoint and prompt.top_marker is not None:
+        own |= set(_last_markable(prompt.sections))
+    wanted: list[int] = []
+    for index in _wishes(prompt, profile, shared, tail=loop):
+        if len(wanted) >= profile.max_breakpoints - len(own):
+            break
+        at = _settle(prompt, index, totals, profile)
+        if at is not None and at not in own and at not in wanted:
+            wanted.append(at)
+    chosen = sorted(wanted)
+    if silent and not chosen and not own:
+        # With a shared part too short to be cached, nothing is read that a mark would have to be there for.
+        short = not shared or totals[shared - 1] < profile.min_tokens
+        return _unwritten(prompt, profile) if trailing or (short and skip_tail) else ()
+    return _with_lifetimes(prompt, profile, chosen, lifetime, shared, alone=silent)
+
+
+def _unwritten(prompt: Prompt, profile: Profile) -> tuple[Breakpoint, ...]:
+    """No mark, and the provider's own one switched off, unless the application says how to cache."""
+    if not implicit(prompt, profile) or prompt.marked or "prompt_cache_options" in prompt.settings:
+        return ()
+    return (Breakpoint(-1, alone=True),)
+
+
+def _goes_on(sections: Sequence[Section], shared: int, boundary: int | None) -> bool:
+    """Whether a loop is under way behind the shared part, so that its last message will be read again."""
+    if boundary is None:
+        return True
+    return any(
+        section.kind in ("tool_use", "tool_result") or "assistant" in section.head or "tool" in section.head
+        for section in sections[shared:]
+    )
+
+
+def _silences(prompt: Prompt, profile: Profile, own: set[int], shared: int, *, loop: bool, trailing: bool) -> bool:
+    """Whether to switch the implicit breakpoint off: only what it alone would write is ever saved."""
+    if trailing:
+        return implicit(prompt, profile) and "prompt_cache_options" not in prompt.settings
+    return (
+        implicit(prompt, profile)
+        and not loop
+        and shared < len(prompt.sections)
+        and "prompt_cache_options" not in prompt.settings
+        and not any(index >= shared for index in own)
+    )
+
+
+def _wishes(prompt: Prompt, profile: Profile, shared: int, *, tail: bool) -> Iterator[int]:
+    """Sections to mark, the most important first."""
+    sections = prompt.sections
+    last = len(sections) - 1
+    head = sections[: prompt.head]
+    system = _end_of(head, "system")
+    if shared:
+        yield shared - 1
+    if tail:
+        yield last
+    if profile.lookback is not None:
+        # Behind the tail the provider looks back a limited way: an anchor keeps the older entries in reach.
+        floor = shared - 1 if shared <= last and tail else system
+        anchor = last if tail else shared - 1
+        while anchor > floor:
+            step = back(sections, anchor, ANCHOR_EVERY + 1, collapse=profile.collapse_runs)
+            if step <= floor or step == anchor:
+                break
+            anchor = step
+            yield anchor
+    yield from (index for index in (system, _end_of(head, "tools")) if index >= 0)
+
+
+def _last_markable(sections: Sequence[Section]) -> list[int]:
+    """Where the automatic breakpoint stands, as a list of one or none."""
+    return list(islice((at for at in range(len(sections) - 1, -1, -1) if markable(sections[at])), 1))
+
+
+def _end_of(sections: Sequence[Section], tier: str) -> int:
+    return max((index for index, section in enumerate(sections) if section.tier == tier), default=-1)
+
+
+def _settle(prompt: Prompt, index: int, totals: Sequence[int], profile: Profile) -> int | None:
+    """The last section up to ``index`` that can carry a breakpoint; None when none of enough tokens can."""
+    for at in range(index, -1, -1):
+        if totals[at] < profile.min_tokens:
+            return None
+        if carries(prompt, at):
+            return at
+    return None
+
+
+def carries(prompt: Prompt, index: int) -> bool:
+    """Whether a breakpoint can stand on a section on the wire.
+
+    Anthropic refuses thinking and empty text. OpenAI takes one on content blocks of messages, so not on tools,
+    tool calls, instructions, or the items of tool outputs. Amazon's Nova models cache system and messages and
+    no tools (Bedrock's prompt caching page, read 2026-11-21).
+    """
+    section = prompt.sections[index]
+    if not markable(section):
+        return False
+    if prompt.api == "openai-chat":
+        text = section.kind in ("text", "image") and "assistant" not in section.head
+        return section.tier != "tools" and text and ".tool_calls[" not in section.path
+    if prompt.api == "openai-responses":
+        text = section.kind in ("text", "image") and section.head != "instructions"
+        return section.tier != "tools" and text and "assistant" not in section.head
+    if prompt.api == "bedrock":
+        return section.tier != "tools" or "nova" not in prompt.model
+    return prompt.api == "anthropic"
+
+
+def _lifetime(profile: Profile, gap: float | None, calls: int | None) -> Ttl | None:
+    """The lifetime that costs least over the expected calls; None when caching costs more than it saves.
+
+    Per shared token: a write, then a read for each further call, or a write each time when the entry is gone.
+    """
+    if gap is None and calls is None:
+        return profile.default_ttl
+    if calls is not None and calls <= 0:
+        return None
+    further = 1 if calls is None else calls
+    wait = 0.0 if gap is None else gap
+    best, least = None, float(further + 1)
+    for ttl in profile.ttls:
+        lives = ttl.seconds is None or wait <= ttl.seconds
+        cost = ttl.write + further * profile.read if lives else ttl.write * (further + 1)
+        if cost < least:
+            best, least = ttl, cost
+    return best
+
+
+def _with_lifetimes(
+    prompt: Prompt, profile: Profile, chosen: Sequence[int], lifetime: Ttl, shared: int, *, alone: bool
+) -> tuple[Breakpoint, ...]:
+    """Lifetimes never rise from one breakpoint to the next: a longer one stands before every shorter one."""
+    names = {ttl.name: ttl.seconds or 0.0 for ttl in profile.ttls}
+    default = profile.default_ttl
+    own = {
+        index: names.get(marker.ttl or default.name, 0.0)
+        for index in prompt.marked
+        if (marker := prompt.sections[index].marker) is not None
+    }
+    if profile.automatic_breakpoint and prompt.top_marker is not None:
+        own[len(prompt.sections)] = names.get(prompt.top_marker.ttl or default.name, 0.0)
+    planned: list[Breakpoint] = []
+    for index in chosen:
+        seconds = names.get(lifetime.name, 0.0) if index < shared else names[default.name]
+        ceiling = min((value for at, value in own.items() if at < index), default=float("inf"))
+        floor = max((value for at, value in own.items() if at > index), default=0.0)
+        seconds = max(min(seconds, ceiling), floor)
+        name = next((ttl for ttl in names if names[ttl] == seconds), default.name)
+        planned.append(Breakpoint(index, None if name == default.name else name, alone))
+    return tuple(planned)

@@ -1,0 +1,369 @@
+"""With which earlier prompt a request is compared, and what became of it: replaced, removed, moved, where first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
+
+from cacheprefix.cache.verdict import Cause
+from cacheprefix.errors import named
+from cacheprefix.prompt import TIERS, Divergence, Section, difference, shared_characters, shared_sections
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from cacheprefix.cache.tree import SentRequest
+    from cacheprefix.profiles import Profile
+
+
+_ALIKE = 0.5
+_ROLES = ("<role name=", 'You now speak as "')
+"""How the tails begin that ``cacheprefix.layout.tail_text`` writes: one role's gives way to another's."""
+_LONGEST = 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The first change from an earlier prompt to this one."""
+
+    cause: Cause
+    path: str
+    divergence: Divergence
+    behind: int
+    """Tokens that stand in both prompts, in the same order, behind the change: these were lost by it."""
+    touched: int = 0
+    """Tokens of the changed section itself, where it is one text changed into another."""
+    sure: bool = True
+    """Whether it was a change; False when it may as well be another branch of the conversation."""
+
+
+def kept(before: Sequence[Section], after: Sequence[Section], shared: int) -> int:
+    """Tokens of ``after`` that also stand in ``before``, from section ``shared`` on; order is left out."""
+    stock = Counter(section.digest for section in before[shared:])
+    tokens = 0
+    for section in after[shared:]:
+        if stock[section.digest] > 0:
+            stock[section.digest] -= 1
+            tokens += section.tokens
+    return tokens
+
+
+def change(before: Sequence[Section], after: Sequence[Section], shared: int, *, tails: bool = True) -> Change | None:
+    """What happened behind the ``shared`` equal sections; None when nothing earlier was touched.
+
+    Nothing was touched when one prompt continues the other, also within its last text, and when only the
+    tail moved on: messages that stood at the end of a request and now stand at the end of this one (a role's
+    instruction, volatile context). Without ``tails`` the latter counts as a change too.
+    """
+    old, new = before[shared:], after[shared:]
+    if not old or not new or _continues(old, new):
+        return None
+    tail = _moved_tail(old, new) if tails else 0
+    if tail:
+        rest, comes = old[tail:], new[: len(new) - tail]
+        return change(rest, comes, shared_sections(rest, comes), tails=False) if rest else None
+    tier = min(TIERS.index(old[0].tier), TIERS.index(new[0].tier))
+    if tier < TIERS.index("messages"):
+        return _in_front(old, new, tier)
+    role = next((section.head for section in reversed(before[:shared]) if section.head != "+"), "")
+    return _in_history(old, new, role)
+
+
+def _continues(old: Sequence[Section], new: Sequence[Section]) -> bool:
+    first, then = old[0], new[0]
+    same = first.kind == then.kind and first.head == then.head
+    return len(old) == 1 and same and first.kind == "text" and then.data.startswith(first.data)
+
+
+def _moved_tail(old: Sequence[Section], new: Sequence[Section]) -> int:
+    """How many sections at the front of ``old`` are a tail that now ends ``new``; 0 for none.
+
+    Volatile text is another each time; what stays is its envelope and most of its wording.
+    """
+    if old[0].tier != "messages" or new[0].tier != "messages":
+        return 0
+    length = next((index for index, section in enumerate(old) if answers(section)), len(old))
+    if not 0 < length < len(new):
+        return 0
+    tail, end = old[:length], new[len(new) - length :]
+    if any(left.kind != right.kind or left.head != right.head for left, right in zip(tail, end, strict=True)):
+        return 0
+    equal = all(left.digest == right.digest for left, right in zip(tail, end, strict=True))
+    if equal or (tail[0].text.startswith(_ROLES) and end[0].text.startswith(_ROLES)):
+        return length
+    stays = new[0].head == tail[0].head and alike(new[0], tail[0])
+    stands = any(tail[0].digest == section.digest for section in new[: len(new) - length])
+    return 0 if stays or stands or not all(map(alike, tail, end)) else length
+
+
+def answers(section: Section) -> bool:
+    """Whether a section is part of an answer or a tool's result, which no tail holds."""
+    return section.kind in ("tool_use", "tool_result", "thinking") or any(
+        word in section.head for word in ("assistant", "model", "tool")
+    )
+
+
+def alike(a: Section, b: Section) -> bool:
+    """Whether two texts are one text changed: half of the longer is common beginning and end."""
+    left, right = a.text, b.text
+    longer = max(len(left), len(right))
+    if not longer:
+        return True
+    front = shared_characters(left, right)
+    back = shared_characters(left[front:][::-1], right[front:][::-1])
+    return (front + back) / longer >= _ALIKE
+
+
+def _in_front(old: Sequence[Section], new: Sequence[Section], tier: int) -> Change:
+    """A change of tools or system: the tier's sections alone decide what it is, the rest what it cost."""
+    name = TIERS[tier]
+    mine = [section for section in old if section.tier == name]
+    theirs = [section for section in new if section.tier == name]
+    cause: Cause = "tools_changed" if name == "tools" else "system_changed"
+    if name == "tools" and Counter(_contents(mine)) == Counter(_contents(theirs)):
+        cause = "tools_reordered"
+    path, divergence = _place(mine, theirs, old[0], new[0], moved=cause == "tools_reordered")
+    touched = min(mine[0].tokens, theirs[0].tokens) if mine and theirs and alike(mine[0], theirs[0]) else 0
+    return Change(cause, path, divergence, _behind(old, new, _contents(old), _contents(new)), touched)
+
+
+def _contents(sections: Sequence[Section], role: str = "") -> list[Hashable]:
+    """What each section says and who says it, wherever in its message it stands.
+
+    ``role`` is that of a message that begins before them. Of several blocks only the first carries it.
+    """
+    made: list[Hashable] = []
+    for section in sections:
+        role = role if section.head == "+" else section.head
+        made.append((section.kind, "" if section.tier == "tools" else role, section.data))
+    return made
+
+
+def _in_history(old: Sequence[Section], new: Sequence[Section], role: str) -> Change:
+    before, after = _contents(old, role), _contents(new, role)
+    behind = _behind(old, new, before, after)
+    first, then = old[0], new[0]
+    divergence = difference(first, then)
+    later_old, later_new = set(before[1:]), set(after[1:])
+    goes_on, comes = before[0] in later_new, after[0] in later_old
+    if goes_on and comes:
+        return Change("history_reordered", then.path, _whole(first, then), behind)
+    if comes:
+        return Change("history_truncated", first.path, _whole(first, then), behind)
+    if goes_on:
+        return Change("history_edited", then.path, _whole(first, then), behind)
+    touched = min(first.tokens, then.tokens)
+    if later_old & later_new:
+        return Change("history_edited", divergence.path or then.path, divergence, behind, touched)
+    # Nothing of the old rest is left: its last message was edited, or all of it was taken away.
+    messages = sum(1 for section in old if section.head != "+")
+    same = first.head == then.head and first.kind == then.kind
+    likeness = same and alike(first, then)
+    if same and (messages <= 1 or likeness):
+        # An answer behind a text that was never asked shows that the text was changed afterwards; without one
+        # it may be a sibling's task, worded alike.
+        sure = any(answers(section) for section in new[1:])
+        return Change("history_edited", divergence.path or then.path, divergence, behind, touched, sure)
+    return Change("history_truncated", first.path, _whole(first, then), behind, 0, answers(then))
+
+
+def _place(
+    mine: Sequence[Section], theirs: Sequence[Section], first: Section, then: Section, *, moved: bool
+) -> tuple[str, Divergence]:
+    """Path and difference of a changed tier; a whole section that came or went is named as such."""
+    if not mine or not theirs:
+        one = (theirs or mine)[0]
+        return one.path, _whole(first, then)
+    ours, others = _contents(mine), _contents(theirs)
+    comes, goes_on = others[0] in ours[1:], ours[0] in others[1:]
+    if moved or comes or goes_on:
+        return (mine[0].path if comes and not goes_on else theirs[0].path), _whole(mine[0], theirs[0])
+    divergence = difference(mine[0], theirs[0])
+    return divergence.path or theirs[0].path, divergence
+
+
+def _behind(old: Sequence[Section], new: Sequence[Section], left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
+    """Tokens of the longest row of sections that both have, in order."""
+    if len(old) + len(new) > _LONGEST:
+        return kept(old, new, 0)
+    blocks = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
+    return sum(new[block.b + step].tokens for block in blocks for step in range(block.size))
+
+
+def _whole(a: Section, b: Section) -> Divergence:
+    """The difference of two whole sections, one of which came, went or moved."""
+    around = 48
+    return Divergence(0, 0, b.path, 0, a.text[:around], b.text[:around], len(b.text) - len(a.text))
+
+
+_RELATED = 0.3
+_AROUND = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A difference from an earlier prompt that keeps this one from reading what that one had."""
+
+    cause: Cause
+    path: str
+    divergence: Divergence
+    record: SentRequest
+    tokens: int
+    """What could be read without the difference. Tokens."""
+    sure: bool
+    whole: int = 0
+    """Tokens of the earlier prompt."""
+
+
+def difference_from(
+    own: SentRequest,
+    shared: int,
+    earlier: Iterable[tuple[SentRequest, int]],
+    profile: Profile,
+    *,
+    rewritten: bool = False,
+) -> Finding | None:
+    """What differs from the requests of the same agent; None when ``own`` continues one.
+
+    ``earlier`` are those requests, the newest first, each with the number of sections that it begins with as ``own``
+    does. ``shared`` is the number of sections that ``own`` shares with any prompt of its lane. The request it is
+    held against is the one with which it has most content in common, wherever that stands. ``rewritten`` says
+    that the history is known to have been rewritten, so that any difference in it is one.
+    """
+    rows = [row for row in earlier if not row[0].failed]
+    best: SentRequest | None = None
+    best_shared, most = 0, 0
+    for record, equal in rows:
+        # What stands behind the first difference can only be compared where the rest is not all new.
+        common = (own.totals[equal - 1] if equal else 0) + kept(record.sections, own.sections, equal)
+        if common > most:
+            best, best_shared, most = record, equal, common
+    if best is None:
+        if not rows:
+            return None
+        # No text is the very same: an id in a system prompt makes another one of it, and each asks something else.
+        best, best_shared = rows[0]
+    found = _content(own, best, best_shared, shared, most, rewritten=rewritten)
+    if best.lane == own.lane and (best.salts == own.salts or best.keys[:best_shared] == own.keys[:best_shared]):
+        return found
+    if not own.agent and not any(map(answers, own.sections[best_shared:])):
+        return found  # the first request of somebody: another agent may well have another model
+    reachable = own.totals[shared - 1] if shared else 0
+    # Content elsewhere than at the start only tells that it is the same agent where that has a name, or where
+    # the difference in content would count as a break itself.
+    wanted = most if own.agent or found is not None else (own.totals[best_shared - 1] if best_shared else 0)
+    if wanted > reachable and (best is rows[0][0] or not any(_extends(own, one) for one, _ in rows)):
+        return _settings(own, best, most, profile) or found
+    return found
+
+
+def gone_back(own: SentRequest, shared: int, newest: tuple[SentRequest, int], profile: Profile) -> Finding | None:
+    """What a request changed that went back to the tools, the model or a setting of an earlier one.
+
+    It reads what that one left, which is less than the newest request had. None for any other difference: going
+    back in the history is no break.
+    """
+    before, equal = newest
+    if before.failed or before.slim or _system(before) != _system(own):
+        return None
+    reachable = own.totals[shared - 1] if shared else 0
+    common = (own.totals[equal - 1] if equal else 0) + kept(before.sections, own.sections, equal)
+    if common <= reachable:
+        return None
+    found = difference_from(own, 0, (newest,), profile)
+    if found is None or found.cause not in ("tools_changed", "tools_reordered", "model_changed", "settings_changed"):
+        return None
+    return found if found.tokens > reachable else None
+
+
+def _system(record: SentRequest) -> list[bytes]:
+    return [one.digest for one in record.sections[: record.prompt.head] if one.tier == "system"]
+
+
+def _extends(own: SentRequest, before: SentRequest) -> bool:
+    """Whether one request goes on where another of the same lane ended, as after a setting was changed back."""
+    keys = before.keys
+    return bool(keys) and before.lane == own.lane and own.keys[: len(keys)] == keys
+
+
+def _settings(own: SentRequest, before: SentRequest, tokens: int, profile: Profile) -> Finding | None:
+    pairs: list[tuple[Cause, str, str, str]] = [
+        ("scope_changed", "scope", before.scope, own.scope),
+        ("scope_changed", "provider", before.provider, own.provider),
+        ("model_changed", "model", before.prompt.model, own.prompt.model),
+        ("settings_changed", "api", before.prompt.api, own.prompt.api),
+    ]
+    ours, theirs = own.prompt.settings, before.prompt.settings
+    pairs += [
+        ("settings_changed", name, theirs.get(name, ""), ours.get(name, ""))
+        for name in sorted({*ours, *theirs})
+        if profile.placement(name) != "none"
+    ]
+    if own.prompt.model == before.prompt.model:
+        found = next((pair for pair in pairs if pair[2] != pair[3]), None)
+    else:
+        # Another model often comes with rules of its own; then they are not a difference of their own.
+        found = next((pair for pair in pairs if pair[2] != pair[3] and pair[1] != "provider"), None)
+    if found is None:
+        return None
+    cause, path, old, new = found
+    shown = named(path)
+    return Finding(cause, shown, _values(shown, old, new), before, tokens, sure=True, whole=before.totals[-1])
+
+
+def _values(path: str, before: str, after: str) -> Divergence:
+    offset = shared_characters(before, after)
+    start = max(0, offset - _AROUND)
+    end = offset + _AROUND
+    return Divergence(0, 0, path, offset, before[start:end], after[start:end], len(after) - len(before))
+
+
+def _content(
+    own: SentRequest, before: SentRequest, equal: int, shared: int, common: int, *, rewritten: bool
+) -> Finding | None:
+    found = change(before.sections, own.sections, equal, tails=not rewritten)
+    if found is None:
+        return None
+    prefix = own.totals[equal - 1] if equal else 0
+    # Where nothing stands behind the change it cost nothing that this request still has.
+    tokens = prefix + found.behind + found.touched if found.behind or found.touched else 0
+    if found.sure and tokens and _goes_on(own, before, found):
+        # The same conversation: had nothing been changed, all that it had before would have been read.
+        tokens = max(tokens, before.totals[-1])
+    reachable = own.totals[shared - 1] if shared else 0
+    if shared > equal and reachable >= max(prefix, tokens) and not rewritten:
+        return None
+    if not found.cause.startswith("history") and not _related(own, before, common, found):
+        return None
+    if found.cause == "system_changed" and not own.agent and not found.touched:
+        return None  # quite another system prompt, and no name: another agent that hears the same conversation
+    sure = found.sure or rewritten
+    if not sure and not found.behind:
+        return None
+    return Finding(found.cause, found.path, found.divergence, before, tokens, sure, before.totals[-1])
+
+
+def _goes_on(own: SentRequest, before: SentRequest, found: Change) -> bool:
+    """Whether a request goes on with the conversation of an earlier one: it has its messages, changed perhaps."""
+    if found.cause.startswith("history"):
+        return True
+    ours, theirs = own.sections[own.prompt.head :], before.sections[before.prompt.head :]
+    if not ours or not theirs:
+        return not ours and not theirs
+    return (
+        ours[0].digest == theirs[0].digest
+        or alike(ours[0], theirs[0])
+        or (2 * kept(theirs, ours, 0) >= sum(one.tokens for one in theirs))
+    )
+
+
+def _related(own: SentRequest, before: SentRequest, common: int, found: Change) -> bool:
+    """Whether two prompts whose tools or system differ are one agent's: much of one stands in the other.
+
+    An agent with a name only has to have some of its messages again.
+    """
+    smaller = min(own.totals[-1], before.totals[-1])
+    return common + found.touched >= _RELATED * smaller or (bool(own.agent) and found.behind > 0)

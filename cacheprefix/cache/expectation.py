@@ -1,0 +1,338 @@
+"""What the provider should read and write for one request: from the tree, its rules and the clock."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from cacheprefix.cache.breakpoints.read import Marks, marks, message_ends, reach, request_ttl
+from cacheprefix.cache.verdict import Cause
+from cacheprefix.profiles import Profile, Ttl, Usage
+from cacheprefix.prompt import (
+    ABOUT,
+    CountTokens,
+    Envelope,
+    Prompt,
+    Section,
+    shared_characters,
+    shared_tokens,
+)
+
+if TYPE_CHECKING:
+    from cacheprefix.cache.slots import Taken
+    from cacheprefix.cache.tree import CacheEntry, Node
+
+_NEIGHBOURS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What the cache should do for one request. Tokens are counted as the prompt was decoded."""
+
+    tokens: int
+    """Input tokens read from the cache."""
+    shared_tokens: int
+    """Tokens in common with the best earlier prompt of the lane, readable or not."""
+    ancestor: int | None
+    """Index of that prompt's call; None for the first of its lane."""
+    reason: Cause
+    """Why fewer tokens are read than shared; ``hit`` when nothing stands in the way, ``cold_start`` when
+    nothing is shared."""
+    usage: Usage
+    """The whole usage expected: input, read, written by lifetime."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """An expectation with what the model needs to act on it."""
+
+    read: int
+    sections: int
+    """Whole sections read."""
+    reason: Cause
+    place: int | None
+    """The section that ``reason`` is about."""
+    billed: Mapping[str, int]
+    ends: Mapping[int, Ttl]
+    """Where entries end that this request writes or confirms."""
+    marks: Marks
+    part: int = 0
+    """Tokens that the first unknown section shares with a sibling."""
+    sibling: Node | None = None
+    """That sibling."""
+    alive: int = 0
+    """Sections from the start whose entries this read keeps alive."""
+    common: tuple[int, int, int] | None = None
+    """A beginning found to be common: which section's, and how many bytes and tokens of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the rules look at."""
+
+    prompt: Prompt
+    profile: Profile
+    totals: Sequence[int]
+    root: Node | None
+    path: Sequence[Node]
+    now: float
+    count: CountTokens
+    earlier: tuple[int, ...] = ()
+    """Breakpoints of the best earlier prompt, by section index."""
+    taken: Taken | None = None
+    """What its slot holds, for engines that keep lines."""
+    envelope: Envelope = ABOUT
+    """What stands around each message."""
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """The prompt's sections."""
+        return self.prompt.sections
+
+
+def outlook(request: Request) -> Expected:
+    """What the rules say about a request."""
+    profile = request.profile
+    found = marks(request.prompt, profile, request.totals)
+    part, sibling = _part(request, readable=False)
+    if profile.control in ("none", "named") or not request.sections:
+        return Expected(0, 0, "cold_start", None, {}, {}, found, part, sibling)
+    if request.taken is not None:
+        return _in_line(request, request.taken, found, part, sibling)
+    if profile.match == "breakpoint":
+        return _breakpoints(request, found, part, sibling)
+    if profile.match == "unit":
+        return _units(request, found, part, sibling)
+    return _blocks(request, found, part, sibling)
+
+
+def _blocks(request: Request, found: Marks, part: int, sibling: Node | None) -> Expected:
+    """The longest common beginning, in whole blocks."""
+    profile, totals, path, now = request.profile, request.totals, request.path, request.now
+    total = totals[-1]
+    if total < profile.min_tokens:
+        return Expected(0, 0, "below_minimum" if path or part else "cold_start", None, {}, {}, found, part, sibling)
+    whole = next((at for at, node in enumerate(path) if not node.readable(now)), len(path))
+    reason: Cause = "hit"
+    place: int | None = None
+    shared = totals[whole - 1] if whole else 0
+    if whole < len(path):
+        reason, place = _state(path[whole].entry, now), whole
+    here, _ = _part(request, readable=True, index=whole)
+    if whole == len(path) and here < part and sibling is not None:
+        reason, place = _state(sibling.entry, now), whole
+    shared += here + _markers(request, whole)
+    if profile.recomputes_last:
+        shared = min(shared, total + request.envelope.answer - 1)
+    read = shared - shared % profile.block_tokens
+    if read < max(profile.min_tokens, 1):
+        read = 0
+        if reason == "hit":
+            reason = "below_minimum" if path or part else "cold_start"
+    complete = bisect_right(totals, read, hi=whole)
+    ttl = request_ttl(request.prompt, profile)
+    writes = total > read and ("write" in profile.usage_fields or ttl.write != 1)
+    billed = {ttl.name: total - read} if writes else {}
+    ends = dict.fromkeys(range(whole if read else 0, len(totals)), ttl)
+    alive = whole if read else 0
+    return Expected(read, complete if read else 0, reason, place, billed, ends, found, part, sibling, alive)
+
+
+def _in_line(request: Request, taken: Taken, found: Marks, part: int, sibling: Node | None) -> Expected:
+    """What the slot holds; where another request took it since, its earlier content has had its time."""
+    path = request.path
+    shared = (request.totals[len(path) - 1] if path else 0) + part
+    reason: Cause = "hit" if shared else "cold_start"
+    if shared > taken.read + 1:
+        reason = "concurrent_cold_start" if taken.busy > taken.read else "ttl_expired"
+    return Expected(taken.read, taken.whole, reason, min(taken.whole, len(path)), {}, {}, found, part, sibling)
+
+
+def _state(life: CacheEntry | None, now: float) -> Cause:
+    """Why an entry cannot be read."""
+    if life is None:
+        return "below_minimum"
+    if now > life.expires:
+        return "ttl_expired"
+    return "concurrent_cold_start" if life.readable_at > now else "hit"
+
+
+def _part(request: Request, *, readable: bool, index: int | None = None) -> tuple[int, Node | None]:
+    """Tokens that a section shares with the beginning of one that stood in its place, and which that was."""
+    at = len(request.path) if index is None else index
+    parent = request.path[at - 1] if at else request.root
+    if parent is None or at >= len(request.sections):
+        return 0, None
+    own, best, which = request.sections[at], 0, None
+    for side in parent.neighbours(own):
+        # Of thousands of first requests that nobody can read any more only the nearest are looked at.
+        near = islice(side, _NEIGHBOURS)
+        node = next((one for one in near if not readable or one.readable(request.now)), None)
+        if node is None or node.section is None:
+            continue
+        tokens = shared_tokens(node.section, own, request.count, request.prompt.model)
+        if tokens > best:
+            best, which = tokens, node
+    return best, which
+
+
+def _markers(request: Request, at: int) -> int:
+    """Tokens of markers shared behind equal sections, less what closes a message that goes on with another block.
+
+    A message's envelope counts with its first section: what opens it, its role last, and what closes it.
+    """
+    parent = request.path[at - 1] if at else request.root
+    envelope = request.envelope
+    if not envelope.opening or parent is None:
+        return 0
+    if at >= len(request.sections):
+        # The same prompt was asked before: where its answer was to begin, this one's begins too.
+        return envelope.answer
+    own, heads = request.sections[at].head, parent.heads()
+    if own == "+" or heads == {"+"}:
+        return -envelope.closing
+    return max((envelope.shared(own, head) for head in (*heads, None)), default=0)
+
+
+def _breakpoints(request: Request, found: Marks, part: int, sibling: Node | None) -> Expected:
+    """Only where an earlier request set a breakpoint, and only from this request's own ones."""
+    profile, totals = request.profile, request.totals
+    if found.refused:
+        return Expected(0, 0, "breakpoints_over_limit", found.all[0], {}, {}, found, part, sibling)
+    reading = found.reading
+    read = _deepest(request, reading)
+    read_tokens = totals[read] if read >= 0 else 0
+    reason, place = _shortfall(request, found, read)
+    if not reading:
+        return Expected(0, 0, reason, place, {}, {}, found, part, sibling)
+    billed: dict[str, int] = {}
+    done = read_tokens
+    for ttl in sorted({*found.written.values()}, key=lambda ttl: -(ttl.seconds or 0)):
+        last = max(index for index, own in found.written.items() if own.name == ttl.name)
+        if totals[last] > done:
+            billed[ttl.name] = totals[last] - done
+            done = totals[last]
+    ends = dict(found.written)
+    if profile.implicit_reads == "prefix":
+        default = request_ttl(request.prompt, profile)
+        for index in message_ends(request.sections[: reading[-1] + 1]):
+            if totals[index] >= profile.min_tokens:
+                ends.setdefault(index, default)
+    return Expected(read_tokens, read + 1, reason, place, billed, ends, found, part, sibling, read + 1)
+
+
+def _deepest(request: Request, reading: Sequence[int]) -> int:
+    """The last section of the longest entry that can be read; -1 for none."""
+    profile, path, now = request.profile, request.path, request.now
+    if profile.lookback is None:
+        if not reading:
+            return -1
+        standing = _standing(request, reading[-1] + 1, profile.read_candidates)
+        for index in sorted({*standing, *reading}, reverse=True)[: profile.read_candidates]:
+            if index < len(path) and path[index].readable(now):
+                return index
+        return -1
+    for mark in reversed(reading):
+        first = reach(request.sections, mark, profile)
+        for index in range(min(mark, len(path) - 1), first - 1, -1):
+            if path[index].readable(now):
+                return index
+    return -1
+
+
+def _standing(request: Request, end: int, most: int | None) -> list[int]:
+    """The last sections before ``end`` at which an entry was written."""
+    path = request.path
+    written = (at for at in range(min(end, len(path)) - 1, -1, -1) if path[at].entry is not None)
+    return list(islice(written, most))
+
+
+def _shortfall(request: Request, found: Marks, read: int) -> tuple[Cause, int | None]:
+    """Why less is read than is shared, and at which section.
+
+    The deepest position that could hold an entry decides: one that stands but is out of reach, has expired or
+    is not readable yet; else none was written there, and the question is where the marks were.
+    """
+    profile, totals, path, now = request.profile, request.totals, request.path, request.now
+    shared = len(path)
+    if not shared:
+        return ("cold_start", None)
+    if totals[-1] < profile.min_tokens or (found.all and not found.reading):
+        return ("below_minimum", None)
+    if totals[shared - 1] < profile.min_tokens:
+        return ("below_minimum", None)
+    for index in range(shared - 1, read, -1):
+        life = path[index].entry
+        if path[index].dropped and life is None:
+            return ("breakpoints_over_limit", index)
+        if life is None:
+            continue
+        if not found.reading or found.reading[-1] < index:
+            # The last mark stands before an entry of an earlier request: marks are no longer set where they were.
+            # Where not even what they cover lives, it is too old all the same.
+            covered = next((at for at in reversed(found.reading) if at < shared and path[at].entry is not None), None)
+            state = "hit" if covered is None else _state(path[covered].entry, now)
+            return (state, covered) if state == "ttl_expired" else ("breakpoint_missing", shared - 1)
+        state = _state(life, now)
+        return (state, index) if state != "hit" else ("lookback_exceeded", index)
+    if read == shared - 1:
+        return ("hit", None)
+    behind = any(mark >= shared for mark in request.earlier)
+    return ("breakpoint_after_change" if behind else "breakpoint_missing", shared - 1)
+
+
+def _units(request: Request, found: Marks, part: int, sibling: Node | None) -> Expected:
+    """Whole units only: ends of earlier requests, and beginnings found to be common to two of them.
+
+    DeepSeek's guide to context caching (api-docs.deepseek.com/guides/kv_cache, read 2026-11-21): after A+B and
+    A+C a request A+D reads A, and only then.
+    """
+    totals, path, now = request.totals, request.path, request.now
+    known = len(path)
+    whole = next((index for index in range(known, 0, -1) if path[index - 1].readable(now)), 0)
+    read = totals[whole - 1] if whole else 0
+    ttl = request_ttl(request.prompt, request.profile)
+    ends = {len(totals) - 1: ttl}
+    kept, common = _common(request)
+    if kept:
+        whole, read = known, (totals[known - 1] if known else 0) + kept
+    elif whole < known < len(totals):
+        ends[known - 1] = ttl
+    reason: Cause = "hit" if known or part else "cold_start"
+    place = None
+    if whole < known:
+        life = path[known - 1].entry
+        waiting = life is not None and _state(life, now) != "hit"
+        # A beginning becomes a unit only when a second request has it: until then it is cold for everyone.
+        reason, place = (_state(life, now), known - 1) if waiting else ("cold_start", None)
+    if read < max(request.profile.min_tokens, 1):
+        read = whole = 0
+    return Expected(read, whole, reason, place, {}, ends, found, part, sibling, whole, common)
+
+
+def _common(request: Request) -> tuple[int, tuple[int, int, int] | None]:
+    """Tokens read from a kept common beginning of the first unknown section, and a longer one found just now."""
+    at = len(request.path)
+    parent = request.path[-1] if at else request.root
+    if parent is None or at >= len(request.sections):
+        return 0, None
+    own, model = request.sections[at], request.prompt.model
+    kept = [
+        one.tokens
+        for one in parent.commons or ()
+        if one.life.readable_at <= request.now <= one.life.expires and one.begins(own)
+    ]
+    size = 0
+    for side in parent.neighbours(own):
+        node = next(side, None)
+        if node is not None and node.section is not None:
+            size = max(size, shared_characters(node.section.text, own.text))
+    text = own.text[:size]
+    tokens = request.count(text, model) if size else 0
+    # The envelope of a message counts into what a unit of it would hold.
+    if size and tokens + (0 if own.head == "+" else 1) > max(kept, default=0):
+        return max(kept, default=0), (at, len(text.encode("utf-8", "surrogatepass")), tokens)
+    return max(kept, default=0), None

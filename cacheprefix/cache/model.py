@@ -1,0 +1,508 @@
+"""What a request does to the provider's cache: which entries it reads, writes, and takes back when it fails."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from cacheprefix.bounded import Bounded
+from cacheprefix.cache.calibration import Calibration
+from cacheprefix.cache.differences import Finding, answers, difference_from, gone_back
+from cacheprefix.cache.expectation import Expectation, Expected, Request, outlook
+from cacheprefix.cache.judge import VerdictInput, judge
+from cacheprefix.cache.slots import Servers, Taken
+from cacheprefix.cache.tree import (
+    AgentHistory,
+    CacheEntry,
+    Common,
+    Node,
+    PromptTrees,
+    SentRequest,
+    address,
+    equal_digests,
+    keys_of,
+)
+from cacheprefix.cache.verdict import Verdict, read_diagnostics
+from cacheprefix.locks import RLock, reset_in_child
+from cacheprefix.profiles import Profile, Usage
+from cacheprefix.prompt import ABOUT, CountTokens, Envelope, Prompt, estimate_tokens
+
+_KEEP_COMMONS = 64
+
+
+def enter(observation: Observation, now: float) -> None:
+    """Read and write as expected: entries that are read live on, those that are written begin."""
+    seen, profile, path = observation.outlook, observation.profile, observation.path
+    for node in path[: seen.alive]:
+        entry = node.entry
+        if entry is not None and entry.refreshes and entry.readable_at <= now <= entry.expires:
+            entry.refresh(now)
+    at_once = profile.readable == "start" or profile.cold_parallel_shares
+    for index, ttl in seen.ends.items():
+        node = path[index]
+        known = node.entry
+        if known is None or now > known.expires:
+            entry = node.entry = CacheEntry(ttl, now)
+        else:
+            entry = known
+            if index >= seen.sections:
+                entry.write(ttl, now)
+        if at_once:
+            entry.readable_at = min(entry.readable_at, now)
+        elif entry.readable_at > now:
+            entry.writers += 1
+            observation.fresh.append(entry)
+        observation.used.append(entry)
+    if seen.common is not None:
+        _keep_common(observation, now)
+    for index in () if seen.marks.refused else seen.marks.dropped:
+        path[index].dropped = True
+
+
+def _keep_common(observation: Observation, now: float) -> None:
+    """A beginning found to be common becomes a unit that later requests can read."""
+    found, path = observation.outlook.common, observation.path
+    if found is None:
+        return
+    at, size, tokens = found
+    section, holder = observation.record.sections[at], path[at].parent
+    assert holder is not None
+    kept = [one for one in holder.commons or () if now <= one.life.expires]
+    same = next((one for one in kept if one.size == size and one.begins(section)), None)
+    if same is None:
+        same = Common(section, size, tokens, CacheEntry(observation.profile.default_ttl, now))
+        kept.append(same)
+    same.life.writers += 1
+    observation.fresh.append(same.life)
+    holder.commons = kept[-_KEEP_COMMONS:]
+
+
+def open_entries(observation: Observation, at: float) -> None:
+    """What the request wrote can be read from now on."""
+    for life in observation.fresh:
+        life.readable_at = min(life.readable_at, at)
+
+
+def leave(observation: Observation) -> None:
+    """Take back what the request entered, as if it had never been sent."""
+    record = observation.record
+    for life in observation.fresh:
+        life.writers -= 1
+    for node in observation.path:
+        entry = node.entry
+        if entry is not None and entry.writers <= 0 and entry.readable_at == inf:
+            node.entry = None
+    for node, before in zip(observation.path, observation.before, strict=True):
+        if node.last == record.index:
+            node.last = before
+
+
+_COMPACTIONS = frozenset({"compaction", "compacted", "compact", "history_compaction", "summarization"})
+_KEEP_LINES = 100_000
+_KEEP_NAMED = 8
+_KEEP_UNNAMED = 32
+_RECENT = 50
+_NEAREST = 4
+_CLOSE = 0.75
+
+
+@dataclass(slots=True, eq=False)
+class Observation:
+    """One request under way; hand it back to the model that made it."""
+
+    expectation: Expectation
+    record: SentRequest
+    profile: Profile
+    sight: VerdictInput
+    path: Sequence[Node]
+    outlook: Expected
+    fresh: list[CacheEntry] = field(default_factory=list)
+    used: list[CacheEntry] = field(default_factory=list)
+    before: Sequence[int] = ()
+    """For each of its nodes the latest request that went through before it; -1 for none."""
+    taken: Taken | None = None
+    done: bool = False
+    verdict: Verdict | None = None
+
+    @property
+    def expected(self) -> int:
+        """Read tokens expected, as the provider counts; as we do until the answer is complete."""
+        return self.expectation.tokens if self.verdict is None else self.verdict.expected_tokens
+
+    @property
+    def index(self) -> int:
+        """Number of the call in its model, from 0."""
+        return self.record.index
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStatus:
+    """How the cache did lately."""
+
+    calls: int
+    """Finished calls in all."""
+    recent_hit_rate: float | None
+    """Read tokens of all input tokens over the last 50 calls that reported them, 0 to 1."""
+    last_read: int | None
+    last_write: int | None
+    last_break: Verdict | None
+    """The last verdict that raised an alarm."""
+    alarms: int
+    remembered: int
+    """Requests held for comparison."""
+    remembered_bytes: int
+
+
+class CacheModel:
+    """What the provider's cache holds, as far as requests and answers tell. Thread-safe, bounded by bytes.
+
+    ``count(text, model)`` must be the counter the prompts were decoded with: it is asked where two sections
+    share only a beginning; ``envelope`` is what stands around each message. ``clock`` gives seconds where a call is
+    not told the time.
+    """
+
+    def __init__(
+        self,
+        *,
+        count: CountTokens = estimate_tokens,
+        envelope: Envelope = ABOUT,
+        max_bytes: int = 128_000_000,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._count = count
+        self._envelope = envelope
+        self._clock = clock
+        self._lock = RLock()
+        self._max_bytes = max_bytes
+        self._strangers: dict[str, str] = {}
+        """The last session of an agent that was told by its beginning."""
+        self._agents: dict[str, set[str]] = {}
+        self._next = 0
+        self._forget()
+        reset_in_child(self)
+        self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT)
+        self._calls = self._alarms = 0
+        self._last_read: int | None = None
+        self._last_write: int | None = None
+        self._last_break: Verdict | None = None
+
+    # ------------------------------------------------------------------ one request
+
+    def expect(self, prompt: Prompt, profile: Profile, *, scope: str = "", at: float | None = None) -> Expectation:
+        """What a request would read if it were sent at ``at``; changes nothing."""
+        with self._lock:
+            now = self._clock() if at is None else at
+            lane, salts = address(prompt, profile, scope)
+            known = self._known((), prompt, lane, salts)
+            root, path = self._forest.look(lane, keys_of(prompt, salts), known)
+            taken = self._servers.look(prompt, profile, scope)
+            request = Request(
+                prompt, profile, prompt.totals, root, path, now, self._count, self._earlier(path),
+                taken, self._envelope,
+            )  # fmt: skip
+            return self._expectation(request, outlook(request))
+
+    def begin(
+        self,
+        prompt: Prompt,
+        profile: Profile,
+        *,
+        scope: str = "",
+        agent: str = "",
+        session: str = "",
+        at: float | None = None,
+        events: Iterable[Any] = (),
+        spared: bool = False,
+        related: Iterable[int] = (),
+        kin: str | None = None,
+    ) -> Observation:
+        """A request goes out: what it should read, noted before anything else is.
+
+        ``events`` are those recorded since the agent's last request: strings, or mappings with a ``type``; a
+        compaction among them explains a rewritten history. ``spared`` says that marks were left out of what comes
+        before on purpose, so that none of them is missed. ``related`` are numbers of requests of other lines that
+        this one is known to go on from or to repeat: it is held against them as well. ``kin`` is for a session that was
+        told by its beginning and not by a name: the session that it may be an altered history of (empty for none). Its
+        first request is held against that, or else against the agent's last one as far as tools, system text and
+        settings go.
+        """
+        with self._lock:
+            now = self._clock() if at is None else at
+            lane, salts = address(prompt, profile, scope)
+            line = self._line(session, agent)
+            held = line if kin is None or line.records else self._lines.get((kin, agent), line)
+            rows = held.shared(prompt.digests)
+            rows += self._related(related, prompt, rows)
+            known = self._known(rows, prompt, lane, salts)
+            keys, totals = keys_of(prompt, salts), prompt.totals
+            root, path = self._forest.look(lane, keys, known)
+            if kin is not None and not held.records:
+                held, begins = self._stranger(agent, prompt, path, line)
+                rows = held.shared(prompt.digests)
+            else:
+                begins = False
+            earlier = self._earlier(path)
+            taken = self._servers.take(prompt, profile, scope)
+            request = Request(prompt, profile, totals, root, path, now, self._count, earlier, taken, self._envelope)
+            seen = outlook(request)
+            expectation = self._expectation(request, seen)
+            record = SentRequest(
+                self._next, agent, session, scope, profile.name, prompt, lane, keys, totals,
+                path[-1] if path else self._forest.root(lane), now, seen.marks.all, line, salts,
+            )  # fmt: skip
+            self._next += 1
+            compacted = any(_type(event) in _COMPACTIONS for event in events)
+            finding = self._finding(record, path, rows, profile, rewritten=compacted)
+            if begins and finding is not None and finding.cause.startswith("history"):
+                finding = None
+            available = self._available(finding, profile, now) if finding is not None else 0
+            starts = not line.records if agent else not any(map(answers, prompt.sections[len(path) :]))
+            own = () if begins else rows
+            mine = max((equal for one, equal in own if (one.lane, one.salts) == (lane, salts)), default=0)
+            sight = VerdictInput(
+                seen, finding, available, compacted, line, not line.records,
+                expectation.shared_tokens, expectation.ancestor, spared or starts, totals[mine - 1] if mine else 0,
+                self._forest.record(expectation.ancestor) if expectation.ancestor is not None else None,
+                self._envelope.answer,
+            )  # fmt: skip
+            self._forest.grow(lane, keys, prompt.sections, path)
+            record.leaf = path[-1] if path else self._forest.root(lane)
+            record.path = path
+            record.alike = rows[0][1] if line.records else None
+            before = [node.last for node in path]
+            for node in path:
+                node.last = record.index
+            observation = Observation(expectation, record, profile, sight, path, seen, before=before, taken=taken)
+            enter(observation, now)
+            old = line.add(record)
+            if kin is not None:
+                self._strangers[agent] = session
+                self._agents.setdefault(session, set()).add(agent)
+            self._forest.remember(record)
+            if old is not None:
+                self._forest.slim(old)
+            return observation
+
+    def first_token(self, observation: Observation, at: float | None = None) -> None:
+        """The answer has begun: what the request wrote can be read, where the provider makes it so."""
+        with self._lock:
+            if observation.profile.readable == "first_token":
+                open_entries(observation, self._clock() if at is None else at)
+
+    def finish(
+        self,
+        observation: Observation,
+        usage: Usage | None,
+        at: float | None = None,
+        *,
+        diagnostics: Mapping[str, Any] | None = None,
+    ) -> Verdict:
+        """The answer is complete: what the cache did. ``usage`` is None where the provider did not report.
+
+        A second call for the same request gives the first one's verdict.
+        """
+        with self._lock:
+            if observation.verdict is not None:
+                return observation.verdict
+            now = self._clock() if at is None else at
+            open_entries(observation, now)
+            if observation.profile.ttl_from == "end":
+                for life in observation.used:
+                    life.refresh(now)
+            observation.done, observation.record.pending = True, False
+            self._servers.release(observation.taken, usage)
+            verdict = judge(
+                observation.record, observation.profile, observation.sight, observation.path,
+                usage, read_diagnostics(diagnostics), self._calibration,
+            )  # fmt: skip
+            observation.verdict = verdict
+            self._note(observation, verdict, usage)
+            if observation.record not in observation.sight.line.records:
+                self._forest.slim(observation.record)
+            if observation.outlook.marks.refused and (usage is None or not usage.reported):
+                self._undo(observation)
+            return verdict
+
+    def fail(self, observation: Observation) -> None:
+        """The request failed: it leaves no trace."""
+        with self._lock:
+            if not observation.done:
+                observation.done = True
+                self._undo(observation)
+
+    def let_go(self, session: str) -> None:
+        """Forget a session that was told by its beginning, and that nobody comes back to."""
+        with self._lock:
+            for agent in self._agents.pop(session, ()):
+                self._lines.pop((session, agent), None)
+                if self._strangers.get(agent) == session:
+                    del self._strangers[agent]
+
+    # ------------------------------------------------------------------ summary
+
+    def status(self) -> CacheStatus:
+        """Recent hit rate, last read and write, last break."""
+        with self._lock:
+            total = sum(given for given, _ in self._recent)
+            rate = sum(read for _, read in self._recent) / total if total else None
+            return CacheStatus(
+                self._calls, rate, self._last_read, self._last_write, self._last_break, self._alarms,
+                len(self._forest), self._forest.held_bytes,
+            )  # fmt: skip
+
+    # ------------------------------------------------------------------ inside
+
+    def _forget(self) -> None:
+        self._forest = PromptTrees(self._max_bytes)
+        self._servers = Servers(self._count, self._envelope)
+        self._calibration = Calibration()
+        self._lines: Bounded[tuple[str, str], AgentHistory] = Bounded(_KEEP_LINES)
+
+    def after_fork(self) -> None:
+        """In a forked child: start anew where another thread was changing the trees at that very moment."""
+        if self._lock.torn:
+            self._forget()
+
+    def _line(self, session: str, agent: str) -> AgentHistory:
+        return self._lines.of((session, agent), lambda: AgentHistory(_KEEP_NAMED if agent else _KEEP_UNNAMED))
+
+    def _related(
+        self, numbers: Iterable[int], prompt: Prompt, rows: Sequence[tuple[SentRequest, int]]
+    ) -> list[tuple[SentRequest, int]]:
+        """The remembered ones of these requests, each with the sections that it begins with as a new one does."""
+        found = [self._forest.record(number) for number in numbers]
+        known = {id(record) for record, _ in rows}
+        return [
+            (record, equal_digests(prompt.digests, record.prompt.digests))
+            for record in found
+            if record is not None and not record.slim and not record.failed and id(record) not in known
+        ]
+
+    def _stranger(
+        self, agent: str, prompt: Prompt, path: Sequence[Node], line: AgentHistory
+    ) -> tuple[AgentHistory, bool]:
+        """What the first request of a session without a name is held against, and whether nobody said it before.
+
+        Where an answer stands in what it shares with an earlier request, it is that one's history, edited.
+        """
+        said = prompt.sections[prompt.head : len(path)]
+        ancestor = self._forest.record(path[-1].last) if any(map(answers, said)) else None
+        if ancestor is not None:
+            return self._lines.get((ancestor.session, agent), line), False
+        return self._lines.get((self._strangers.get(agent, ""), agent), line), True
+
+    def _known(
+        self, earlier: Sequence[tuple[SentRequest, int]], prompt: Prompt, lane: bytes, salts: Sequence[bytes]
+    ) -> Sequence[Node]:
+        """The nodes that a prompt has in common with one of its line's, or else with the latest of its lane."""
+        rows = [row for row in earlier[:_NEAREST] if (row[0].lane, row[0].salts) == (lane, salts)]
+        if not rows:
+            latest = self._forest.latest.get(lane)
+            if latest is not None and latest.salts == salts:
+                rows = [(latest, equal_digests(prompt.digests, latest.prompt.digests))]
+        record, shared = max(rows, key=lambda row: row[1], default=(None, 0))
+        return () if record is None else record.path[:shared]
+
+    def _earlier(self, path: Sequence[Node]) -> tuple[int, ...]:
+        record = self._forest.record(path[-1].last) if path else None
+        return record.marks if record is not None else ()
+
+    def _expectation(self, request: Request, seen: Expected) -> Expectation:
+        path, totals = request.path, request.totals
+        shared = (totals[len(path) - 1] if path else 0) + seen.part
+        ancestor = path[-1].last if path else -1
+        if not path and seen.sibling is not None:
+            ancestor = seen.sibling.last
+        written = dict(seen.billed)
+        total = (totals[-1] if totals else 0) + request.envelope.answer
+        usage = Usage(input_tokens=total, cache_read_tokens=seen.read, cache_write=written)
+        reason = "cold_start" if not shared and seen.reason == "hit" else seen.reason
+        return Expectation(seen.read, shared, None if ancestor < 0 else ancestor, reason, usage)
+
+    @staticmethod
+    def _finding(
+        record: SentRequest, path: Sequence[Node], earlier: Sequence[tuple[SentRequest, int]],
+        profile: Profile, *, rewritten: bool,
+    ) -> Finding | None:  # fmt: skip
+        if not earlier or not record.sections:
+            return None
+        if path and not path[-1].children and any(one.leaf is path[-1] for one, _ in earlier):
+            # It continues a prompt of this line that nobody else continued; the newest one may have had more of it.
+            return gone_back(record, len(path), earlier[0], profile)
+        return difference_from(record, len(path), earlier, profile, rewritten=rewritten)
+
+    def _available(self, finding: Finding, profile: Profile, now: float) -> int:
+        """What the request that ``finding`` compares with could still have read."""
+        record = finding.record
+        if record.forgotten:
+            return 0
+        if profile.slots is not None:
+            found = None if record.slim else self._servers.look(record.prompt, profile, record.scope)
+            return 0 if found is None else found.read
+        root, path = self._forest.look(record.lane, record.keys)
+        if profile.match == "block":
+            whole = next((index for index, node in enumerate(path) if not node.readable(now)), len(path))
+            return record.totals[whole - 1] if whole else 0
+        last = next((i for i in range(len(path) - 1, -1, -1) if path[i].readable(now)), None)
+        return 0 if root is None or last is None else record.totals[last]
+
+    def _undo(self, observation: Observation) -> None:
+        """Take a request back, as if it had never been sent."""
+        record = observation.record
+        record.failed = True
+        self._servers.give_back(observation.taken)
+        leave(observation)
+        record.line.remove(record)
+        self._forest.forget(record)
+
+    def _note(self, observation: Observation, verdict: Verdict, usage: Usage | None) -> None:
+        self._calls += 1
+        if usage is not None:
+            _learn(observation, usage, self._calibration)
+            if usage.cache_read_tokens is not None:
+                self._last_read = usage.cache_read_tokens
+                if usage.input_tokens:
+                    self._recent.append((usage.input_tokens, usage.cache_read_tokens))
+            if usage.cache_write_tokens is not None:
+                self._last_write = usage.cache_write_tokens
+        line = observation.sight.line
+        line.previous_read = verdict.reported_tokens
+        if verdict.alarm:
+            line.alarmed, line.alarmed_at = verdict.cause, verdict.index
+            self._last_break = verdict
+            self._alarms += 1
+        elif not verdict.broken:
+            line.alarmed = None
+
+
+def _learn(observation: Observation, usage: Usage, calibration: Calibration) -> None:
+    """Keep what the provider counted, so that the next expectation is in its tokens and not in ours.
+
+    A sum over several passes (server-side tools) counts no single prompt and teaches nothing.
+    """
+    path = observation.path
+    if usage.summed or usage.calls != 1 or usage.input_tokens is None or not path:
+        return
+    counted = usage.input_tokens - observation.sight.answer
+    path[-1].known = counted
+    before = next((index for index in range(len(path) - 2, -1, -1) if path[index].known), -1)
+    counted -= path[before].known if before >= 0 else 0
+    calibration.learn(observation.record.sections[before + 1 :], observation.record.prompt.model, counted)
+    read = observation.outlook.sections - 1
+    if observation.profile.match == "breakpoint" and 0 <= read < len(path) - 1 and not path[read].known:
+        reported = usage.cache_read_tokens or 0
+        # An entry that was to be read, and was: so much stands before its end.
+        if _CLOSE < reported / max(1, observation.expected) < 1 / _CLOSE:
+            path[read].known = reported
+    written = max(observation.outlook.marks.written, default=None)
+    if written is not None and usage.cache_read_tokens is not None and usage.cache_write_tokens:
+        path[written].known = usage.cache_read_tokens + usage.cache_write_tokens
+
+
+def _type(event: Any) -> str:
+    name = event.get("type", "") if isinstance(event, Mapping) else event
+    return str(name).lower()

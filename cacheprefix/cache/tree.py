@@ -1,0 +1,392 @@
+"""The prompts seen so far as one tree of sections a lane, bounded by bytes, and which agent sent what."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import TYPE_CHECKING
+
+from cacheprefix.prompt import TIERS, Prompt, Section, SettingScope, lane_key, salt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cacheprefix.cache.verdict import Cause
+    from cacheprefix.profiles import Profile, Ttl
+
+
+@dataclass(slots=True, eq=False)
+class SentRequest:
+    """One request. Its sections are those of the prompt, so keeping them costs a tuple."""
+
+    index: int
+    agent: str
+    session: str
+    scope: str
+    provider: str
+    prompt: Prompt
+    lane: bytes
+    keys: Sequence[bytes]
+    """Per section its key in the tree: the digest, and where a tier begins what salts it."""
+    totals: Sequence[int]
+    """Tokens up to and including each section."""
+    leaf: Node
+    at: float
+    marks: tuple[int, ...]
+    """Sections with a breakpoint, written or not."""
+    line: AgentHistory
+    salts: Sequence[bytes]
+    path: Sequence[Node] = ()
+    """The nodes of its sections."""
+    alike: int | None = None
+    """Sections from the start that the request before it in its line has too; None where that is not known."""
+    failed: bool = False
+    forgotten: bool = False
+    pending: bool = True
+    slim: bool = False
+    """Whether only its place in the tree is kept, because it is too old to be compared with."""
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """The prompt's sections."""
+        return self.prompt.sections
+
+
+class AgentHistory:
+    """The recent requests of one agent in one session: what its next request is held against."""
+
+    __slots__ = ("alarmed", "alarmed_at", "previous_read", "records")
+
+    def __init__(self, keep: int) -> None:
+        self.records: deque[SentRequest] = deque(maxlen=keep)
+        self.alarmed: Cause | None = None
+        """The break that was reported and is not over yet."""
+        self.alarmed_at = -1
+        """Index of the request that was alarmed about last."""
+        self.previous_read: int | None = None
+
+    def add(self, record: SentRequest) -> SentRequest | None:
+        """A request of this line went out; returns the one that it makes too old to be compared with."""
+        dropped = self.records[0] if len(self.records) == self.records.maxlen else None
+        self.records.append(record)
+        return dropped
+
+    def remove(self, record: SentRequest) -> None:
+        """It failed."""
+        if record in self.records:
+            at = self.records.index(record)
+            if at + 1 < len(self.records):
+                self.records[at + 1].alike = None
+            del self.records[at]
+
+    def shared(self, digests: Sequence[bytes]) -> list[tuple[SentRequest, int]]:
+        """The requests, newest first, and how many sections from the start each has in common with a new one.
+
+        What each has in common with the one before it was noted when it came, so only the newest is compared as
+        a whole, and of the others what stands behind that.
+        """
+        found: list[tuple[SentRequest, int]] = []
+        equal, alike = 0, None
+        for record in reversed(self.records):
+            if alike is None:
+                equal = equal_digests(digests, record.prompt.digests)
+            elif alike == equal:
+                equal = equal_digests(digests, record.prompt.digests, equal)
+            else:
+                equal = min(equal, alike)
+            found.append((record, equal))
+            alike = record.alike
+        return found
+
+
+def equal_digests(a: Sequence[bytes], b: Sequence[bytes], start: int = 0) -> int:
+    """How many two rows have in common from the start, of which the first ``start`` are known to be equal.
+
+    By bisection on slices, which are compared in C: mostly the very same objects.
+    """
+    low, high = start, min(len(a), len(b))
+    if a[low:high] == b[low:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+_NODE_BYTES = 1_100
+_RECORD_BYTES = 600
+_SECTION_BYTES = 72
+"""What one section costs a request that is still compared with: its key, its running total, its place."""
+
+
+class CacheEntry:
+    """One cache entry, as far as it can be known from outside: from when and until when it can be read."""
+
+    __slots__ = ("ends", "expires", "idle", "longest", "readable_at", "refreshes", "writers")
+
+    def __init__(self, ttl: Ttl, now: float) -> None:
+        self.readable_at = inf
+        self.expires = -inf
+        self.idle = -inf
+        self.writers = 0
+        """Requests under way that write it; when all of them fail it was never there."""
+        self.write(ttl, now)
+
+    def write(self, ttl: Ttl, now: float) -> None:
+        """Computed anew: its whole life begins again, with the longer of the two lifetimes."""
+        idle = inf if ttl.seconds is None else ttl.seconds
+        if idle > self.idle:
+            self.idle = idle
+            self.longest = inf if ttl.max_seconds is None else ttl.max_seconds
+            self.refreshes = ttl.refreshed_by_read
+        self.ends = now + self.longest
+        self.refresh(now)
+
+    def refresh(self, now: float) -> None:
+        """The idle time starts anew, never beyond the longest life in all."""
+        until = now + self.idle
+        if until > self.ends:  # noqa: PLR1730 - a comparison costs a tenth of a call, and this is done for every node
+            until = self.ends
+        if until > self.expires:  # noqa: PLR1730 - as above
+            self.expires = until
+
+
+class Common:
+    """A beginning that two sections have in common and that the provider keeps as a unit of its own."""
+
+    __slots__ = ("life", "section", "size", "tokens")
+
+    def __init__(self, section: Section, size: int, tokens: int, life: CacheEntry) -> None:
+        self.section = section
+        self.size = size
+        """Bytes of the section's data that belong to it."""
+        self.tokens = tokens
+        self.life = life
+
+    def begins(self, section: Section) -> bool:
+        """Whether a section begins with it."""
+        own = self.section
+        return (own.kind, own.head) == (section.kind, section.head) and (
+            section.data[: self.size] == own.data[: self.size]
+        )
+
+
+class Node:
+    """One section behind those of its ancestors."""
+
+    __slots__ = (
+        "branches", "children", "commons", "depth", "dropped", "entry", "key", "known", "last", "parent", "refs",
+        "section",
+    )  # fmt: skip
+
+    def __init__(self, parent: Node | None, key: bytes, section: Section | None) -> None:
+        self.parent = parent
+        self.key = key
+        self.section = section
+        self.children: dict[bytes, Node] = {}
+        self.branches: dict[tuple[str, str], list[tuple[bytes, bytes]]] | None = None
+        """Children by kind and envelope, as sorted (data, key), once there are two."""
+        self.commons: list[Common] | None = None
+        """Common beginnings of its children, for providers that keep such units; the latest few."""
+        self.entry: CacheEntry | None = None
+        """The entry that ends here."""
+        self.last = -1
+        """Index of the latest request that went through here; -1 for none."""
+        self.depth: int = -1 if parent is None else parent.depth + 1
+        self.dropped = False
+        """Whether a mark stood here that was over the provider's limit and so was not written."""
+        self.known = 0
+        """Tokens up to here as the provider counted them; 0 when it never said."""
+        self.refs = 0
+
+    def readable(self, now: float) -> bool:
+        """Whether the entry that ends here can be read at ``now``."""
+        entry = self.entry
+        return entry is not None and entry.readable_at <= now <= entry.expires
+
+    def heads(self) -> set[str]:
+        """The envelopes of its children."""
+        if self.branches is None:
+            return {child.section.head for child in self.children.values() if child.section is not None}
+        return {head for (_, head), row in self.branches.items() if row}
+
+    def neighbours(self, section: Section) -> tuple[Iterator[Node], Iterator[Node]]:
+        """Children that may share a beginning with ``section``: smaller and greater texts, the nearest first.
+
+        Among sorted texts the longest common beginning is always with the next on either side.
+        """
+        if self.branches is None:
+            alike = (
+                child
+                for child in self.children.values()
+                if child.section is not None
+                and child.section.kind == section.kind
+                and child.section.head == section.head
+            )
+            return alike, iter(())
+        row = self.branches.get((section.kind, section.head), [])
+        at = bisect_left(row, (section.data, b""))
+        return (
+            (self.children[row[index][1]] for index in range(at - 1, -1, -1)),
+            (self.children[row[index][1]] for index in range(at, len(row))),
+        )
+
+
+class PromptTrees:
+    """The trees of all lanes, and which requests are remembered. Not thread-safe by itself."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._roots: dict[bytes, Node] = {}
+        self._records: OrderedDict[int, SentRequest] = OrderedDict()
+        self.latest: dict[bytes, SentRequest] = {}
+        """The latest request of each lane that is held as a whole."""
+
+    def __len__(self) -> int:
+        """Requests remembered."""
+        return len(self._records)
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the trees take."""
+        return self._bytes
+
+    def root(self, lane: bytes) -> Node:
+        """The tree of a lane, made when it is new."""
+        found = self._roots.get(lane)
+        if found is None:
+            found = self._roots[lane] = Node(None, lane, None)
+        return found
+
+    def record(self, index: int) -> SentRequest | None:
+        """A request by its index; None when it was forgotten."""
+        return self._records.get(index)
+
+    def look(self, lane: bytes, keys: Sequence[bytes], start: Sequence[Node] = ()) -> tuple[Node | None, list[Node]]:
+        """The root of a lane and the known nodes along ``keys``, of which ``start`` are known; changes nothing."""
+        root = self._roots.get(lane)
+        path = list(start)
+        node = path[-1] if path else root
+        for index in range(len(path), len(keys)):
+            node = node.children.get(keys[index]) if node is not None else None
+            if node is None:
+                break
+            path.append(node)
+        return root, path
+
+    def grow(self, lane: bytes, keys: Sequence[bytes], sections: Sequence[Section], path: list[Node]) -> None:
+        """Add the nodes that ``path`` lacks."""
+        node = path[-1] if path else self.root(lane)
+        for index in range(len(path), len(sections)):
+            section = sections[index]
+            child = Node(node, keys[index], section)
+            _adopt(node, child, section)
+            node.refs += 1
+            self._bytes += _NODE_BYTES + len(section.data)
+            path.append(child)
+            node = child
+
+    def remember(self, record: SentRequest) -> None:
+        """Keep a request; forget the oldest ones while too many bytes are held."""
+        record.leaf.refs += 1
+        self._records[record.index] = self.latest[record.lane] = record
+        self._bytes += _weight(record)
+        while self._bytes > self._max_bytes and len(self._records) > 1:
+            self.forget(next(iter(self._records.values())))
+
+    def forget(self, record: SentRequest) -> None:
+        """Give up a request, and the nodes that only it held."""
+        if self._records.pop(record.index, None) is None:
+            return
+        self._bytes -= _weight(record)
+        self._not_latest(record)
+        record.forgotten = True
+        record.line.remove(record)
+        node: Node | None = record.leaf
+        while node is not None:
+            node.refs -= 1
+            if node.refs > 0:
+                break
+            node = self._remove(node)
+
+    def slim(self, record: SentRequest) -> None:
+        """Keep only a request's place in the tree."""
+        if record.forgotten or record.slim or record.pending:
+            return
+        self._bytes -= _weight(record)
+        record.slim = True
+        self._not_latest(record)
+        record.prompt = replace(record.prompt, sections=())
+        record.keys, record.totals, record.path = (), (), ()
+        self._bytes += _weight(record)
+
+    def _not_latest(self, record: SentRequest) -> None:
+        if self.latest.get(record.lane) is record:
+            del self.latest[record.lane]
+
+    def _remove(self, node: Node) -> Node | None:
+        parent, section = node.parent, node.section
+        if parent is None or section is None:
+            self._roots.pop(node.key, None)
+            return None
+        self._bytes -= _NODE_BYTES + len(section.data)
+        del parent.children[node.key]
+        if parent.branches is not None:
+            row = parent.branches[section.kind, section.head]
+            del row[bisect_left(row, (section.data, node.key))]
+        return parent
+
+
+def _weight(record: SentRequest) -> int:
+    return _RECORD_BYTES + _SECTION_BYTES * len(record.keys)
+
+
+def _adopt(parent: Node, child: Node, section: Section) -> None:
+    parent.children[child.key] = child
+    if parent.branches is not None:
+        insort(parent.branches.setdefault((section.kind, section.head), []), (section.data, child.key))
+    elif len(parent.children) > 1:
+        parent.branches = {}
+        for key, sibling in parent.children.items():
+            known = sibling.section
+            if known is not None:
+                insort(parent.branches.setdefault((known.kind, known.head), []), (known.data, key))
+
+
+def address(prompt: Prompt, profile: Profile, scope: str) -> tuple[bytes, tuple[bytes, ...]]:
+    """The lane of a prompt, and what salts each of its tiers."""
+    placement = placements(prompt, profile)
+    lane = lane_key(prompt, placement, provider=profile.name, scope=scope)
+    if not any(where in TIERS for where in placement.values()):
+        return lane, ()
+    return lane, tuple(salt(prompt, placement, tier) for tier in TIERS)
+
+
+def keys_of(prompt: Prompt, salts: Sequence[bytes]) -> Sequence[bytes]:
+    """For each section its key under the section before.
+
+    What salts a tier is mixed into the key of the first section in or behind that tier, so two prompts part
+    there when such a setting differs, although their sections are equal.
+    """
+    if not any(salts):
+        return prompt.digests
+    keys = list(prompt.digests)
+    pending = [(place, one) for place, one in enumerate(salts) if one]
+    for index, section in enumerate(prompt.sections):
+        while pending and pending[0][0] <= TIERS.index(section.tier):
+            keys[index] = pending.pop(0)[1] + keys[index]
+        if not pending:
+            break
+    return keys
+
+
+def placements(prompt: Prompt, profile: Profile) -> Mapping[str, SettingScope]:
+    """Where each setting of the prompt belongs by the profile."""
+    return {name: profile.placement(name) for name in prompt.settings}

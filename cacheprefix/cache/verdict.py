@@ -1,0 +1,231 @@
+"""What the cache did on one call, as a value, and the closed list of causes with what to do about each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+Cause = Literal[
+    "hit",
+    "cold_start",
+    "scope_changed",
+    "model_changed",
+    "settings_changed",
+    "tools_changed",
+    "tools_reordered",
+    "system_changed",
+    "history_edited",
+    "history_reordered",
+    "history_truncated",
+    "compacted",
+    "breakpoint_missing",
+    "breakpoint_after_change",
+    "lookback_exceeded",
+    "breakpoints_over_limit",
+    "below_minimum",
+    "ttl_expired",
+    "concurrent_cold_start",
+    "provider_miss",
+    "unreported",
+]
+"""One of these explains every call; ``FIXES`` says what to do about it."""
+
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+
+FIXES: Mapping[Cause, str] = MappingProxyType(
+    {
+        "hit": "Nothing to do.",
+        "cold_start": "Nothing to do: no earlier prompt began like this one.",
+        "scope_changed": "Send requests that share a prompt with one key, workspace or user scope.",
+        "model_changed": "Keep one model for a conversation; another model starts with an empty cache.",
+        "settings_changed": "Keep this setting the same in every call of the conversation.",
+        "tools_changed": "Declare all tools from the first call on, unchanged; restrict them by instruction.",
+        "tools_reordered": "Sort the tools once, by name, before the first call.",
+        "system_changed": "Keep the system prompt fixed and move what changes to the end of the messages.",
+        "history_edited": "Append to the history and leave earlier messages as they were sent.",
+        "history_reordered": "Keep messages and parallel tool results in the order of their first sending.",
+        "history_truncated": "Drop old messages rarely and many at a time, or compact on the cached prefix.",
+        "compacted": "Nothing to do: a recorded compaction rewrote the history.",
+        "breakpoint_missing": "Mark the end of the shared part, and the last message of a loop.",
+        "breakpoint_after_change": "Set a breakpoint before the part that differs, at the end of what is shared.",
+        "lookback_exceeded": "Set a further breakpoint at most 15 positions behind the last one.",
+        "breakpoints_over_limit": "Set no more breakpoints than the provider takes, its automatic one included.",
+        "below_minimum": "Nothing to gain: the prompt is shorter than what this provider caches.",
+        "ttl_expired": "Call again sooner, use a longer lifetime, or compact now while the cache is cold anyway.",
+        "concurrent_cold_start": "Send one call first and the others when its answer has begun.",
+        "provider_miss": "Nothing on this side explains it; use one routing key and watch whether it stays.",
+        "unreported": "Have the usage reported (stream_options.include_usage, or the provider's usage fields).",
+    }
+)
+"""One line for each cause."""
+
+STRUCTURAL: frozenset[Cause] = frozenset(
+    {
+        "scope_changed",
+        "model_changed",
+        "settings_changed",
+        "tools_changed",
+        "tools_reordered",
+        "system_changed",
+        "history_edited",
+        "history_reordered",
+        "history_truncated",
+        "compacted",
+    }
+)
+"""Causes that are differences between two prompts; the others are about marks, sizes and time."""
+
+QUIET: frozenset[Cause] = frozenset({"hit", "cold_start", "compacted", "below_minimum", "unreported"})
+"""Causes that never raise an alarm: nothing is lost, it was meant, or it cannot be known."""
+
+
+VerdictKind = Literal["hit", "partial", "miss", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the cache did on one call, expected and reported, and why.
+
+    Counts are tokens as the provider counts them, where its report allowed to tell. ``repr`` shows no
+    prompt text; ``before`` and ``after`` hold a few characters of it.
+    """
+
+    kind: VerdictKind
+    """``hit``: all that could be read was read. ``partial``: some of it. ``miss``: nothing was read.
+    ``unknown``: the provider did not say."""
+
+    cause: Cause
+    """Always filled; ``hit`` and ``cold_start`` when nothing went wrong."""
+
+    alarm: bool
+    """Whether someone should look: more than noise was lost, by something that can be helped, and this line
+    of requests was stable before."""
+
+    path: str | None = None
+    """The section or setting that made the difference; None for causes of time and size."""
+
+    offset: int = 0
+    """First differing character within what ``path`` names."""
+
+    before: str = ""
+    after: str = ""
+    size: int = 0
+    """Signed change in characters of the changed section."""
+
+    expected_tokens: int = 0
+    """Read tokens expected for the request as it was sent."""
+
+    reusable_tokens: int = 0
+    """Read tokens had nothing gone wrong: ``lost_tokens`` is how far the read stays below."""
+
+    reported_tokens: int | None = None
+    lost_tokens: int = 0
+    lost_units: float = 0.0
+    """Cost units: what was paid for the lost tokens less what reading them would have cost."""
+
+    lost_usd: float | None = None
+    ancestor_index: int | None = None
+    """Index of the call this one was compared with."""
+
+    agent: str = ""
+    session: str = ""
+    model: str = ""
+    fix: str = FIXES["hit"]
+    previous_read: int | None = None
+    """Read tokens of the agent's call before; None when there was none or it did not say."""
+
+    current_read: int | None = None
+    provider_reason: str | None = None
+    """What the provider itself gave as the reason of a miss, in its own words."""
+
+    index: int = 0
+    """Number of the call in this model, from 0."""
+
+    at: float = 0.0
+
+    @property
+    def broken(self) -> bool:
+        """Whether something that can be helped cost tokens, alarmed or not (a break that goes on alarms once)."""
+        return self.lost_tokens > 0 and self.cause not in QUIET
+
+    def redacted(self) -> Verdict:
+        """The same without prompt text."""
+        return replace(self, before="", after="")
+
+    def __repr__(self) -> str:
+        where = f" at {self.path}" if self.path else ""
+        what = self.kind if self.kind == self.cause else f"{self.kind} {self.cause}"
+        return f"<Verdict #{self.index} {what}{where}, lost {self.lost_tokens} tokens>"
+
+
+_PROVIDER_CAUSES: Mapping[str, Cause] = {
+    "model_changed": "model_changed",
+    "system_changed": "system_changed",
+    "instructions_changed": "system_changed",
+    "tools_changed": "tools_changed",
+    "messages_changed": "history_edited",
+    "input_changed": "history_edited",
+    "settings_changed": "settings_changed",
+    "parameters_changed": "settings_changed",
+}
+_PLACES: Mapping[Cause, str] = {
+    "model_changed": "model",
+    "system_changed": "system",
+    "tools_changed": "tools",
+    "history_edited": "messages",
+    "settings_changed": "settings",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What a provider said of a miss."""
+
+    reason: str | None = None
+    missed_tokens: int | None = None
+    hit: bool = False
+
+    @property
+    def cause(self) -> Cause | None:
+        """The cause it stands for; None when it names none of ours."""
+        return _PROVIDER_CAUSES.get(self.reason or "")
+
+    @property
+    def path(self) -> str | None:
+        """The part of the prompt it names."""
+        return _PLACES.get(self.cause) if self.cause else None
+
+
+def read_diagnostics(raw: Mapping[str, Any] | None) -> Diagnosis:
+    """Anthropic's ``diagnostics`` and OpenAI's ``prompt_cache_diagnostics``; whatever else is passed over.
+
+    Anthropic: ``{"cache_miss_reason": {"type", "cache_missed_input_tokens"}}`` (SDK 2.11.0). OpenAI: ``{"type":
+    "cache_hit"}`` or ``{"type": "cache_miss", "reason", "cache_missed_tokens"}`` (diagnostics guide, 2026-11-21).
+    """
+    found: Any = raw
+    for name in ("diagnostics", "prompt_cache_diagnostics"):
+        if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
+            found = found[name]
+    if not isinstance(found, Mapping):
+        return Diagnosis()
+    reason = found.get("cache_miss_reason")
+    if isinstance(reason, Mapping):
+        return Diagnosis(_text(reason.get("type")), _whole(reason.get("cache_missed_input_tokens")))
+    if isinstance(reason, str):
+        return Diagnosis(reason)
+    kind = found.get("type")
+    if kind == "cache_hit":
+        return Diagnosis(hit=True)
+    if kind == "cache_miss":
+        return Diagnosis(_text(found.get("reason")) or "cache_miss", _whole(found.get("cache_missed_tokens")))
+    return Diagnosis(_text(kind))
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

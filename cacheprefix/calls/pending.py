@@ -1,0 +1,87 @@
+"""One model request on its way: what to send, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import Self
+
+if TYPE_CHECKING:
+    from cacheprefix.cache import Observation, Verdict
+    from cacheprefix.calls.report import Call
+    from cacheprefix.conversation import Conversation
+    from cacheprefix.profiles import Profile, Usage
+    from cacheprefix.prompt import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the session noted when the request started."""
+
+    prompt: Prompt
+    profile: Profile
+    observation: Observation
+    agent: str
+    conversation: str
+    purpose: str
+    started_at: float
+    unmodified: Usage | None
+    """Estimated usage of the request as the application made it; None when that is the request itself."""
+    held: Conversation | None = None
+    epoch: int = 0
+    """Epoch of the conversation's ledger when the request went out."""
+
+
+@dataclass(slots=True)
+class PendingCall:
+    """Between ``Session.begin`` and its ``finish`` or ``fail``; both are safe to call more than once.
+
+    ``body`` is what to send: the very object that was passed in wherever nothing had to change. As a context manager
+    it fails when its block raises; the end of the block is not the end of the turn, since a stream outlasts it.
+    """
+
+    body: Mapping[str, Any]
+    seen: Seen | None = None
+    _finish: Callable[[PendingCall, Any, float | None, Mapping[str, Any] | None], Call | None] | None = None
+    _fail: Callable[[PendingCall], None] | None = None
+    _first: Callable[[PendingCall, float | None], None] | None = None
+    first_token_at: float | None = None
+    call: Call | None = None
+    _open: list[bool] = field(default_factory=lambda: [True])
+    """Holds one item until the answer has ended: of several threads that take it, one gets it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.fail()
+
+    def first_token(self, at: float | None = None) -> None:
+        """The answer has begun (``at`` in seconds of the session's clock, now by default)."""
+        if self._first is not None and self.first_token_at is None and self._open:
+            self._first(self, at)
+
+    def finish(
+        self, usage: Any = None, *, at: float | None = None, diagnostics: Mapping[str, Any] | None = None
+    ) -> Verdict | None:
+        """The answer is complete. ``usage`` is the provider's, in any form the core reads; None if unreported.
+
+        Returns the verdict, or None when this request was not observed.
+        """
+        if self._take() and self._finish is not None:
+            self.call = self._finish(self, usage, at, diagnostics)
+        return None if self.call is None else self.call.verdict
+
+    def fail(self) -> None:
+        """The request failed; it leaves no trace in expectations or totals."""
+        if self._take() and self._fail is not None:
+            self._fail(self)
+
+    def _take(self) -> bool:
+        try:
+            return self._open.pop()
+        except IndexError:
+            return False

@@ -1,0 +1,397 @@
+"""What a session remembers of each model request, in bounded memory, and the report made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from cacheprefix.cache import Verdict
+from cacheprefix.errors import plain
+from cacheprefix.locks import Lock
+from cacheprefix.profiles import Profile, Usage, cost_units
+from cacheprefix.toolcache import CacheStats
+
+_NOTICED = 0.001
+"""Seconds at the gate from which on a request has waited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One observed model request. Times are seconds of the session's clock, counts are tokens."""
+
+    index: int
+    agent: str
+    conversation: str
+    model: str
+    profile: Profile
+    input_tokens: int
+    """Tokens of the prompt by the session's counter."""
+    shared_tokens: int
+    """Those in common with the best earlier prompt of the lane."""
+    first_of_agent: bool
+    usage: Usage
+    """As reported; every field may be None."""
+    verdict: Verdict
+    unmodified_units: float | None
+    """Estimated cost of the request as the application made it, in cost units."""
+    units: float
+    """Cost of the request as sent: by the reported usage, else by the expectation."""
+    money: float | None
+    """USD of the reported usage, where a price is known."""
+    started_at: float
+    first_token_at: float | None
+    ended_at: float
+    purpose: str = ""
+    prefix: str = ""
+    """Key of the shared prefix that was in force: a digest, see ``SharedPrefix.key``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLine:
+    """One line of a report: an agent, or all of them. Tokens; cost in cost units and USD."""
+
+    agent: str
+    calls: int
+    input_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    uncached_tokens: int
+    cost_units: float
+    unmodified_units: float | None
+    money: float | None
+    unreported: int
+    """Calls whose provider reported no cached tokens; they count by expectation."""
+
+    @property
+    def cached_share(self) -> float:
+        """Read tokens of all input tokens, 0 to 1."""
+        return self.cache_read_tokens / self.input_tokens if self.input_tokens else 0.0
+
+    @property
+    def ratio(self) -> float | None:
+        """Cost against the unmodified layout; None when that is unknown."""
+        return self.cost_units / self.unmodified_units if self.unmodified_units else None
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Verdicts of one cause at one place, summed."""
+
+    cause: str
+    path: str | None
+    count: int
+    lost_tokens: int
+    lost_usd: float | None
+    agents: tuple[str, ...]
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class GateUse:
+    """What requests did at the gate on a cold prefix, what that cost in seconds and what it saved."""
+
+    led: int = 0
+    """Requests that went ahead of possible siblings."""
+    followed: int = 0
+    """Those that waited for one and went when it had written what they share."""
+    gave_up: int = 0
+    """Those that waited in vain: as long as that could pay, or as the gate allows."""
+    at_once: int = 0
+    """Those that did not wait, since the leader was expected to take longer than it would save."""
+    seconds: float = 0.0
+    """Time spent waiting, in all."""
+    saved_units: float = 0.0
+    """Cost units that followers read instead of writing, by the reported usage."""
+
+    def and_pass(self, leader: bool, followed: bool, seconds: float) -> GateUse:  # noqa: FBT001 - a pass, taken apart
+        """With one more request that came through."""
+        gave_up = not leader and not followed and seconds > _NOTICED
+        return replace(
+            self,
+            led=self.led + leader,
+            followed=self.followed + followed,
+            gave_up=self.gave_up + gave_up,
+            at_once=self.at_once + (not leader and not followed and not gave_up),
+            seconds=self.seconds + seconds,
+        )
+
+    def and_saved(self, units: float) -> GateUse:
+        """With what one more follower saved."""
+        return replace(self, saved_units=self.saved_units + units)
+
+    def __str__(self) -> str:
+        return (
+            f"gate: {self.followed} requests followed a sibling that wrote what they share and saved "
+            f"{self.saved_units:,.0f} cost units by it; all waited {self.seconds:.1f} s, {self.gave_up} in vain; "
+            f"{self.at_once} went at once, as waiting would not have paid"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a session's calls cost, per agent and in all, and what broke the cache."""
+
+    lines: tuple[ReportLine, ...]
+    total: ReportLine
+    breaks: tuple[Break, ...]
+    counter: str
+    """Name of the token counter the estimates come from."""
+    notes: tuple[str, ...] = ()
+    failures: Mapping[str, int] = field(default_factory=dict)
+    """Steps at which cacheprefix failed and sent the original request, with counts."""
+    tool_cache: CacheStats | None = None
+    """What the tool-result cache did; None without one."""
+    gate: GateUse | None = None
+    """What waiting for siblings cost and saved; None where nobody came to the gate."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON. Holds no prompt text."""
+        return {
+            "version": 1,
+            "agents": [_plain(line) for line in self.lines],
+            "total": _plain(self.total),
+            "breaks": [_plain_break(item) for item in self.breaks],
+            "counter": self.counter,
+            "notes": list(self.notes),
+            "failures": dict(self.failures),
+            "tool_cache": None if self.tool_cache is None else self.tool_cache.as_dict(),
+            "gate": None if self.gate is None else asdict(self.gate),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(_text(self))
+
+
+def tally(agent: str, calls: Iterable[Call]) -> ReportLine:
+    """Sum calls into one line."""
+    rows = tuple(calls)
+    reads = [_read(call) for call in rows]
+    writes = [_write(call) for call in rows]
+    inputs = [_input(call) for call in rows]
+    known = [call.unmodified_units for call in rows if call.unmodified_units is not None]
+    money = [call.money for call in rows if call.money is not None]
+    return ReportLine(
+        agent,
+        len(rows),
+        sum(inputs),
+        sum(reads),
+        sum(writes),
+        sum(total - read - write for total, read, write in zip(inputs, reads, writes, strict=True)),
+        sum(call.units for call in rows),
+        sum(known) if known else None,
+        sum(money) if money else None,
+        sum(1 for call in rows if call.usage.cache_read_tokens is None),
+    )
+
+
+def breaks_of(calls: Iterable[Call]) -> tuple[Break, ...]:
+    """Group the alarms by cause and place, dearest first."""
+    groups: dict[tuple[str, str | None], list[Call]] = {}
+    for call in calls:
+        if call.verdict.alarm:
+            groups.setdefault((call.verdict.cause, call.verdict.path), []).append(call)
+    found = []
+    for (cause, path), rows in groups.items():
+        usd = [row.verdict.lost_usd for row in rows if row.verdict.lost_usd is not None]
+        found.append(
+            Break(
+                cause,
+                path,
+                len(rows),
+                sum(row.verdict.lost_tokens for row in rows),
+                sum(usd) if usd else None,
+                tuple(sorted({row.agent for row in rows})),
+                rows[0].verdict.fix,
+            )
+        )
+    return tuple(sorted(found, key=lambda item: (-item.lost_tokens, item.cause, item.path or "")))
+
+
+def units_of(usage: Usage, expected: Usage, profile: Profile) -> float:
+    """Cost units of what was reported; of what was expected where the provider reported nothing."""
+    return cost_units(usage if usage.cache_read_tokens is not None else expected, profile)
+
+
+def _input(call: Call) -> int:
+    return call.input_tokens if call.usage.input_tokens is None else call.usage.input_tokens
+
+
+def _read(call: Call) -> int:
+    reported = call.usage.cache_read_tokens
+    return call.verdict.expected_tokens if reported is None else reported
+
+
+def _write(call: Call) -> int:
+    return call.usage.cache_write_tokens or 0
+
+
+def _plain(line: ReportLine) -> dict[str, Any]:
+    return {
+        "agent": line.agent,
+        "calls": line.calls,
+        "input_tokens": line.input_tokens,
+        "cache_read_tokens": line.cache_read_tokens,
+        "cache_write_tokens": line.cache_write_tokens,
+        "uncached_tokens": line.uncached_tokens,
+        "cached_share": round(line.cached_share, 4),
+        "cost_units": round(line.cost_units, 2),
+        "unmodified_cost_units_estimated": None if line.unmodified_units is None else round(line.unmodified_units, 2),
+        "usd": line.money,
+        "unreported": line.unreported,
+    }
+
+
+def _plain_break(item: Break) -> dict[str, Any]:
+    return {
+        "cause": item.cause,
+        "path": item.path,
+        "count": item.count,
+        "lost_tokens": item.lost_tokens,
+        "lost_usd": item.lost_usd,
+        "agents": list(item.agents),
+        "fix": item.fix,
+    }
+
+
+_HEAD = ("agent", "calls", "input", "read", "written", "cached", "cost units", "unmodified", "ratio", "USD")
+
+
+def _cells(line: ReportLine) -> tuple[str, ...]:
+    # Of a sum with calls that came without usage, part is not known.
+    usd = "?" if line.money is None else f"{'~' if line.unreported else ''}{line.money:.4f}"
+    return (
+        plain(line.agent[:20]),
+        str(line.calls),
+        f"{line.input_tokens:,}",
+        f"{line.cache_read_tokens:,}",
+        f"{line.cache_write_tokens:,}",
+        f"{line.cached_share:.1%}",
+        f"{line.cost_units:,.0f}",
+        "?" if line.unmodified_units is None else f"{line.unmodified_units:,.0f}*",
+        "?" if line.ratio is None else f"{line.ratio:.2f}",
+        usd,
+    )
+
+
+def _text(report: Report) -> Iterable[str]:
+    rows = [_HEAD, *(_cells(line) for line in (*report.lines, report.total))]
+    # As narrow as the numbers allow: most reports then fit a terminal of 80 columns.
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *numbers in rows:
+        yield " ".join((name.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(numbers, widths[1:], strict=True))))
+    yield f"* estimated from the requests as the application made them; tokens counted by {report.counter}"
+    if report.total.unreported:
+        yield (
+            f"{report.total.unreported} of {report.total.calls} calls were answered without the tokens read from the "
+            "cache: they count by what was foreseen"
+        )
+    for item in report.breaks:
+        where = f" at {plain(item.path)}" if item.path else ""
+        lost = "" if item.lost_usd is None else f" ({item.lost_usd:.4f} USD)"
+        yield f"{item.count} x {item.cause}{where}: {item.lost_tokens:,} tokens lost{lost}. {item.fix}"
+    yield from map(plain, report.notes)
+    if report.tool_cache is not None:
+        yield str(report.tool_cache)
+    if report.gate is not None and (report.gate.seconds > _NOTICED or report.gate.at_once):
+        yield str(report.gate)
+    for step, count in report.failures.items():
+        yield f"{count} x sent the original request because {plain(step)} failed"
+
+
+KEEP = 20_000
+"""Calls kept one by one; beyond that the older half is summed up."""
+
+
+class Totals:
+    """What was called so far. Thread-safe."""
+
+    def __init__(self, keep: int = KEEP) -> None:
+        self._keep = keep
+        self._calls: list[Call] = []
+        self._folded: dict[str, ReportLine] = {}
+        self._breaks: list[Break] = []
+        self._agents: set[str] = set()
+        self._lock = Lock()
+        self.last: Call | None = None
+
+    def first_of(self, agent: str) -> bool:
+        """Whether this is the first call of an agent; asking makes it so."""
+        with self._lock:
+            new = agent not in self._agents
+            self._agents.add(agent)
+        return new
+
+    def remember(self, call: Call) -> None:
+        """Take in a finished call."""
+        with self._lock:
+            self.last = call
+            self._calls.append(call)
+            if len(self._calls) > self._keep:
+                self._fold()
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The recent calls."""
+        with self._lock:
+            return tuple(self._calls)
+
+    def report(self, counter: str, notes: tuple[str, ...], failures: Mapping[str, int]) -> Report:
+        """Lines by agent and in all, and the breaks, dearest first."""
+        with self._lock:
+            calls, folded, old = list(self._calls), dict(self._folded), list(self._breaks)
+        by_agent: dict[str, list[Call]] = {}
+        for call in calls:
+            by_agent.setdefault(call.agent, []).append(call)
+        lines = []
+        for agent in sorted(folded.keys() | by_agent.keys()):
+            line = tally(agent, by_agent.get(agent, ()))
+            lines.append(_sum(agent, (folded[agent], line)) if agent in folded else line)
+        breaks = _merged([*old, *breaks_of(calls)])
+        return Report(tuple(lines), _sum("all", lines), breaks, counter, notes, dict(failures))
+
+    def _fold(self) -> None:
+        half = self._keep // 2
+        old, self._calls = self._calls[:half], self._calls[half:]
+        for agent in {call.agent for call in old}:
+            line = tally(agent, (call for call in old if call.agent == agent))
+            known = self._folded.get(agent)
+            self._folded[agent] = line if known is None else _sum(agent, (known, line))
+        self._breaks = list(_merged([*self._breaks, *breaks_of(old)]))
+
+
+def _sum(agent: str, lines: Iterable[ReportLine]) -> ReportLine:
+    rows = tuple(lines)
+    known = [row.unmodified_units for row in rows if row.unmodified_units is not None]
+    usd = [row.money for row in rows if row.money is not None]
+    return ReportLine(
+        agent,
+        sum(row.calls for row in rows),
+        sum(row.input_tokens for row in rows),
+        sum(row.cache_read_tokens for row in rows),
+        sum(row.cache_write_tokens for row in rows),
+        sum(row.uncached_tokens for row in rows),
+        sum(row.cost_units for row in rows),
+        sum(known) if known else None,
+        sum(usd) if usd else None,
+        sum(row.unreported for row in rows),
+    )
+
+
+def _merged(breaks: Iterable[Break]) -> tuple[Break, ...]:
+    merged: dict[tuple[str, str | None], Break] = {}
+    for item in breaks:
+        known = merged.get((item.cause, item.path))
+        merged[item.cause, item.path] = item if known is None else _joined(known, item)
+    return tuple(sorted(merged.values(), key=lambda found: -found.lost_tokens))
+
+
+def _joined(a: Break, b: Break) -> Break:
+    usd = [value for value in (a.lost_usd, b.lost_usd) if value is not None]
+    return replace(
+        a,
+        count=a.count + b.count,
+        lost_tokens=a.lost_tokens + b.lost_tokens,
+        lost_usd=sum(usd) if usd else None,
+        agents=tuple(sorted({*a.agents, *b.agents})),
+    )

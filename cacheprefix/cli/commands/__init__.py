@@ -1,0 +1,1 @@
+"""The commands of ``cacheprefix``, a module each with ``register(app)``."""

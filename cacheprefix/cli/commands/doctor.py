@@ -1,0 +1,255 @@
+"""``cacheprefix doctor``: what is installed, what is missing, and what does not fit together."""
+
+# No deferred annotations here: typer reads them when the command is added.
+import importlib.metadata
+import platform
+import sys
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import typer
+    from packaging.requirements import Requirement
+
+    from cacheprefix.plugins import PluginInfo
+
+_ADAPTERS = {
+    "langgraph": "langgraph",
+    "autogen": "autogen-agentchat",
+    "crewai": "crewai",
+    "maf": "agent-framework-core",
+    "ag2": "ag2",
+    "sdk": "openai",
+}
+"""An adapter's short name and the distribution of the framework it is for."""
+
+_OWN_EXTRAS = ("cli", "prices", "server", "record", "engine", "report", "redis", "otel", "tokens", "transformers")
+
+_ENCODINGS = ("o200k_base", "cl100k_base")
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An installed or missing package against the range it is supported in."""
+
+    name: str
+    found: str | None
+    supported: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether the version found lies in the supported range."""
+        from packaging.specifiers import SpecifierSet
+
+        return self.found is not None and SpecifierSet(self.supported).contains(self.found, prereleases=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An extra or an adapter: its packages, and the line that installs it."""
+
+    name: str
+    installed: bool
+    packages: tuple[Package, ...]
+    install: str
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Packages of an installed part outside their supported range."""
+        if not self.installed:
+            return ()
+        return tuple(
+            f"{item.name} {item.found or 'is missing'}, supported is {item.supported or 'any version'}"
+            for item in self.packages
+            if not item.fits
+        )
+
+
+def register(app: "typer.Typer") -> None:
+    """Adds the command to a typer application."""
+    import typer
+
+    @app.command("doctor")
+    def doctor(
+        as_json: Annotated[bool, typer.Option("--json", help="Print data instead of tables.")] = False,
+    ) -> None:
+        """Show versions against the supported ranges, adapters, plugins, tokenizers, configuration, missing extras.
+
+        Exit code 0: all is well; 1: something installed does not work or lies outside its supported range, or the
+        configuration cannot be used.
+        """
+        from cacheprefix._version import __version__
+        from cacheprefix.plugins import Plugins
+
+        extras = [_extra(name) for name in _OWN_EXTRAS]
+        adapters = [_adapter(name, framework) for name, framework in _ADAPTERS.items()]
+        plugins = Plugins.with_builtins().loaded
+        problems = [text for part in (*extras, *adapters) for text in part.problems]
+        problems += [f"plugin {item.name}: {item.problem}" for item in plugins if item.problem]
+        configuration = _configuration()
+        problems += [configuration["problem"]] if configuration["problem"] else []
+        found: dict[str, Any] = {
+            "cacheprefix": __version__,
+            "python": platform.python_version(),
+            "adapters": [_as_data(part) for part in adapters],
+            "extras": [_as_data(part) for part in extras],
+            "plugins": [asdict(item) for item in plugins],
+            "tokenizers": _tokenizers(),
+            "configuration": configuration,
+            "rules_never_verified": _never_verified(),
+            "problems": problems,
+        }
+        if as_json:
+            import orjson
+
+            sys.stdout.write(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode() + "\n")
+        else:
+            _show(found, (*adapters, *extras), plugins)
+        raise typer.Exit(code=1 if problems else 0)
+
+
+def _configuration() -> dict[str, Any]:
+    """The values that ``Session.from_config()`` would use here, and where each comes from; the rest are defaults."""
+    from cacheprefix.config import load
+    from cacheprefix.errors import SetupError
+
+    try:
+        found = load()
+        found.options()
+    except SetupError as error:
+        return {"file": None, "settings": [], "unknown_variables": [], "problem": f"configuration: {error}"}
+    return {
+        "file": None if found.path is None else str(found.path),
+        "settings": [{"key": one.key, "value": one.value, "source": one.source} for one in found.settings],
+        "unknown_variables": list(found.unknown),
+        "problem": None,
+    }
+
+
+def _extra(name: str) -> Part:
+    packages = tuple(_package(needed) for needed in _requirements("cacheprefix", name))
+    installed = bool(packages) and all(item.found for item in packages)
+    return Part(name, installed, packages, f'pip install "cacheprefix[{name}]"')
+
+
+def _adapter(name: str, framework: str) -> Part:
+    distribution = f"cacheprefix-{name}"
+    install = f'pip install "cacheprefix[{name}]", or ./adapters/{name} in a clone'
+    needed = [_package(item) for item in _requirements(distribution) if item.name != "cacheprefix"]
+    # Of what is optional (clients of providers, above all) only what is there.
+    optional = [_package(item) for extra in _extras(distribution) for item in _requirements(distribution, extra)]
+    found = {item.name: item for item in (*needed, *(one for one in optional if one.found))}
+    packages = tuple(found.values()) or (Package(framework, _installed(framework), ""),)
+    return Part(name, _installed(distribution) is not None, packages, install)
+
+
+def _requirements(distribution: str, extra: str = "") -> "Iterator[Requirement]":
+    """What an installed distribution declares for here and for one extra, or without any."""
+    from packaging.requirements import Requirement
+
+    try:
+        lines = importlib.metadata.requires(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        return
+    for requirement in map(Requirement, lines):
+        marker = requirement.marker
+        always = marker is None or marker.evaluate({"extra": ""})
+        if always != bool(extra) and (always or (marker and marker.evaluate({"extra": extra}))):
+            yield requirement
+
+
+def _extras(distribution: str) -> list[str]:
+    try:
+        return importlib.metadata.metadata(distribution).get_all("Provides-Extra") or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+
+
+def _package(requirement: "Requirement") -> Package:
+    return Package(requirement.name, _installed(requirement.name), str(requirement.specifier))
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _tokenizers() -> dict[str, str]:
+    """How tokens are counted here, by encoding."""
+    from cacheprefix.errors import SetupError
+    from cacheprefix.prompt import tiktoken_counter
+
+    def counted(encoding: str) -> str:
+        try:
+            tiktoken_counter(encoding)
+        except SetupError as error:
+            return f"estimated; {error}"
+        return "exact"
+
+    there = find_spec("transformers") is not None
+    return {
+        **{f"tiktoken {encoding}": counted(encoding) for encoding in _ENCODINGS},
+        "transformers": "exact with template_counter(tokenizer)" if there else "not installed",
+    }
+
+
+def _never_verified() -> list[str]:
+    """Rows of cache rules that no ``cacheprefix verify`` of this user has tried against a real provider."""
+    from cacheprefix.profiles import default_registry
+    from cacheprefix.verify import read_evidence
+
+    tried = {one.profile for one in read_evidence() if not one.simulated}
+    return [profile.name for profile in default_registry() if profile.name != "exact" and profile.name not in tried]
+
+
+def _as_data(part: Part) -> dict[str, object]:
+    return {**asdict(part), "problems": part.problems}
+
+
+def _show(found: "Mapping[str, Any]", parts: "Iterable[Part]", plugins: "Iterable[PluginInfo]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print(f"cacheprefix {found['cacheprefix']} on Python {found['python']}")
+    table = Table("part", "", "packages found (supported)", box=None, pad_edge=False)
+    for part in parts:
+        state = "ok" if part.installed else "not installed"
+        state = "[red]outside supported range[/]" if part.problems else state
+        listed = ", ".join(
+            f"{item.name} {item.found or 'missing'}" + (f" ({item.supported})" if item.supported else "")
+            for item in part.packages
+        )
+        table.add_row(part.name, state, listed if part.installed else part.install.replace("[", r"\["))
+    console.print(table)
+    lists = {
+        "plugins": [_plugin_row(item) for item in plugins],
+        "tokenizers": [f"{name}: {how}" for name, how in found["tokenizers"].items()],
+        "configuration": list(_configuration_rows(found["configuration"])),
+        "rows of cache rules never verified here (cacheprefix verify)": [", ".join(found["rules_never_verified"])],
+        "problems": found["problems"],
+    }
+    for title, rows in lists.items():
+        if rows:
+            console.print(f"\n{title}")
+        for row in rows:
+            console.print(f"  {row}", markup=False, soft_wrap=True)
+
+
+def _configuration_rows(found: "Mapping[str, Any]") -> "Iterator[str]":
+    for one in found["settings"]:
+        yield f"{one['key']} = {one['value']!r} ({one['source']})"
+    if not found["settings"] and not found["problem"]:
+        yield "nothing is set: Session.from_config() has its defaults"
+    for name in found["unknown_variables"]:
+        yield f"{name} is set and says nothing that is known"
+
+
+def _plugin_row(item: "PluginInfo") -> str:
+    source = f"{item.origin}, {item.distribution}" if item.distribution else item.origin
+    return f"{item.name} ({source}): {item.problem or ', '.join(item.hooks) or 'no hooks'}"

@@ -1,0 +1,109 @@
+"""``cacheprefix status``: what a session did so far, or what a saved conversation holds."""
+
+# No deferred annotations here: typer reads them when the command is added.
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+if TYPE_CHECKING:
+    import typer
+
+    from cacheprefix.events import Run
+
+
+def register(app: "typer.Typer") -> None:
+    """Adds the command to a typer application."""
+    import typer
+
+    @app.command("status")
+    def status(
+        file: Annotated[
+            Path, typer.Argument(help="A session's event file, or a saved conversation; - is standard input.")
+        ],
+        as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
+    ) -> None:
+        """Show a saved session: calls, tokens, money and breaks by agent; or a conversation's decisions.
+
+        Exit code 0: read; 1: some lines could not be read; 2: wrong use.
+        """
+        from cacheprefix.cli import files
+        from cacheprefix.events import Run
+
+        saved = files.read_saved(file)
+        if isinstance(saved, files.Body):
+            saved = files.read_run(file)
+        if isinstance(saved, Run):
+            if as_json:
+                files.print_json(_run_data(saved))
+            else:
+                print("\n".join(_run_text(str(file), saved)))
+            raise typer.Exit(1 if saved.skipped else 0)
+        found = conversation_data(saved.data)
+        if as_json:
+            files.print_json(found)
+        else:
+            print("\n".join(_conversation_text(str(file), found)))
+
+
+def conversation_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What a saved conversation holds, in counts. Raises ``StateError`` for another shape or version."""
+    from cacheprefix.conversation import Terms, read
+
+    saved = read(data, "", Terms(), rebase=True)
+    history = saved.history
+    sections = ("results", "turns", "actions", "inserts")
+    return {
+        "id": saved.id,
+        "prefix": data.get("prefix") or None,
+        "compactions": saved.ledger.epoch,
+        "decisions": {name: len(saved.ledger.keys(name)) for name in sections},
+        "history": None if history is None else _history(history),
+        "cold_after": saved.cold_after,
+    }
+
+
+def _history(state: Any) -> dict[str, Any]:
+    from cacheprefix.wire import views_of
+
+    views = views_of(state.messages, state.api)
+    return {"api": state.api, "mode": state.mode, "messages": len(views), "tokens": sum(view.tokens for view in views)}
+
+
+def _run_data(run: "Run") -> dict[str, Any]:
+    return {
+        **run.report().as_dict(),
+        "running": run.running,
+        "sessions": len(run.started),
+        "tool_calls": dict(run.tools),
+        "skipped_lines": run.skipped,
+    }
+
+
+def _run_text(name: str, run: "Run") -> Iterator[str]:
+    state = "running" if run.running else "ended"
+    sessions = f"{len(run.started)} sessions" if len(run.started) != 1 else "a session"
+    yield f"{name}: {sessions}, {state}"
+    if run.report().total.calls:
+        yield str(run.report())
+    else:
+        yield "no model call yet"
+    if run.skipped:
+        yield f"{run.skipped} lines could not be read"
+
+
+def _conversation_text(name: str, found: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{name}: conversation {found['id']!r}" + (f", saved under {found['prefix']}" if found["prefix"] else "")
+    history = found["history"]
+    if history is None:
+        yield "the framework keeps the history; these are the decisions on it"
+    else:
+        yield f"{history['messages']:,} messages ({history['api']}), about {history['tokens']:,} tokens"
+    said = {
+        "results": "tool results decided on",
+        "turns": "turns with a limit of their own",
+        "actions": "places that compactions changed",
+        "inserts": "texts that stand for removed messages",
+    }
+    yield f"{found['compactions']} compactions"
+    for key, count in found["decisions"].items():
+        yield f"{count} {said[key]}"

@@ -1,0 +1,285 @@
+"""The tool-result budget: how much of a result stands in the prompt, decided once at first sight.
+
+A decision is a pure function of the result's content and the policy. It is recorded with its
+parameters, "keep" as well as "cut", and from then on the ledger alone speaks: another budget
+setting, another process or a reused call id change nothing that was already sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Protocol
+
+from cacheprefix.errors import SetupError, StateError, StoreError
+from cacheprefix.history.groups import Group, joins_of
+from cacheprefix.history.ledger import Ledger
+from cacheprefix.history.strategies import MIN_CHARS, Cut, Run, Strategy, head_tail, none, recorded, strategy_of
+from cacheprefix.prompt import estimate_tokens
+from cacheprefix.prompt.decisions import ReplaceResult
+from cacheprefix.prompt.views import Count, MessageView, ResultView, digest_of
+
+KEEP = "k"
+READ_TOOL = "read_full_result"
+Limit = int | str | None
+Replace = Callable[[ResultView], "str | tuple[int, str | Strategy | Run] | None"]
+"""Says for a new result what stands in its place: a text, tokens and strategy, or None for the budget's own rule."""
+"""What ``by_tool`` takes for a tool: tokens, a strategy or its name, None for never cut."""
+
+
+class Results(Protocol):
+    """Where full texts are kept; ``cacheprefix.stores.ResultStore`` is one."""
+
+    def put(self, text: str, *, scope: str = "") -> str:
+        """Keep a text and return its reference, which depends on the text alone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResultBudget:
+    """How many tokens of tool results stand in the prompt.
+
+    ``max_tokens`` is for one result, ``per_turn`` for all results that answer one assistant message
+    (the largest are shortened to one level). ``by_tool`` gives a tool its own tokens, its own
+    strategy, both as a pair, or None to leave it alone. Errors and images are never cut.
+    """
+
+    max_tokens: int = 8_000
+    per_turn: int | None = 32_000
+    strategy: str | Strategy | Run = head_tail
+    by_tool: Mapping[str, Limit | Strategy | Run | tuple[int, str | Strategy | Run]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, tokens in (("max_tokens", self.max_tokens), ("per_turn", self.per_turn)):
+            if tokens is not None and (tokens < 1):
+                raise SetupError(f"ToolResultBudget.{name} must be a positive number of tokens, found {tokens!r}")
+        strategy_of(self.strategy)
+        for tool in self.by_tool:
+            tokens, _ = self.limit(tool)
+            if tokens < 1:
+                raise SetupError(f"ToolResultBudget.by_tool[{tool!r}] must be a positive number of tokens")
+
+    def limit(self, tool: str) -> tuple[int, Strategy]:
+        """Tokens and strategy for a tool's results."""
+        general = strategy_of(self.strategy)
+        given = self.by_tool.get(tool, none if tool == READ_TOOL else self.max_tokens)
+        if given is None:
+            return self.max_tokens, none
+        if isinstance(given, int):
+            return given, general
+        if isinstance(given, tuple):
+            return given[0], strategy_of(given[1])
+        return self.max_tokens, strategy_of(given)
+
+    def strategies(self) -> dict[str, Strategy]:
+        """The strategies this budget names, for replaying what was recorded with them."""
+        named = [strategy_of(self.strategy), *(self.limit(tool)[1] for tool in self.by_tool)]
+        return {strategy.name: strategy for strategy in named}
+
+
+@dataclass(frozen=True, slots=True)
+class Budgeted:
+    """What came of applying a budget: the decisions, and the ledger with the new ones recorded."""
+
+    decisions: tuple[ReplaceResult, ...]
+    ledger: Ledger
+
+
+def budget_results(
+    views: Sequence[MessageView],
+    ledger: Ledger,
+    budget: ToolResultBudget | None = None,
+    *,
+    count: Count | None = None,
+    store: Results | None = None,
+    scope: str = "",
+    replace: Replace | None = None,
+) -> Budgeted:
+    """Decide on results never seen before and replay what was decided on all others.
+
+    Without a ``budget`` nothing new is decided. ``store`` keeps the full texts of what is cut, under
+    ``scope``; when it fails, the result stays whole. ``replace`` may give a new result a text or a limit of
+    its own, which is then recorded. Raises ``StateError`` when a recorded decision names a strategy
+    function that this budget does not have.
+    """
+    if budget is None and not ledger.section("results") and not ledger.section("turns"):
+        return Budgeted((), ledger)
+    session = _Deciding(ledger, budget, count or estimate_tokens, store, scope, replace)
+    shown: dict[tuple[int, int], tuple[ResultView, str]] = {}
+    for index, view in enumerate(views):
+        for result in view.results:
+            if _is_cuttable(result):
+                shown[index, result.part] = (result, session.decide(result))
+    parallel = any(len(view.calls) > 1 or (view.item and view.calls) for view in views)
+    for group in joins_of(views) if parallel and shown else ():
+        if len(group.results) > 1 and group.complete:
+            session.decide_turn(group, shown)
+    decisions = []
+    for (index, part), (result, value) in shown.items():
+        text = session.render(result, value)
+        if text is not None:
+            decisions.append(ReplaceResult(index, part, text))
+    return Budgeted(tuple(decisions), ledger.record(session.fresh))
+
+
+class _Deciding:
+    """One pass over a history: what the ledger knows, and what is decided newly."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        budget: ToolResultBudget | None,
+        count: Count,
+        store: Results | None,
+        scope: str,
+        replace: Replace | None,
+    ) -> None:
+        self.ledger = ledger
+        self.budget = budget
+        self.count = count
+        self.store = store
+        self.scope = scope
+        self.replace = replace
+        self.fresh: list[tuple[str, str, str]] = []
+        self.known = budget.strategies() if budget else {}
+        self._new: dict[tuple[str, str], str] = {}
+
+    def decide(self, result: ResultView) -> str:
+        value = self._get("results", result.digest)
+        if value is None:
+            if self.budget is None:
+                return KEEP
+            own = self.replace(result) if self.replace else None
+            if isinstance(own, str):
+                value = f"={json.dumps(own)}"
+            else:
+                tokens, strategy = self.budget.limit(result.name) if own is None else (own[0], strategy_of(own[1]))
+                self.known.setdefault(strategy.name, strategy)
+                # A turn's limit holds for a turn of one result as well.
+                most = tokens if self.budget.per_turn is None else min(tokens, self.budget.per_turn)
+                value = self._cut(result, most, strategy)
+            self._put("results", result.digest, value)
+        return value
+
+    def decide_turn(self, group: Group, shown: dict[tuple[int, int], tuple[ResultView, str]]) -> None:
+        at = [(index, result.part) for index, result in group.results]
+        if not any(place in shown for place in at):
+            return
+        digest = group.digest
+        value = self._get("turns", digest)
+        if value is None:
+            if self.budget is None or self.budget.per_turn is None:
+                return
+            value = self._share(group, shown, self.budget, self.budget.per_turn)
+            self._put("turns", digest, value)
+        if value == KEEP:
+            return
+        for place, own in zip(at, json.loads(value), strict=True):
+            if own and place in shown:
+                shown[place] = (shown[place][0], own)
+
+    def render(self, result: ResultView, value: str) -> str | None:
+        if value == KEEP:
+            return None
+        if value.startswith("="):
+            text: str = json.loads(value[1:])
+            return text
+        _, rule, chars, ref = value.split(":", 3)
+        return _rendered(result.text or "", self._strategy(rule), int(chars), ref)
+
+    def _share(
+        self,
+        group: Group,
+        shown: dict[tuple[int, int], tuple[ResultView, str]],
+        budget: ToolResultBudget,
+        per_turn: int,
+    ) -> str:
+        sizes: list[tuple[int, int]] = []
+        fixed = 0
+        for number, (index, result) in enumerate(group.results):
+            entry = shown.get((index, result.part))
+            text = None if entry is None else self.render(*entry)
+            tokens = result.tokens if text is None else self.count(text)
+            own, strategy = budget.limit(result.name)
+            if entry is None or strategy is none or (entry[1] != KEEP and entry[1].startswith("=")):
+                fixed += tokens
+            else:
+                sizes.append((min(tokens, own) if text is not None else tokens, number))
+        level = _level(sorted(size for size, _ in sizes), per_turn - fixed)
+        if level is None:
+            return KEEP
+        values = [""] * len(group.results)
+        for size, number in sizes:
+            if size > level:
+                index, result = group.results[number]
+                value = self._cut(result, max(level, 1), budget.limit(result.name)[1])
+                values[number] = "" if value == KEEP else value
+        return json.dumps(values, separators=(",", ":")) if any(values) else KEEP
+
+    def _cut(self, result: ResultView, tokens: int, strategy: Strategy) -> str:
+        text = result.text or ""
+        size = self.count(text)
+        if size <= tokens or strategy is none:
+            return KEEP
+        ref = ""
+        if self.store is not None:
+            try:
+                ref = self.store.put(text, scope=self.scope)
+            except StoreError:
+                # What cannot be read back is not taken out: the result stays whole, for good.
+                return KEEP
+        chars = max(MIN_CHARS, len(text) * tokens // size)
+        while True:
+            shorter = _rendered(text, strategy, chars, ref)
+            if shorter is None:
+                return KEEP
+            if chars <= MIN_CHARS or self.count(shorter) <= tokens:
+                break
+            chars = max(MIN_CHARS, chars * 9 // 10)
+        rule = strategy.rule()
+        name = digest_of(rule)[:6]
+        self._put("rules", name, rule)
+        return f"c:{name}:{chars}:{ref}"
+
+    def _strategy(self, name: str) -> Strategy:
+        rule = self._get("rules", name)
+        strategy = None if rule is None else recorded(rule, self.known)
+        if strategy is None:
+            raise StateError(
+                f"the ledger was written with the strategy {rule or name}, which this budget does not have; "
+                "pass the same function (and version) to ToolResultBudget"
+            )
+        return strategy
+
+    def _get(self, section: str, key: str) -> str | None:
+        return self.ledger.get(section, key) or self._new.get((section, key))
+
+    def _put(self, section: str, key: str, value: str) -> None:
+        if self._get(section, key) is None:
+            self._new[section, key] = value
+            self.fresh.append((section, key, value))
+
+
+def _is_cuttable(result: ResultView) -> bool:
+    # What can never be cut needs no record either: most results of most runs are this short.
+    return not result.is_error and result.text is not None and len(result.text) > MIN_CHARS
+
+
+def _level(sizes: list[int], room: int) -> int | None:
+    """The size to which the largest must shrink so that all fit into ``room``; None when they do."""
+    if sum(sizes) <= room:
+        return None
+    for done, size in enumerate(sizes):
+        share = room // (len(sizes) - done)
+        if size > share:
+            return max(share, 0)
+        room -= size
+    return None
+
+
+@lru_cache(maxsize=512)
+def _rendered(text: str, strategy: Strategy, chars: int, ref: str) -> str | None:
+    shorter = strategy(text, Cut(chars, ref))
+    return None if shorter == text else shorter

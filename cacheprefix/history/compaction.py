@@ -1,0 +1,356 @@
+"""Compaction: when it is due, what goes, and what that costs; decided here, carried out by replay.
+
+A plan is made and priced before anything changes. It is due when the window forces it, when the
+cache is cold anyway, or when it pays within the turns that can be expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cacheprefix.errors import BudgetError, SetupError
+from cacheprefix.history.budget import ToolResultBudget
+from cacheprefix.history.compaction_plan import STUCK, Plan, Prices, Reason, estimate
+from cacheprefix.history.draft import Draft, Protection, head_of, loosen, relaxations
+from cacheprefix.history.ledger import Ledger
+from cacheprefix.history.policies import clear_thinking, clear_tool_results, drop_tool_uses, sliding_window
+from cacheprefix.history.record import actions_of, record
+from cacheprefix.history.replaying import sent
+from cacheprefix.history.shape import Shape
+from cacheprefix.history.situation import Policy, Situation, referenced_by_later
+from cacheprefix.history.summary import INSTRUCTION, REMOVED, Removed, Summarise, SummaryRequest, extract, summarised
+from cacheprefix.history.window import RequestBudget
+from cacheprefix.history.zones import Consolidate, concatenate
+from cacheprefix.prompt import estimate_tokens
+from cacheprefix.prompt.decisions import Drop, Insert
+from cacheprefix.prompt.views import Count, MessageView
+
+_FRESH = 3
+"""Results that are cleared only when nothing else is left: three of four quotes of results are of these
+(tau-bench, benchmarks/bench_compaction.py)."""
+_SCARCE = 0.9
+"""A compaction must bring the request under this share of its trigger, or it would come back at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """Settings of compaction. A user's limit is the ``trigger``; the target is half of it.
+
+    ``keep_turns`` counts turns of the user, and inside one long turn the assistant's steps.
+    ``policies`` replaces the built-in row. ``thinking_bound`` is the provider's rule, when it has one,
+    that ties thinking blocks to the prefix they were made under; thinking is then never cleared for its own sake,
+    and goes with every other change before it.
+    """
+
+    trigger: int | None = 180_000
+    """Tokens of the whole request; None takes the model's window less the reserve."""
+    target: int | None = None
+    """Tokens to come down to; half of the trigger by default."""
+    keep_turns: int = 8
+    keep_users: bool = True
+    keep_head: float = 0.2
+    """Share of the target that stays at the start: already in the cache, and it holds the task."""
+    batch: float = 0.25
+    """Share of the trigger that a removal takes at least (cue's rule)."""
+    slack: float = 0.5
+    """Protections fall only above this point on the way from target to trigger: 0 always reaches the target
+    (fewer and deeper compactions, cheaper), 0.5 keeps the last turns longer."""
+    policies: tuple[Policy, ...] | None = None
+    consolidate: Consolidate = concatenate
+    """Joins durable context under one key, in a framework's history and where a conversation names no other."""
+    summarise: Summarise | Literal["fork"] | None = extract
+    """Writes what stands for removed messages; ``"fork"`` asks the model by way of ``Plan.request``."""
+    summary_tokens: int | None = None
+    """Tokens of a summary; a twelfth of what the target leaves for the history by default."""
+    horizon: float | None = None
+    """Turns within which a compaction must pay; by default as many as there were so far."""
+    thinking_bound: str = ""
+
+    def __post_init__(self) -> None:
+        if self.trigger is not None and self.trigger < 1:
+            raise SetupError(f"Compaction.trigger must be a positive number of tokens, found {self.trigger}")
+        if self.target is not None and self.target < 1:
+            raise SetupError(f"Compaction.target must be a positive number of tokens, found {self.target}")
+        if self.target is not None and self.trigger is not None and self.target > self.trigger:
+            raise SetupError(f"Compaction.target {self.target} is above its trigger {self.trigger}")
+        if self.keep_turns < 1:
+            raise SetupError(f"Compaction.keep_turns must be at least 1, found {self.keep_turns}")
+        if not all(0 <= share < 1 for share in (self.keep_head, self.batch, self.slack)):
+            raise SetupError("Compaction.keep_head, batch and slack are shares: 0 or more and below 1")
+
+    def row(self) -> tuple[Policy, ...]:
+        """The policies in the order in which they are tried."""
+        if self.policies is not None:
+            return self.policies
+        return (
+            clear_tool_results(keep_last=_FRESH),
+            drop_tool_uses(),
+            clear_thinking(),
+            clear_tool_results(None, keep_last=_FRESH),
+            sliding_window(batch=self.batch),
+        )
+
+    def limits(self, request: RequestBudget | None) -> tuple[int, int]:
+        """Trigger and target in tokens of the whole request."""
+        room = None if request is None else request.room
+        trigger = self.trigger if self.trigger is not None else room
+        if trigger is None:
+            raise SetupError("Compaction(trigger=None) needs a RequestBudget with the model's window")
+        if room is not None:
+            trigger = min(trigger, room)
+        target = trigger // 2 if self.target is None else min(self.target, trigger)
+        return trigger, max(target, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a plan depends on beside the history. ``turns`` and ``growth`` are what was observed so far."""
+
+    static_tokens: int = 0
+    """System text, tools and volatile text: whatever is sent beside the history."""
+    request: RequestBudget | None = None
+    prices: Prices = field(default_factory=Prices)
+    turns: int | None = None
+    """Requests so far; None counts the assistant's messages."""
+    growth: float | None = None
+    """Tokens that a turn adds; None takes the history's own average."""
+    front_moves: bool = False
+    """Whether a compaction also changes what stands before the history (zones, durable context)."""
+
+
+def plan_compaction(
+    views: Sequence[MessageView],
+    ledger: Ledger,
+    settings: Compaction | None = None,
+    around: Circumstances | None = None,
+    *,
+    count: Count | None = None,
+    budget: ToolResultBudget | None = None,
+    readable: bool = False,
+    force: bool = False,
+) -> Plan:
+    """Plan a compaction of a history under its ledger; nothing changes before ``Plan.commit``.
+
+    ``budget`` is that of the results, for strategies of its own that the ledger names. ``readable`` says
+    that cleared results will go into a store, so that their placeholders say so. ``force`` compacts to the
+    target whatever the trigger and the price say. Raises ``BudgetError`` with ``over_by`` when even the
+    least that must be sent is above the request budget.
+    """
+    rules = settings or Compaction()
+    here = around or Circumstances()
+    counter = count or estimate_tokens
+    trigger, target = rules.limits(here.request)
+    shape = Shape(views)
+    draft = Draft.of(shape, sent(shape, ledger, budget, counter), counter, here.static_tokens)
+    whole = draft.whole
+    before = draft.tokens
+    room = None if here.request is None else here.request.room
+    turns = here.turns if here.turns is not None else [view.role for view in whole].count("assistant")
+    growth = here.growth if here.growth is not None else (before - here.static_tokens) / max(1, turns)
+    reason = _reason(before, trigger, target, room, here.prices, force=force)
+    if reason == "none":
+        price = estimate(before, before, before, here.prices)
+        return Plan("none", before, before, before, price, due=False, ledger=ledger, count=counter)
+    history = max(0, target - here.static_tokens)
+    summary = _summary_tokens(rules, history)
+    goal = max(min(target, int(trigger - 4 * growth)), target // 2)
+    refusals, row = _allowed(rules, whole)
+    # Near the target is near enough while the next compaction is far: no protection goes for the rest.
+    ceiling = goal if reason in ("window", "forced") else int(goal + rules.slack * (trigger - goal))
+    head = head_of(whole, int(rules.keep_head * history))
+    work = _Work(draft, row, rules, trigger, head, readable, Protection.of(whole))
+    work.relax(max(1, goal - summary), min(ceiling, room or ceiling))
+    if room is not None and draft.tokens > room:
+        work.relax_all(room)
+        assert here.request is not None
+        here.request.check(draft.tokens, "the least that can be sent (last turn, pins, durable context)")
+    work.lead(room)
+    _summarise(draft, rules, summary, room)
+    held = False
+    if rules.thinking_bound and draft.thinking_at and draft.first_change() is not None:
+        loose = loosen(draft, work.protection.end, moved=here.front_moves)
+        held = not loose and reason != "window"
+        why = "an open call's thinking keeps its prefix" if held else "thinking behind a change goes with it"
+        refusals = (*refusals, f"{why}: {rules.thinking_bound}")
+    kept = here.static_tokens if here.front_moves else draft.before_first_change()
+    changes = record(draft, shape, ledger)
+    ask = rules.summarise == "fork" and bool(changes.summary_at)
+    price = estimate(before, draft.tokens, kept, here.prices, asked=before if ask else 0)
+    horizon = rules.horizon if rules.horizon is not None else float(max(turns, 1))
+    scarce = reason == "trigger" and draft.tokens >= _SCARCE * trigger
+    worth = not scarce and price.pays(horizon)
+    return Plan(
+        reason,
+        before,
+        draft.tokens,
+        kept,
+        price,
+        due=bool(changes.entries or changes.clearings) and not held and (reason != "trigger" or worth),
+        actions=actions_of(draft),
+        refusals=(*refusals, STUCK) if scarce else refusals,
+        stuck=scarce,
+        request=SummaryRequest(INSTRUCTION, summary) if ask else None,
+        horizon=horizon,
+        ledger=ledger,
+        entries=tuple(changes.entries),
+        clearings=tuple(changes.clearings),
+        summary_at=changes.summary_at,
+        count=counter,
+        shape=shape,
+    )
+
+
+def _reason(tokens: int, trigger: int, target: int, room: int | None, prices: Prices, *, force: bool) -> Reason:
+    if room is not None and tokens > room:
+        return "window"
+    if force:
+        return "forced" if tokens > target else "none"
+    if prices.cold and tokens > (trigger + target) // 2:
+        return "cold"
+    return "trigger" if tokens > trigger else "none"
+
+
+def _allowed(rules: Compaction, views: Sequence[MessageView]) -> tuple[tuple[str, ...], tuple[Policy, ...]]:
+    row = rules.row()
+    if not rules.thinking_bound:
+        return (), row
+    kept = tuple(policy for policy in row if not getattr(policy, "touches_thinking", False))
+    if len(kept) == len(row) or not any(view.thinking for view in views):
+        return (), kept
+    return (f"thinking is kept: {rules.thinking_bound}",), kept
+
+
+def _role(view: MessageView | None) -> str | None:
+    return None if view is None else view.role
+
+
+def _summary_tokens(rules: Compaction, history: int) -> int:
+    if rules.summarise is None:
+        return 0
+    tokens = history // 12 if rules.summary_tokens is None else rules.summary_tokens
+    # Below this a summary says nothing and costs its opening words.
+    return tokens if tokens >= 40 else 0
+
+
+@dataclass(slots=True)
+class _Work:
+    """The policies at work on a draft, protections falling step by step."""
+
+    draft: Draft
+    row: Sequence[Policy]
+    rules: Compaction
+    trigger: int
+    head: int
+    """Items before this one stay while anything else can go."""
+    readable: bool
+    protection: Protection
+    failed: frozenset[int] = frozenset()
+
+    def relax(self, goal: int, ceiling: int) -> None:
+        draft = self.draft
+        if draft.tokens <= goal:
+            return
+        referenced = referenced_by_later(draft.whole)
+        self.failed = frozenset(at for at in draft.results_at for result in draft.whole[at].results if result.is_error)
+        steps = relaxations(draft.whole, self.rules.keep_turns)
+        gentle = tuple(policy for policy in self.row if not getattr(policy, "removes_messages", False))
+        # All that was promised is kept while that is enough. After that the lesser loss goes first: results
+        # can be had again, so they are cleared down to the last step before another word is removed.
+        rounds = [
+            (0, self.row),
+            *((n, gentle) for n in range(1, len(steps))),
+            *((n, self.row) for n in range(1, len(steps))),
+        ]
+        for step, row in rounds:
+            if step and draft.tokens <= ceiling:
+                return
+            edge, users = steps[step]
+            free = self.protection.free(self.head, edge, keep_users=users and self.rules.keep_users)
+            for policy in self._order(row, free, draft.tokens - goal):
+                if draft.tokens <= goal:
+                    return
+                self._run(policy, free, goal, referenced, step)
+
+    def _order(self, row: Sequence[Policy], free: Sequence[bool], need: int) -> Sequence[Policy]:
+        """The row; removal first where all that is free has to go, so that nothing is cleared in vain."""
+        views = self.draft.views
+        if self.rules.policies is not None or row is not self.row:
+            return row
+        loose = sum([view.tokens for at in self.draft.alive if free[at] and (view := views[at]) is not None])
+        if loose > need:
+            return row
+        return (sliding_window(batch=0), *row)
+
+    def relax_all(self, room: int) -> None:
+        """The last resort: also the head that was to stay, the users' words and what was referenced."""
+        edge, _ = relaxations(self.draft.whole, self.rules.keep_turns)[-1]
+        free = self.protection.free(0, edge, keep_users=False)
+        for policy in (*self.row, sliding_window(batch=0)):
+            if self.draft.tokens > room:
+                self.failed = frozenset()
+                self._run(policy, free, room, frozenset(), 99)
+
+    def lead(self, room: int | None) -> None:
+        """A history that began with the user still does: some providers refuse any other first message."""
+        draft = self.draft
+        if next((view.role for view in draft.whole if view.role != "system"), None) != "user":
+            return
+        free: Sequence[bool] = ()
+        while True:
+            first = next((at for at in draft.alive if _role(draft.views[at]) not in ("system", None)), None)
+            if first is None or _role(draft.views[first]) == "user":
+                return
+            if not free:
+                edge, _ = relaxations(draft.whole, self.rules.keep_turns)[-1]
+                free = self.protection.free(0, edge, keep_users=False)
+            before = draft.tokens
+            draft.take([Drop(first)], free)
+            if draft.tokens == before:
+                break
+        draft.insert(Insert(first, "user", REMOVED))
+        if room is not None and draft.tokens > room:
+            over = draft.tokens - room
+            raise BudgetError(f"the request is {over} tokens too large for a first message by the user", over)
+
+    def _run(self, policy: Policy, free: Sequence[bool], goal: int, referenced: frozenset[int], step: int) -> None:
+        draft = self.draft
+        situation = Situation(
+            draft.views,
+            draft.alive,
+            draft.results_at,
+            draft.thinking_at,
+            draft.groups,
+            draft.units,
+            free,
+            draft.tokens,
+            goal,
+            self.trigger,
+            draft.count,
+            referenced,
+            self.readable,
+            step,
+            self.failed,
+        )
+        draft.take(policy(situation), free)
+
+
+def _summarise(draft: Draft, rules: Compaction, tokens: int, room: int | None) -> None:
+    """One summary a compaction, in the place of the first loss; it takes the old summaries in."""
+    place = draft.place_of_loss()
+    if place is None or not tokens or (room is not None and draft.tokens + tokens > room):
+        return
+    for index in [index for index, view in enumerate(draft.whole) if view.summary]:
+        draft.remove(index)
+    lost = draft.lost()
+    if sum(view.tokens for view in lost) <= 2 * tokens:
+        return
+    kept = [view for view in draft.views if view is not None]
+    write = rules.summarise
+    if write is None or write == "fork":
+        write = extract
+    text = summarised(Removed(lost, kept, tokens, draft.count), write)
+    removed = any(view is None for view in draft.views)
+    if text and (removed or text != REMOVED):
+        draft.insert(Insert(place, "user", text))

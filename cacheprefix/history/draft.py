@@ -1,0 +1,323 @@
+"""A history while policies work on it: what is left, what was decided, and what may be touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cacheprefix.history.groups import Group, groups_of, is_open, reasons_of
+from cacheprefix.history.joints import Joints
+from cacheprefix.history.replaying import Item, changed, summary_view
+from cacheprefix.history.shape import Shape
+from cacheprefix.prompt.decisions import Decision, Drop, DropCall, DropResult, DropThinking, Insert, ReplaceResult
+from cacheprefix.prompt.views import Count, MessageView
+
+_GONE: list[Decision] = [Drop(-1)]
+
+
+@dataclass(slots=True)
+class Draft:
+    """Messages under work; indexes count ``whole``."""
+
+    whole: Sequence[MessageView]
+    """The history as it would be sent without this compaction."""
+    origins: Sequence[int]
+    """The native message of each; for a text that the ledger put in, the one it stands before."""
+    texts: Mapping[int, str]
+    """The ledger's addresses of those texts, by index."""
+    count: Count
+    static_tokens: int
+    groups: Sequence[Group]
+    """Tool calls with their results, by index."""
+    views: list[MessageView | None] = field(init=False)
+    decided: dict[int, list[Decision]] = field(default_factory=dict)
+    inserted: dict[int, Insert] = field(default_factory=dict)
+    """New texts by the index of the item they stand before."""
+    tokens: int = field(init=False)
+    alive: list[int] = field(init=False)
+    results_at: list[int] = field(init=False)
+    thinking_at: list[int] = field(init=False)
+    bound: set[int] = field(default_factory=set)
+    """Where thinking went because the provider takes it behind its own prefix alone."""
+    _owner: dict[int, list[Group]] | None = None
+    _reasons: dict[int, list[int]] = field(default_factory=dict)
+    """Reasoning items, and what each stands or goes with."""
+    units: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Everything that goes with an item, in order; itself alone where it is missing here."""
+
+    def __post_init__(self) -> None:
+        whole = self.whole
+        self.views = list(whole)
+        self.alive = list(range(len(whole)))
+        self.results_at = [index for index, view in enumerate(whole) if view.results]
+        self.thinking_at = [index for index, view in enumerate(whole) if view.thinking]
+        self.tokens = self.static_tokens + sum([view.tokens for view in whole])
+        units = self.units
+        for group in self.groups:
+            unit = _unit(group)
+            for index in unit:
+                units[index] = tuple(sorted({*units[index], *unit})) if index in units else unit
+        if any(view.item for view in whole):
+            self._reasons = {index: made for index, made in reasons_of(whole).items() if made}
+            for index, made in self._reasons.items():
+                units[index] = tuple(sorted({index, *made, *(at for one in made for at in units.get(one, ()))}))
+
+    @classmethod
+    def of(cls, shape: Shape, items: Sequence[Item] | None, count: Count, static_tokens: int) -> Draft:
+        """A draft of ``items``, what the ledger makes of a history; None where it leaves all as it is."""
+        if items is None:
+            return cls(shape.views, range(len(shape.views)), {}, count, static_tokens, shape.groups)
+        whole = [item.view for item in items]
+        origins = [item.index for item in items]
+        texts = {at: item.address for at, item in enumerate(items) if item.inserted}
+        return cls(whole, origins, texts, count, static_tokens, groups_of(whole))
+
+    def take(self, decisions: Iterable[Decision], free: Sequence[bool]) -> None:
+        """Carry decisions out, made pair-safe; what touches a protected message is left out."""
+        made = list(decisions)
+        if not made:
+            return
+        drops = [decision.index for decision in made if isinstance(decision, Drop)]
+        if len(drops) == len(made):
+            self._drop(drops, free)
+            made = []
+        for decision in made:
+            if isinstance(decision, Drop):
+                self._drop((decision.index,), free)
+            elif isinstance(decision, Insert):
+                self.insert(decision)
+            elif free[decision.index]:
+                if isinstance(decision, (DropCall, DropResult)):
+                    self._drop_pair(decision, free)
+                else:
+                    self._change(decision)
+        views = self.views
+        for index, made_for in self._reasons.items():
+            if all(views[at] is None for at in made_for):
+                self.remove(index)
+        left = [index for index in self.alive if views[index] is not None]
+        if len(left) == len(self.alive):
+            return
+        self.alive = left
+        self.results_at = [index for index in self.results_at if views[index] is not None]
+        self.thinking_at = [index for index in self.thinking_at if views[index] is not None]
+        self.groups = [group for group in self.groups if views[group.index] is not None]
+
+    def before_first_change(self) -> int:
+        """Tokens of the request up to the first message that is no longer what it was."""
+        first = self.first_change()
+        return self.static_tokens + sum([view.tokens for view in self.whole[:first]])
+
+    def first_change(self) -> int | None:
+        """The first item that is changed, gone, or stands behind a new text; None when all is as it was."""
+        return min([*self.decided, *self.inserted], default=None)
+
+    def insert(self, decision: Insert) -> None:
+        """Put a text before an item, or before what it would part; of two for one place the later stays."""
+        gone = {index for index, view in enumerate(self.views) if view is None}
+        decision = replace(decision, index=Joints(self.views, groups_of(self.whole), gone).before(decision.index))
+        old = self.inserted.get(decision.index)
+        if old is not None:
+            self.tokens -= summary_view(old.role, old.text, self.count).tokens
+        self.inserted[decision.index] = decision
+        self.tokens += summary_view(decision.role, decision.text, self.count).tokens
+
+    def lost(self) -> list[MessageView]:
+        """The messages that are gone or lost a result, as they were, old summaries among them."""
+        return [self.whole[index] for index in sorted(self.decided) if self._loses(index)]
+
+    def _loses(self, index: int) -> bool:
+        return self.views[index] is None or any(isinstance(d, ReplaceResult) for d in self.decided[index])
+
+    def place_of_loss(self) -> int | None:
+        """The first item that is gone or lost a result; where it answers a call, the call's message."""
+        for index in sorted(self.decided):
+            if self._loses(index):
+                return min(self.units.get(index, (index,)))
+        return None
+
+    def remove(self, index: int) -> None:
+        """Take an item out, whatever it is."""
+        view = self.views[index]
+        if view is not None:
+            # One shared value for all that is gone: thousands go at a time, and nothing is decided on them again.
+            self.decided[index] = _GONE
+            self.tokens -= view.tokens
+            self.views[index] = None
+
+    def _drop(self, indexes: Sequence[int], free: Sequence[bool]) -> None:
+        views, units, decided = self.views, self.units, self.decided
+        for index in indexes:
+            view = views[index]
+            if view is None:
+                continue
+            unit = units.get(index)
+            if unit is not None:
+                self._drop_unit(index, unit, free)
+            elif free[index]:
+                decided[index] = _GONE
+                self.tokens -= view.tokens
+                views[index] = None
+
+    def _drop_unit(self, index: int, unit: Sequence[int], free: Sequence[bool]) -> None:
+        views, decided = self.views, self.decided
+        for at in unit:
+            if not free[at]:
+                return
+        for at in unit:
+            view = views[at]
+            if view is None:
+                continue
+            # A user message may hold results and words: the results go with their call, the words stay.
+            if view.results and (view.texts or view.media > 0) and (at != index or view.is_prompt):
+                for result in view.results:
+                    self._change(DropResult(at, result.part))
+            else:
+                decided[at] = _GONE
+                self.tokens -= view.tokens
+                views[at] = None
+
+    def _drop_pair(self, decision: DropCall | DropResult, free: Sequence[bool]) -> None:
+        for group in self._owners(decision.index):
+            for call in group.calls:
+                answers = [(at, result) for at, result in group.results if result.call_id == call.id]
+                if isinstance(decision, DropCall):
+                    meant = group.index == decision.index and call.id == decision.call_id
+                else:
+                    place = (decision.index, decision.part)
+                    meant = any((at, result.part) == place for at, result in answers)
+                if meant and all(free[at] for at in (group.index, *(at for at, _ in answers))):
+                    self._change(DropCall(group.index, call.id))
+                    for at, result in answers:
+                        self._change(DropResult(at, result.part))
+
+    def _owners(self, index: int) -> Sequence[Group]:
+        """The groups that an item belongs to; most compactions never ask."""
+        if self._owner is None:
+            self._owner = {}
+            for group in groups_of(self.whole):
+                for at in {group.index, *(place for place, _ in group.results)}:
+                    self._owner.setdefault(at, []).append(group)
+        return self._owner.get(index, ())
+
+    def _change(self, decision: Decision) -> None:
+        view = self.views[decision.index]
+        if view is None or decision in self.decided.get(decision.index, ()):
+            return
+        new = changed(view, (decision,), self.count)
+        self.decided.setdefault(decision.index, []).append(decision)
+        self.tokens += (0 if new is None else new.tokens) - view.tokens
+        self.views[decision.index] = new
+
+
+def relaxations(views: Sequence[MessageView], keep_turns: int) -> list[tuple[int, bool]]:
+    """Protections from full to least, as (index from which all is kept, whether user messages stay).
+
+    First the last turns in halving number, then inside the last turn its last steps (an assistant
+    message with what follows it), at last only the step that is going on.
+    """
+    # Only the last ones matter, so the look goes from the end until there are enough of them.
+    turns: list[int] = []
+    in_turn: list[int] = []
+    for index in range(len(views) - 1, -1, -1):
+        view = views[index]
+        if not turns and view.role == "assistant":
+            in_turn.append(index)
+        elif view.key is None and view.is_prompt:
+            turns.append(index)
+            if len(turns) >= keep_turns:
+                break
+    turns.reverse()
+    last_turn = turns[-1] if turns else 0
+    in_turn = [index for index in reversed(in_turn) if index > last_turn]
+    edges: list[int] = []
+    keep = keep_turns
+    while keep >= 1:
+        edges.append(turns[-keep] if keep <= len(turns) else 0)
+        keep //= 2
+    keep = max(keep_turns, 1)
+    while keep >= 1:
+        edges.append(in_turn[-keep] if keep <= len(in_turn) else last_turn)
+        keep //= 2
+    ordered = sorted(set(edges))
+    return [*((edge, True) for edge in ordered), (ordered[-1], False)]
+
+
+def head_of(views: Sequence[MessageView], tokens: int) -> int:
+    """Index of the first item behind the first ``tokens`` of the history, never between a call and its result."""
+    edge = 0
+    waiting: set[str] = set()
+    for index, view in enumerate(views):
+        if view.role != "system" and view.key is None:
+            tokens -= view.tokens
+        if tokens < 0 or view.summary:
+            break
+        waiting -= {result.call_id for result in view.results}
+        waiting |= {call.id for call in view.calls}
+        if not waiting:
+            edge = index + 1
+    return edge
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """Which items may be touched: never system text, durable context, pins, the task or an open call."""
+
+    words: Sequence[bool]
+    """Free when the users' words may go too."""
+    rest: Sequence[bool]
+    """Free when they stay."""
+    summaries: Sequence[int]
+    end: int
+    """Where an open call begins; nothing from there on is touched."""
+
+    @classmethod
+    def of(cls, views: Sequence[MessageView]) -> Protection:
+        """Read the protections off a history, once."""
+        said = {index for index, view in enumerate(views) if view.role == "user" and view.is_prompt}
+        task = max(said, default=-1)
+        words = [view.role != "system" and view.key is None and not view.pinned for view in views]
+        rest = words.copy()
+        for index in said:
+            rest[index] = words[index] and bool(views[index].results)
+        if said:
+            words[task] = rest[task] = False
+        end = len(views)
+        if is_open(views):
+            end = max(index for index, view in enumerate(views) if view.calls)
+        summaries = [index for index, view in enumerate(views) if view.summary and not view.pinned]
+        return cls(words, rest, summaries, end)
+
+    def free(self, head: int, edge: int, *, keep_users: bool) -> list[bool]:
+        """Whether each item may be touched when those before ``head`` and from ``edge`` on are kept."""
+        edge = max(head, min(edge, self.end))
+        chosen = self.rest if keep_users else self.words
+        free = [False] * head + list(chosen[head:edge]) + [False] * (len(chosen) - edge)
+        for index in self.summaries:
+            free[index] = True
+        return free
+
+
+def _unit(group: Group) -> tuple[int, ...]:
+    if len(group.results) == 1:
+        return (group.index, group.results[0][0])
+    return (group.index, *dict.fromkeys([at for at, _ in group.results]))
+
+
+def loosen(draft: Draft, end: int, *, moved: bool) -> bool:
+    """Take out the thinking that the draft's changes leave behind another prefix; False where it cannot go.
+
+    ``end`` is where an open call begins: its thinking must be sent back as it is. With ``moved`` the front of the
+    history changes as well (zones, durable context), so that everything stands behind a change.
+    """
+    first = 0 if moved else draft.first_change()
+    if first is None:
+        return True
+    views = draft.views
+    behind = [at for at in draft.thinking_at if at >= first and (view := views[at]) is not None and not view.pinned]
+    if any(at >= end for at in behind):
+        return False
+    made = [DropThinking(at, one.part) for at in behind if (view := views[at]) is not None for one in view.thinking]
+    draft.take(made, [True] * len(views))
+    draft.bound.update(behind)
+    return True

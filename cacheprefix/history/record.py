@@ -1,0 +1,176 @@
+"""A draft's changes in the words of the ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cacheprefix.history.compaction_plan import Action, Clearing
+from cacheprefix.history.draft import Draft
+from cacheprefix.history.groups import turn_starts
+from cacheprefix.history.ledger import Ledger
+from cacheprefix.history.replaying import is_placeholder
+from cacheprefix.history.shape import Shape
+from cacheprefix.history.zones import Consolidate, blocks_of, concatenate, joined_text, may_join
+from cacheprefix.prompt.decisions import Drop, DropCall, DropResult, DropThinking, ReplaceResult
+from cacheprefix.prompt.views import MessageView, digest_of
+
+_KINDS: dict[type, str] = {
+    ReplaceResult: "results cleared",
+    DropCall: "tool uses dropped",
+    DropResult: "tool uses dropped",
+    DropThinking: "thinking dropped",
+    Drop: "messages removed",
+}
+
+
+@dataclass(slots=True)
+class Record:
+    """What a draft's changes become in the ledger."""
+
+    entries: list[tuple[str, str, str]] = field(default_factory=list)
+    clearings: list[Clearing] = field(default_factory=list)
+    summary_at: str = ""
+
+
+def record(
+    draft: Draft,
+    shape: Shape,
+    ledger: Ledger,
+) -> Record:
+    """A draft's changes as entries for ``ledger``."""
+    out = Record()
+    if not draft.decided and not draft.inserted:
+        return out
+    views, messages = shape.views, shape.messages
+    actions, inserts = ledger.section("actions"), ledger.section("inserts")
+    first = last = -1
+    runs: list[tuple[int, int]] = []
+    for position, (view, index) in enumerate(zip(draft.views, draft.origins, strict=True)):
+        if view is None:
+            if position not in draft.texts:
+                first, last = (index if first < 0 else first), index
+            continue
+        if first >= 0:
+            runs.append((first, last))
+            first = -1
+        decisions = draft.decided.get(position)
+        if decisions is None:
+            continue
+        thinking = False
+        for decision in decisions:
+            if isinstance(decision, ReplaceResult):
+                _record_clear(out, decision, views[index], shape.results[index, decision.part])
+            elif isinstance(decision, DropThinking):
+                thinking = True
+            elif isinstance(decision, DropCall):
+                numbers = [n for n, call in enumerate(views[index].calls) if call.id == decision.call_id]
+                out.entries.extend(("actions", f"{messages[index]}/c{n}", "c") for n in numbers)
+        if thinking:
+            out.entries.append(("actions", f"{messages[index]}/t", "b" if position in draft.bound else "t"))
+    if first >= 0:
+        runs.append((first, last))
+    span = _span(draft, shape, inserts)
+    for first, last in runs:
+        # Of runs that begin with one message only those hold whose span stands in the history.
+        start = messages[first] if messages[first] not in actions else f"{messages[first]}/{digest_of(span)}"
+        out.entries.append(("actions", start, f"r:{messages[last]}:{span}"))
+    for position, address in draft.texts.items():
+        if draft.views[position] is None:
+            out.entries.append(("actions", f"{address}/i", f"d:{span}"))
+    for position, new in draft.inserted.items():
+        # The text stands before its item; a new place in front of an old text is that text's own place.
+        at = next(messages[draft.origins[n]] for n in range(position, len(draft.whole)) if n not in draft.texts)
+        if at in inserts:
+            at = f"{at}~{len(inserts)}"
+        out.summary_at = at
+        out.entries.append(("inserts", at, json.dumps([new.role, new.text, span])))
+    return out
+
+
+def _span(draft: Draft, shape: Shape, inserts: Mapping[str, str]) -> str:
+    """All that the draft's changes speak of, with what older texts that it takes out spoke of."""
+    spoken: list[int] = []
+    for position in {*draft.decided, *draft.inserted}:
+        spoken.append(min(draft.origins[position], len(shape.views) - 1))
+        value = inserts.get(draft.texts.get(position, ""), "null")
+        for span in (json.loads(value) or ())[2:]:
+            spoken += [shape.place[end] for end in span.split(":")[:2]]
+    return shape.span(min(spoken), max(spoken))
+
+
+def _record_clear(out: Record, decision: ReplaceResult, view: MessageView, address: str) -> None:
+    result = next(result for result in view.results if result.part == decision.part)
+    if is_placeholder(decision.text):
+        out.clearings.append(Clearing(address, result.tokens, result.text or ""))
+    else:
+        out.entries.append(("actions", address, f"={json.dumps(decision.text)}"))
+
+
+def actions_of(draft: Draft) -> tuple[Action, ...]:
+    """What a draft does, by kind, and the tokens that each takes out."""
+    removed = tokens = 0
+    counts: dict[str, list[int]] = {}
+    for index, decisions in draft.decided.items():
+        view = draft.views[index]
+        if view is None and isinstance(decisions[-1], Drop):
+            removed += 1
+            tokens += draft.whole[index].tokens
+            continue
+        entry = counts.setdefault(_KINDS[type(decisions[0])], [0, 0])
+        entry[0] += 1
+        entry[1] += draft.whole[index].tokens - (0 if view is None else view.tokens)
+    if removed:
+        counts["messages removed"] = [removed, tokens]
+    for new in draft.inserted.values():
+        entry = counts.setdefault("summaries", [0, 0])
+        entry[0] += 1
+        entry[1] -= draft.count(new.text)
+    return tuple(Action(kind, number, tokens) for kind, (number, tokens) in sorted(counts.items()))
+
+
+def to_join(views: Sequence[MessageView], ledger: Ledger) -> dict[str, list[int]]:
+    """Durable context that no block holds yet, by key. What was appended since the newest question waits."""
+    questions = turn_starts(views)
+    ready = [index for index in range(questions[-1]) if may_join(views[index])] if questions else []
+    if not ready:
+        return {}
+    recorded = ledger.section("blocks")
+    standing = blocks_of(views, recorded, Shape(views).place) if recorded else []
+    held = {index for block in standing for index in block.sources}
+    out: dict[str, list[int]] = {}
+    for index in ready:
+        key = views[index].key
+        if index not in held and key is not None:
+            out.setdefault(key, []).append(index)
+    # What stands alone under its key, right behind the static text, is a block already.
+    front = next(index for index, view in enumerate(views) if view.role != "system")
+    lead = next((index for index in range(front, len(views)) if not may_join(views[index])), len(views))
+    known = {block.key for block in standing}
+    return {key: at for key, at in out.items() if key in known or len(at) > 1 or at[0] >= lead}
+
+
+def join_context(
+    views: Sequence[MessageView], ledger: Ledger, hook: Consolidate = concatenate
+) -> list[tuple[str, str, str]]:
+    """Ledger entries that make one block a key of durable context; for a moment in which the prefix is rewritten.
+
+    ``hook`` gets the block so far and then what was appended since. Raises ``SetupError`` when it returns no text.
+    """
+    fresh = to_join(views, ledger)
+    if not fresh:
+        return []
+    shape = Shape(views)
+    names, place = shape.messages, shape.place
+    standing = {block.key: block for block in blocks_of(views, ledger.section("blocks"), place)}
+    entries: list[tuple[str, str, str]] = []
+    for key, new in fresh.items():
+        old = standing.get(key)
+        base = [old.text] if old is not None and old.text else []
+        texts = [*base, *(views[index].text for index in new)]
+        plain = hook is concatenate and (old is None or not old.written)
+        text = None if plain or (len(texts) == 1 and old is None) else joined_text(key, texts, hook)
+        at = [names[index] for index in (*(() if old is None else old.sources), *new)]
+        entries.append(("blocks", f"{at[0]}/{digest_of(*at)}", json.dumps([key, at, text])))
+    return entries

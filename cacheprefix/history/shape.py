@@ -1,0 +1,112 @@
+"""A history read once: what belongs together in it, and what the ledger calls its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar, overload
+
+from cacheprefix.history.groups import Group, groups_of
+from cacheprefix.prompt.views import MessageView, digest_of
+
+T = TypeVar("T")
+
+
+class _once(Generic[T]):  # noqa: N801 - used like ``functools.cached_property``
+    """``functools.cached_property`` without its lock (before Python 3.12), for which a forked child may wait."""
+
+    def __init__(self, work: Callable[[Any], T]) -> None:
+        self._work = work
+        self.__doc__ = work.__doc__
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> _once[T]: ...
+    @overload
+    def __get__(self, owner: object, kind: type) -> T: ...
+    def __get__(self, owner: Any, kind: type) -> Any:
+        if owner is None:
+            return self
+        found = owner.__dict__[self._work.__name__] = self._work(owner)
+        return found
+
+
+class Shape:
+    """Each part is worked out when it is asked for first, and planning and carrying out share it."""
+
+    def __init__(self, views: Sequence[MessageView]) -> None:
+        self.views = views
+        self._held: dict[str, bool] = {}
+
+    @_once
+    def groups(self) -> Sequence[Group]:
+        """Tool calls with their results."""
+        return groups_of(self.views)
+
+    @_once
+    def place(self) -> dict[str, int]:
+        """Index of each message by its address."""
+        return {address: index for index, address in enumerate(self.messages)}
+
+    @_once
+    def messages(self) -> list[str]:
+        """The messages' addresses: content and occurrence."""
+        return self._addresses[0]
+
+    @_once
+    def results(self) -> dict[tuple[int, int], str]:
+        """The results' addresses by (index, part)."""
+        found = self._addresses[1]
+        if found is None:
+            views = enumerate(self.views)
+            return {(index, result.part): result.digest for index, view in views for result in view.results}
+        return found
+
+    def span(self, first: int, last: int) -> str:
+        """What a decision on the messages from ``first`` to ``last`` speaks of: both ends, and all between them."""
+        names = self.messages
+        return f"{names[first]}:{names[last]}:{self._digest(first, last)}"
+
+    def holds(self, span: str) -> bool:
+        """Whether the very messages that a span names stand here, one behind the other."""
+        known = self._held.get(span)
+        if known is None:
+            start, end, digest = span.split(":")
+            first, last = self.place.get(start), self.place.get(end)
+            known = first is not None and last is not None and first <= last and self._digest(first, last) == digest
+            self._held[span] = known
+        return known
+
+    def _digest(self, first: int, last: int) -> str:
+        return digest_of("\n".join(self._loose[first : last + 1]))
+
+    @_once
+    def _loose(self) -> list[str]:
+        """The addresses of what a compaction may remove; of other messages, which may come in between, nothing."""
+        pairs = zip(self.messages, self.views, strict=True)
+        return [name if removable(view) else "" for name, view in pairs]
+
+    @_once
+    def _addresses(self) -> tuple[list[str], dict[tuple[int, int], str] | None]:
+        views = self.views
+        messages = [view.digest for view in views]
+        held = [result.digest for view in views for result in view.results]
+        # Where nothing stands twice, a digest is the address.
+        if len({*messages, *held}) == len(messages) + len(held):
+            return messages, None
+        seen: dict[str, int] = {}
+        results: dict[tuple[int, int], str] = {}
+        for index, view in enumerate(views):
+            messages[index] = _address(view.digest, seen)
+            for result in view.results:
+                results[index, result.part] = _address(result.digest, seen)
+        return messages, results
+
+
+def removable(view: MessageView) -> bool:
+    """Whether a compaction may remove a message: no system text, durable context or pin."""
+    return view.key is None and not view.pinned and view.role != "system"
+
+
+def _address(digest: str, seen: dict[str, int]) -> str:
+    times = seen.get(digest, 0)
+    seen[digest] = times + 1
+    return digest if times == 0 else f"{digest}#{times}"

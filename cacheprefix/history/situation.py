@@ -1,0 +1,131 @@
+"""What a compaction policy sees: the history as it will be sent, and which of it may be touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cacheprefix.history.groups import Group
+from cacheprefix.prompt.decisions import Decision
+from cacheprefix.prompt.views import Count, MessageView
+
+_BREAKS = str.maketrans(dict.fromkeys("\"'`(){}[]<>,;=|\\*", " "))
+_EDGES = ".:!?-_/#"
+_SHORTEST = 4
+_LONGEST = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A history under compaction. Indexes count the messages of ``views``; a dropped one is None."""
+
+    views: Sequence[MessageView | None]
+    alive: Sequence[int]
+    """Indexes of the messages that are still there, in order."""
+    results_at: Sequence[int]
+    thinking_at: Sequence[int]
+    groups: Sequence[Group]
+    """Tool calls with their results, by index into ``views``."""
+    units: Mapping[int, Sequence[int]]
+    """What goes only together, by the index of each member: calls, results, the reasoning behind them."""
+    free: Sequence[bool]
+    """Whether a message may be touched now; system text, durable context and pins never are."""
+    tokens: int
+    """All tokens of the request as it stands."""
+    target: int
+    window: int
+    """The trigger: what the request may grow to before it is compacted again."""
+    count: Count
+    referenced: frozenset[int]
+    """Messages whose names and numbers later messages used again: they are touched last."""
+    readable: bool = False
+    """Whether a cleared result can be read again, which its placeholder then says."""
+    step: int = 0
+    """How far protections had to be relaxed; 0 keeps all that the settings promise."""
+    failed: frozenset[int] = frozenset()
+    """Messages that hold an error: what went wrong is removed last, as what was referenced is."""
+
+    @property
+    def need(self) -> int:
+        """Tokens that still have to go."""
+        return self.tokens - self.target
+
+    def live(self) -> Iterator[tuple[int, MessageView]]:
+        """The messages that are still there, with their indexes."""
+        return self._at(self.alive)
+
+    def with_thinking(self) -> Iterator[tuple[int, MessageView]]:
+        """Those of them that hold thinking."""
+        return self._at(self.thinking_at)
+
+    def _at(self, indexes: Sequence[int]) -> Iterator[tuple[int, MessageView]]:
+        for index in indexes:
+            view = self.views[index]
+            if view is not None:
+                yield index, view
+
+
+Policy = Callable[[Situation], Iterable[Decision]]
+"""Decisions on ``situation.views`` that bring its tokens towards the target; none is fine."""
+
+
+def names_in(text: str) -> set[str]:
+    """Names, numbers and paths in a text: words that hold a digit, a mark inside, or inner capitals."""
+    names: set[str] = set()
+    for word in set(text.translate(_BREAKS).split()):
+        # Nearly all words are plain prose or too short, and told by this alone.
+        if len(word) < _SHORTEST or (word.isalpha() and (word.islower() or word[1:].islower())):
+            continue
+        bare = word.strip(_EDGES)
+        if is_name(bare):
+            names.add(bare)
+    return names
+
+
+def is_name(word: str) -> bool:
+    """Whether a word is a name or number rather than prose."""
+    if not _SHORTEST <= len(word) <= _LONGEST:
+        return False
+    return not word.isalpha() or not (word.islower() or word[1:].islower() or word.isupper())
+
+
+def referenced_by_later(
+    views: Sequence[MessageView | None], newest: int = 40, max_chars: int = 100_000
+) -> frozenset[int]:
+    """Indexes of messages that introduced a name which one of the ``newest`` messages uses again.
+
+    Of the messages before those, the latest ``max_chars`` characters are looked at, so that the cost
+    of one compaction stays bounded.
+    """
+    used: set[str] = set()
+    first = max(0, len(views) - newest)
+    for view in views[first:]:
+        if view is not None:
+            for text in own_texts(view):
+                used |= names_in(text[:20_000])
+    if not used:
+        return frozenset()
+    start, room = first, max_chars
+    while start > 0 and room > 0:
+        start -= 1
+        view = views[start]
+        room -= 4 * view.tokens if view is not None else 0
+    introduced: dict[str, int] = {}
+    found: set[int] = set()
+    for index in range(start, first):
+        view = views[index]
+        if view is None:
+            continue
+        for text in own_texts(view):
+            for name in names_in(text[:20_000]) & used:
+                if introduced.setdefault(name, index) == index:
+                    found.add(index)
+    return frozenset(found)
+
+
+def own_texts(view: MessageView) -> Iterator[str]:
+    """Every text that a message holds, results included."""
+    yield from view.texts
+    for result in view.results:
+        if result.text:
+            yield result.text

@@ -1,0 +1,113 @@
+"""Summaries of removed messages: an extract made here at once, or one written by a model.
+
+The extract keeps what a later turn can quote: the names, numbers and paths of the removed messages.
+It is a pure function of them, needs no call, and says what it is.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from cacheprefix.errors import told
+from cacheprefix.history.situation import names_in, own_texts
+from cacheprefix.history.strategies import between_characters
+from cacheprefix.prompt.views import Count, MessageView
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What a summary stands for, what is still there beside it, and how long it may be."""
+
+    views: Sequence[MessageView]
+    kept: Sequence[MessageView]
+    max_tokens: int
+    count: Count
+
+
+Summarise = Callable[[Removed], str]
+"""Gives the text that stands for removed messages; longer text than allowed is cut, an error leads to an extract."""
+
+REMOVED = "[Earlier messages were removed from this conversation.]"
+OPENING = "[Earlier messages were removed from this conversation. Names and values in them: "
+_SCANNED = 200_000
+
+INSTRUCTION = (
+    "Pause the task. Summarise this conversation so far for yourself, since its older part will be removed: "
+    "the task and its constraints, decisions and their reasons, facts, names, identifiers, paths and numbers "
+    "you may need again, what was tried and failed, and what is left to do. Answer with the summary only."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRequest:
+    """A summary asked of the model as a fork of the running conversation.
+
+    Send the prompt as it is, tools included, and ``instruction`` as one more user message: everything
+    before it is read from the cache.
+    """
+
+    instruction: str
+    max_tokens: int
+
+
+def extract(removed: Removed) -> str:
+    """Names and values of the removed messages that stand nowhere else, as many as fit.
+
+    Those that were used often come first, then those used last.
+    """
+    uses: Counter[str] = Counter()
+    last: dict[str, int] = {}
+    for age, names in enumerate(_newest_first(removed.views)):
+        for name in names:
+            uses[name] += 1
+            last.setdefault(name, -age)
+    for names in _newest_first(removed.kept):
+        for name in names:
+            uses.pop(name, None)
+    picked: list[str] = []
+    room = removed.max_tokens - removed.count(OPENING) - 1
+    for name in sorted(uses, key=lambda name: (-min(uses[name], 3), -last[name], name)):
+        room -= removed.count(f"{name}, ")
+        if room < 0:
+            break
+        picked.append(name)
+    if not picked:
+        return REMOVED
+    return f"{OPENING}{', '.join(sorted(picked, key=lambda name: (last[name], name)))}]"
+
+
+def summarised(removed: Removed, summarise: Summarise) -> str:
+    """The summary, never longer than allowed; an extract where ``summarise`` fails or says nothing."""
+    try:
+        text = summarise(removed)
+    except Exception as error:
+        warnings.warn(f"the summary failed ({told(error)}); an extract stands in its place", stacklevel=2)
+        text = ""
+    return fitted(text or extract(removed), removed.max_tokens, removed.count)
+
+
+def fitted(text: str, max_tokens: int, count: Count) -> str:
+    """The text cut to ``max_tokens``; a summary beyond its budget would trigger the next compaction."""
+    tokens = count(text)
+    chars = len(text)
+    while tokens > max_tokens and chars > 0:
+        chars = between_characters(text, min(chars * max_tokens // tokens, chars - 1))
+        text = text[:chars]
+        tokens = count(text)
+    return text
+
+
+def _newest_first(views: Sequence[MessageView]) -> Iterator[set[str]]:
+    """The names in each message; the scan ends after a bounded number of characters."""
+    room = _SCANNED
+    for view in reversed(views):
+        names: set[str] = set()
+        for text in own_texts(view):
+            names |= names_in(text[: max(0, room)])
+            room -= len(text)
+        yield names
+        if room <= 0:
+            return

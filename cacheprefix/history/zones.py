@@ -1,0 +1,116 @@
+"""Parts of a prompt beside the history: durable keyed context, project text, memories; as zones or as blocks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from cacheprefix.errors import SetupError
+from cacheprefix.prompt.decisions import Insert
+from cacheprefix.prompt.views import MessageView
+
+Consolidate = Callable[[str, Sequence[str]], str]
+"""``consolidate(key, texts)`` gets the base first and then the deltas in order; gives one text."""
+_LAST_SHOWN = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """A named text before the history. ``staged`` waits for the next break of the prefix."""
+
+    name: str
+    shown: str = ""
+    staged: str | None = None
+
+    def refreshed(self) -> Zone:
+        """The zone with its staged text shown. One that became empty says so and shows what it was."""
+        if self.staged is None or self.staged == self.shown:
+            return replace(self, staged=None)
+        if self.staged or not self.shown:
+            return Zone(self.name, self.staged)
+        half = _LAST_SHOWN // 2
+        was = self.shown if len(self.shown) <= _LAST_SHOWN else f"{self.shown[:half]} ... {self.shown[-half:]}"
+        return Zone(self.name, f"(This text is empty now. Before, it said:)\n{was}")
+
+    def text(self) -> str:
+        """The zone as it stands in the prompt."""
+        return f"<{self.name}>\n{self.shown}\n</{self.name}>"
+
+
+def concatenate(key: str, texts: Sequence[str]) -> str:  # noqa: ARG001 - one signature for all hooks
+    """The default consolidation: everything, in order, nothing lost."""
+    return "\n\n".join(texts)
+
+
+def consolidated(views: Iterable[MessageView], hook: Consolidate) -> list[tuple[str, str]]:
+    """One (key, text) for each key, in order of first appearance."""
+    texts: dict[str, list[str]] = {}
+    for view in views:
+        if view.key is not None:
+            texts.setdefault(view.key, []).append(view.text)
+    out: list[tuple[str, str]] = []
+    for key, parts in texts.items():
+        text = joined_text(key, parts, hook)
+        if text:
+            out.append((key, text))
+    return out
+
+
+def joined_text(key: str, texts: Sequence[str], hook: Consolidate) -> str:
+    """One text for a key; a text alone stays as it is. Raises ``SetupError`` when the hook returns no text."""
+    if len(texts) == 1:
+        return texts[0]
+    text = hook(key, tuple(texts))
+    if not isinstance(text, str):
+        raise SetupError(f"the consolidation hook must return text for {key!r}, found {type(text).__name__}")
+    return text
+
+
+ZONES: Final = "~zones"
+"""Behind the address of an inserted text that holds the application's zones; kept as durable context is."""
+
+
+class Block(NamedTuple):
+    """A key's durable context in one text."""
+
+    key: str
+    sources: tuple[int, ...]
+    """Indexes of the messages that it stands for, in the order in which they were joined."""
+    text: str
+    """Empty where a hook left nothing of it."""
+    written: bool
+    """Whether a hook wrote the text; else it is the sources' own."""
+    address: str
+
+
+def blocks_of(views: Sequence[MessageView], recorded: Mapping[str, str], place: Mapping[str, int]) -> list[Block]:
+    """The recorded blocks that hold for a history, in the order of their first sources; ``place`` by address."""
+    best: dict[str, Block] = {}
+    for address, value in sorted(recorded.items()):
+        key, names, text = json.loads(value)
+        sources = tuple(place.get(name, -1) for name in names)
+        known = best.get(key)
+        if known is not None and len(known.sources) >= len(sources):
+            continue
+        if all(index >= 0 and views[index].key == key and may_join(views[index]) for index in sources):
+            whole = concatenate(key, [views[index].text for index in sources]) if text is None else text
+            best[key] = Block(key, sources, whole, text is not None, address)
+    return sorted(best.values(), key=lambda block: min(block.sources))
+
+
+def may_join(view: MessageView) -> bool:
+    """Whether a message is durable context of nothing but words; what is more stays where it is."""
+    more = view.calls or view.results or view.thinking or view.media
+    return view.key is not None and view.role == "user" and bool(view.texts) and not view.pinned and not more
+
+
+def texts_of(blocks: Sequence[Block], views: Sequence[MessageView]) -> list[tuple[str, Insert]]:
+    """The blocks as texts before the first message that is no system text."""
+    front = next((index for index, view in enumerate(views) if view.role != "system"), len(views))
+    return [
+        (block.address, Insert(front, "user", block.text, summary=False, key=block.key))
+        for block in blocks
+        if block.text
+    ]

@@ -1,0 +1,335 @@
+"""Leader first: requests that start together on a cold prefix follow one of them, where that pays.
+
+An entry can be read only once the first answer has begun (Anthropic's documentation says so, and a simulated
+fan-out without a gate reads nothing). One request goes ahead; the others follow its first token, or go at once where
+they would wait for longer than the saving is worth (``Worth``). A leader that is gone, by whatever way, leads nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field, replace
+from math import inf
+from statistics import median
+from typing import Any
+
+from cacheprefix.locks import RLock, reset_in_child
+
+PREFILL = 0.0001
+"""u: seconds that it takes to compute a token, which a follower reads instead: ten thousand a second, the order of
+hosted models. Slower ones give back more of what was waited."""
+
+FIRST_TOKEN = 0.5
+"""Seconds, beside those for its tokens, after which a model that was never timed is expected to begin its answer: the
+order of hosted models."""
+
+LOOK = 0.25
+"""Seconds that one waits for a model that was never timed where its answer is expected to take too long: a server that
+answers at once (a cache, a small model) has done so by then, and so much is lost once, for then the model is timed."""
+
+LINGER = 0.01
+"""Seconds that a leader of whom nobody is known to wait looks for siblings: those that one step of a graph starts
+together come within that, and it is lost only where something cold is written."""
+
+_TIMED = 16
+_MODELS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What a request gains by waiting for a leader, and how long it would be.
+
+    A request waits at most ``W = S * ((w - r) / p + u)`` seconds (``of`` works it out): ``S`` cold tokens are read for
+    ``r`` and not written for ``w`` cost units each, a second is to save ``p`` of them, and ``u`` seconds a token come
+    back, since what is read need not be computed. It does not wait at all where the leader is expected to take longer:
+    ``R = t - e`` more seconds while it is under way for ``e < t``, and ``R = e`` once it is overdue. ``t`` is what
+    leaders of its kind took lately (``usual``). Where none was timed, ``t = FIRST_TOKEN + u * S`` for a first token;
+    for a whole answer, or where that is too long, it waits ``LOOK`` seconds at most.
+    """
+
+    seconds: float = inf
+    """W: how long waiting pays."""
+    usual: float | None = None
+    """t: seconds until a leader like this request lets the others go; None where none was timed."""
+    streams: bool = True
+    """Whether this request, when it leads, lets the others go at its first token and not at the end of its answer."""
+    tokens: int = 0
+    """Cold tokens of what is shared: those that a follower reads and does not write."""
+    per_token: float = 0.0
+    """Cost units that each of them saves: the price of writing less that of reading."""
+    warm: int = 0
+    """Tokens that are read in any case."""
+
+    @staticmethod
+    def of(*, tokens: int, per_token: float, price: float) -> float:
+        """W: the seconds for which waiting pays, where a second of it is to save ``price`` cost units."""
+        return tokens * (per_token / price + PREFILL) if price > 0 else inf
+
+    def like(self, leader: Worth) -> Worth:
+        """The same gain, behind a leader that takes what ``leader`` says."""
+        return replace(self, usual=leader.usual, streams=leader.streams)
+
+    def left(self, under_way: float = 0.0) -> float:
+        """Seconds to wait for a leader like this request that has been under way for so long; none: it goes at once."""
+        if self.seconds == inf:
+            return inf
+        usual = self.usual
+        if usual is None:
+            usual = FIRST_TOKEN + PREFILL * self.tokens if self.streams else inf
+        expected = under_way if under_way >= usual else usual - under_way
+        if expected <= self.seconds:
+            return self.seconds
+        return min(self.seconds, LOOK - under_way) if self.usual is None else 0.0
+
+    def saved(self, read: int) -> float:
+        """Cost units that waiting saved a request that then read so many tokens."""
+        return min(max(0, read - self.warm), self.tokens) * self.per_token
+
+
+ALWAYS = Worth()
+"""Waits as long as the gate allows."""
+
+
+class Pass:
+    """Leave to go on. The leader releases the others, by success or by failure; followers have nothing to do.
+
+    A leader's pass that nobody holds any more lets the others go by itself.
+    """
+
+    __slots__ = ("__weakref__", "_dropped", "_release", "far", "flight", "followed", "waited", "worth")
+
+    def __init__(
+        self,
+        release: Callable[[bool], None] | None = None,
+        *,
+        dropped: Callable[[], None] | None = None,
+        flight: Flight | None = None,
+        worth: Worth = ALWAYS,
+        waited: float = 0.0,
+        followed: bool = False,
+        far: bool = False,
+    ) -> None:
+        # A list, since of several threads that pop its one item exactly one gets it.
+        self._release = [] if release is None else [release]
+        self._dropped = dropped
+        self.flight = flight
+        """What others wait for."""
+        self.worth = worth
+        """What waiting would have brought."""
+        self.waited = waited
+        """Seconds spent at the gate."""
+        self.followed = followed
+        """Whether a leader wrote what this request is to read."""
+        self.far = far
+        """Whether siblings in other processes may wait for it, whom this one does not see."""
+
+    @property
+    def leader(self) -> bool:
+        """Whether others may be waiting for this request."""
+        return bool(self._release)
+
+    @property
+    def awaited(self) -> int:
+        """How many requests of this process wait for this one at this moment."""
+        return 0 if self.flight is None or not self._release else self.flight.waiting
+
+    def joined(self, seconds: float = LINGER) -> bool:
+        """Whether somebody came to wait for this request, now or within so many seconds."""
+        flight = self.flight if self._release else None
+        if flight is None or flight.joined.done():
+            return flight is not None
+        with contextlib.suppress(FutureTimeoutError):
+            flight.joined.result(timeout=seconds)
+        return flight.joined.done()
+
+    async def ajoined(self, seconds: float = LINGER) -> bool:
+        """``joined`` without blocking the event loop."""
+        flight = self.flight if self._release else None
+        return flight is not None and (flight.joined.done() or await _done(flight.joined, seconds))
+
+    def goes_whole(self, usual: float | None) -> bool:
+        """Have those who come from now on wait for the end of its answer, which usually takes so many seconds.
+
+        False, and nothing changes, where somebody came already and waits for its first token.
+        """
+        return self.flight is None or self.flight.goes_whole(usual)
+
+    def release(self, *, ok: bool) -> None:
+        """Let the others go: with ``ok`` all of them, without it the next one leads. Only the first call counts."""
+        try:
+            release = self._release.pop()
+        except IndexError:
+            return
+        release(ok)
+
+    def __del__(self) -> None:
+        # Any thread may be here, in the middle of anything: nothing may wait.
+        if self._release:
+            self._release.clear()
+            if self._dropped is not None:
+                self._dropped()
+
+
+FOLLOW = Pass()
+"""A pass of someone nobody waits for."""
+
+
+@dataclass(eq=False, slots=True)
+class Flight:
+    """A leader under way."""
+
+    started: float
+    worth: Worth
+    lock: RLock
+    """The gate's."""
+    done: Future[bool] = field(default_factory=Future)
+    joined: Future[None] = field(default_factory=Future)
+    """Done when the first one came behind it."""
+    waiting: int = 0
+
+    def join(self) -> None:
+        with self.lock:
+            if not self.joined.done():
+                self.joined.set_result(None)
+
+    def goes_whole(self, usual: float | None) -> bool:
+        with self.lock:
+            if self.joined.done():
+                return False
+            self.worth = replace(self.worth, usual=usual, streams=False)
+            return True
+
+    def land(self, *, ok: bool) -> None:
+        """Let those who wait go on: the leader's first token came, or (not ``ok``) it is lost."""
+        if not self.done.done():
+            self.done.set_result(ok)
+
+
+class Pace:
+    """How long models took lately until others could read what a request of theirs wrote. Safe to share, bounded."""
+
+    def __init__(self) -> None:
+        self._took: dict[tuple[str, bool], deque[float]] = {}
+
+    def took(self, model: str, seconds: float, *, streamed: bool) -> None:
+        """A request let others go after so many seconds: with its first token, or with the end of its answer."""
+        if len(self._took) > _MODELS:
+            self._took.clear()
+        self._took.setdefault((model, streamed), deque(maxlen=_TIMED)).append(seconds)
+
+    def usual(self, model: str, *, streamed: bool) -> float | None:
+        """The median of the latest; None where none was timed."""
+        found = self._took.get((model, streamed))
+        return median(list(found)) if found else None
+
+
+class Gate:
+    """One leader a key at a time. For threads and tasks alike; nobody waits longer than ``limit`` seconds.
+
+    A leader of whom nothing was heard for ``limit`` seconds is given up: the next request leads.
+    """
+
+    def __init__(self, limit: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limit = limit
+        self._clock = clock
+        self._flights: dict[bytes, Flight] = {}
+        # Entered again by a pass that the garbage collector drops in the middle of ``_lead``.
+        self._lock = RLock()
+        reset_in_child(self)
+
+    def after_fork(self) -> None:
+        """In a forked child: the parent's leaders lead nobody there."""
+        self._flights = {}
+
+    def enter(self, key: bytes, worth: Worth = ALWAYS) -> Pass:
+        """Become the leader of ``key``, or wait in this thread for the one there is, while that pays."""
+        began = self._clock()
+        while True:
+            flight = self._lead(key, worth, began)
+            if isinstance(flight, Pass):
+                return flight
+            left = self._left(flight, worth, began)
+            ok = False
+            if left > 0:
+                self._wait(flight, 1)
+                try:
+                    ok = flight.done.result(timeout=left)
+                except FutureTimeoutError:
+                    left = 0.0
+                finally:
+                    self._wait(flight, -1)
+            if ok or left <= 0:
+                return Pass(worth=worth, waited=self._clock() - began, followed=ok)
+
+    async def aenter(self, key: bytes, worth: Worth = ALWAYS) -> Pass:
+        """``enter`` without blocking the event loop."""
+        began = self._clock()
+        while True:
+            flight = self._lead(key, worth, began)
+            if isinstance(flight, Pass):
+                return flight
+            left = self._left(flight, worth, began)
+            ok = False
+            if left > 0:
+                self._wait(flight, 1)
+                try:
+                    if await _done(flight.done, left):
+                        ok = flight.done.result()
+                    else:
+                        left = 0.0
+                finally:
+                    self._wait(flight, -1)
+            if ok or left <= 0:
+                return Pass(worth=worth, waited=self._clock() - began, followed=ok)
+
+    def _left(self, flight: Flight, worth: Worth, began: float) -> float:
+        """Seconds that one who came at ``began`` still waits for a leader; behind several it is no more in all."""
+        now = self._clock()
+        return min(worth.like(flight.worth).left(now - flight.started), min(worth.seconds, self.limit) - (now - began))
+
+    def _wait(self, flight: Flight, number: int) -> None:
+        with self._lock:
+            flight.waiting += number
+
+    def _lead(self, key: bytes, worth: Worth, began: float) -> Pass | Flight:
+        now = self._clock()
+        with self._lock:
+            flight = self._flights.get(key)
+            if flight is not None and now - flight.started < self.limit:
+                flight.join()
+                return flight
+            mine = self._flights[key] = Flight(now, worth, self._lock)
+
+        def release(ok: bool) -> None:  # noqa: FBT001 - called by Pass only
+            with self._lock:
+                if self._flights.get(key) is mine:
+                    del self._flights[key]
+            mine.land(ok=ok)
+
+        return Pass(release, dropped=lambda: release(False), flight=mine, worth=worth, waited=now - began)  # noqa: FBT003
+
+
+async def _done(future: Future[Any], seconds: float) -> bool:
+    """Whether a future of any thread is done within so many seconds; it is left as it is."""
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+
+    def wake() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    def told(_: object) -> None:
+        # A loop that was closed meanwhile has nobody left to wake.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(wake)
+
+    future.add_done_callback(told)
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(waiter, seconds)
+    return future.done()

@@ -1,0 +1,165 @@
+"""The frozen part that all agents of a team begin with: system text, tools in a fixed order, role cards."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import Any
+
+from cacheprefix.errors import SetupError, ToolClashError
+from cacheprefix.prompt import dumps, loads
+
+_KEY_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One tool of the union: its name and the JSON schema it had when it was frozen.
+
+    ``schema`` is the JSON of ``{"name", "description", "parameters"}``; ``native`` is the framework's own
+    object, kept for the adapter and left out of equality.
+    """
+
+    name: str
+    schema: bytes
+    native: Any = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPrefix:
+    """What every agent of a team begins with. Immutable: later changes to what was passed in have no effect.
+
+    ``tools`` may be tool dicts (OpenAI or Anthropic form) or a framework's own tool objects; they are
+    put in order of their names, so that the order in which agents were built does not matter.
+    ``roles`` (name to text) is only needed for tail placement ``cards``, where all role texts stand in
+    the shared system text. ``context`` holds durable keyed text (project facts, memories), one block a key.
+    """
+
+    system: str = ""
+    tools: Sequence[Any] = ()
+    roles: Mapping[str, str] = field(default_factory=dict)
+    context: Mapping[str, str] = field(default_factory=dict)
+    _text: str | None = field(init=False, default=None, repr=False, compare=False)
+    _key: str | None = field(init=False, default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _checked(self.system)
+        frozen = tuple(tool if isinstance(tool, Tool) else _kept(tool) for tool in _listed(self.tools))
+        object.__setattr__(self, "tools", frozen)
+        object.__setattr__(self, "roles", MappingProxyType(dict(self.roles)))
+        object.__setattr__(self, "context", MappingProxyType(dict(self.context)))
+
+    @property
+    def text(self) -> str:
+        """The whole shared system text: system, durable context, role cards."""
+        if self._text is None:
+            object.__setattr__(self, "_text", self._written())
+        return self._text or ""
+
+    def _written(self) -> str:
+        parts = [self.system]
+        parts += [f'<context key="{key}">\n{value}\n</context>' for key, value in self.context.items()]
+        if self.roles:
+            cards = "\n".join(f'<role name="{name}">\n{text}\n</role>' for name, text in self.roles.items())
+            parts.append(
+                "Several agents share this conversation. The last message names the one that speaks next; "
+                f"its role is one of:\n{cards}"
+            )
+        return "\n\n".join(part for part in parts if part)
+
+    @property
+    def key(self) -> str:
+        """A short stable name of this prefix: digest of the text and of the tools frozen so far."""
+        if self._key is None:
+            object.__setattr__(self, "_key", self._digested())
+        return self._key or ""
+
+    def _digested(self) -> str:
+        state = blake2b(self.text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES)
+        for tool in self.tools:
+            if isinstance(tool, Tool):
+                state.update(b"\0" + tool.schema)
+        return f"cacheprefix-{state.hexdigest()}"
+
+    def frozen(self, render: Callable[[Any], Mapping[str, Any]] | None = None) -> SharedPrefix:
+        """This prefix with every tool rendered once and the union in order of names.
+
+        ``render`` turns a framework's tool object into ``{"name", "description", "parameters"}``; dicts are
+        read by the core. Raises ``ToolClashError`` when one name has two schemas.
+        """
+        return replace(self, tools=union_tools(self.tools, render=render))
+
+    def with_tools(
+        self, tools: Iterable[Any], render: Callable[[Any], Mapping[str, Any]] | None = None
+    ) -> SharedPrefix:
+        """A prefix whose union also holds ``tools``."""
+        return replace(self, tools=union_tools((*self.tools, *tools), render=render))
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        """Names of the union, in its order."""
+        return tuple(tool.name for tool in self.tools if isinstance(tool, Tool))
+
+
+def union_tools(tools: Iterable[Any], *, render: Callable[[Any], Mapping[str, Any]] | None = None) -> tuple[Tool, ...]:
+    """The union of tools by name, sorted by name; the same name with another schema raises ``ToolClashError``."""
+    union: dict[str, Tool] = {}
+    for item in tools:
+        tool = item if isinstance(item, Tool) else tool_of(item, render)
+        known = union.get(tool.name)
+        if known is None:
+            union[tool.name] = tool
+        elif known.schema != tool.schema:
+            raise ToolClashError(tool.name, _first_difference(known.schema, tool.schema))
+    return tuple(union[name] for name in sorted(union))
+
+
+def tool_of(item: Any, render: Callable[[Any], Mapping[str, Any]] | None = None) -> Tool:
+    """Freeze one tool: a dict in OpenAI's or Anthropic's form, or anything ``render`` understands."""
+    plain = item if isinstance(item, Mapping) else None
+    if plain is None:
+        if render is None:
+            message = (
+                f"a tool of type {type(item).__name__} needs an adapter to be read; "
+                "pass tool dicts, or use the session with a framework adapter"
+            )
+            raise SetupError(message)
+        plain = render(item)
+    inner = plain.get("function")
+    plain = inner if isinstance(inner, Mapping) else plain
+    name = plain.get("name")
+    if not isinstance(name, str) or not name:
+        message = f"a tool has no name: {type(item).__name__}"
+        raise SetupError(message)
+    schema = {
+        "name": name,
+        "description": plain.get("description") or "",
+        "parameters": plain.get("parameters", plain.get("input_schema")) or {},
+    }
+    return Tool(name, dumps(schema, f"tool {name}"), item)
+
+
+def _checked(system: object) -> None:
+    if not isinstance(system, str):
+        message = f"SharedPrefix(system=...) takes a string, found {type(system).__name__}"
+        raise SetupError(message)
+
+
+def _kept(tool: Any) -> Any:
+    return tool_of(copy.deepcopy(dict(tool))) if isinstance(tool, Mapping) else tool
+
+
+def _listed(tools: Any) -> Sequence[Any]:
+    if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Iterable):
+        message = f"SharedPrefix(tools=...) takes a list of tools, found {type(tools).__name__}"
+        raise SetupError(message)
+    return tuple(tools)
+
+
+def _first_difference(a: bytes, b: bytes) -> str:
+    left, right = loads(a), loads(b)
+    name = next(key for key in left if dumps(left[key], key) != dumps(right[key], key))
+    return f"{name} differs"

@@ -1,0 +1,197 @@
+"""The gate across processes and machines: the leader of a cold prefix is elected through a store."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from cacheprefix.layout.gate import ALWAYS, Gate, Pass, Worth
+from cacheprefix.locks import Lock, reset_in_child
+from cacheprefix.stores import Elected, Lease, Store, aelect, apart, elect
+
+LEASE_SECONDS = 2.0
+"""How long a leader that was killed, or hangs with its whole process, is still waited for by other processes."""
+
+CALL_SECONDS = 1.0
+"""How long one call of the store may take, and less where waiting pays less: about a first token."""
+
+_LEAST_CALL = 0.1
+
+REST_SECONDS = 10.0
+"""How long a store that failed, or took longer, is not asked any more."""
+
+_WARM_SECONDS = 60.0
+"""How long others take a prefix for written without having seen it. Shorter than any provider's lifetime, so that
+nobody counts on an entry that is gone; ending early costs one more wait for a first token and no money."""
+
+_BEGUN = b"1"
+
+
+class StoreGate:
+    """As ``Gate``, also between the processes that share ``store``.
+
+    Threads and tasks of one process elect among themselves first, so a process asks the store once for all of
+    them. A leader's lease of ``lease`` seconds is renewed in the background until the others may go, ``limit`` seconds
+    at most, so that only the leader of a process that was killed or stands still is replaced when it ends.
+    Whatever the store does wrong goes to ``failed``, and the process goes on as if it were alone, for ``REST_SECONDS``
+    without asking it; no call of it is waited for longer than ``CALL_SECONDS``, and no release at all.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        limit: float = 30.0,
+        *,
+        failed: Callable[[Exception], None],
+        lease: float = LEASE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limit = limit
+        self.lease = lease
+        self._store = store
+        self._failed = failed
+        self._clock = clock
+        self._local = Gate(limit, clock)
+        self._renewing = _Renewing(clock, failed)
+        self._rests_until = 0.0
+
+    def enter(self, key: bytes, worth: Worth = ALWAYS) -> Pass:
+        """Become the leader of ``key``, or wait in this thread for the one there is, in whatever process."""
+        began = self._clock()
+        mine = self._local.enter(key, worth)
+        if not mine.leader or self._clock() < self._rests_until:
+            return mine
+        name, left, call = _name(key), self._left(worth, began), self._call(worth, began)
+        look = partial(self._store.get, name)
+        try:
+            turn = elect(self._store, name, look, lease=self.lease, patience=left, call=call)
+        except Exception as error:
+            return self._alone(mine, error, began)
+        except BaseException:
+            mine.release(ok=False)
+            raise
+        return self._passed(mine, name, turn, began)
+
+    async def aenter(self, key: bytes, worth: Worth = ALWAYS) -> Pass:
+        """``enter`` without blocking the event loop."""
+        began = self._clock()
+        mine = await self._local.aenter(key, worth)
+        if not mine.leader or self._clock() < self._rests_until:
+            return mine
+        name, left, call = _name(key), self._left(worth, began), self._call(worth, began)
+        look = partial(self._store.get, name)
+        try:
+            turn = await aelect(self._store, name, look, lease=self.lease, patience=left, call=call)
+        except Exception as error:
+            return self._alone(mine, error, began)
+        except BaseException:
+            mine.release(ok=False)
+            raise
+        return self._passed(mine, name, turn, began)
+
+    def _left(self, worth: Worth, began: float) -> float:
+        """Seconds to wait for another process's leader, of whom no more is known than what this one's took."""
+        most = min(worth.left(), self.limit)
+        return max(0.0, most - (self._clock() - began))
+
+    def _call(self, worth: Worth, began: float) -> Callable[[], float]:
+        """How long the next call may take, so that what is waited in all is about what waiting pays."""
+        return lambda: max(_LEAST_CALL, min(CALL_SECONDS, self._left(worth, began)))
+
+    def _alone(self, mine: Pass, error: Exception, began: float) -> Pass:
+        """The store failed: this request leads those of its own process."""
+        self._rests_until = self._clock() + REST_SECONDS
+        self._failed(error)
+        mine.waited = self._clock() - began
+        return mine
+
+    def _passed(self, mine: Pass, name: str, turn: Elected[bytes], began: float) -> Pass:
+        waited = self._clock() - began
+        if turn.role == "follower":
+            mine.release(ok=True)
+            return Pass(worth=mine.worth, waited=waited, followed=True)
+        lease = turn.lease
+        if lease is None:
+            # Waited in vain: it goes on, and leads those of this process.
+            mine.waited = waited
+            return mine
+        renewed, process = self._renewing.start(lease, self.limit), os.getpid()
+
+        def tell(ok: bool) -> None:  # noqa: FBT001 - called by release only
+            try:
+                if ok:
+                    self._store.set(name, _BEGUN, _WARM_SECONDS)
+                lease.release()
+            except Exception as error:
+                self._failed(error)
+
+        def release(ok: bool) -> None:  # noqa: FBT001 - called by Pass only
+            mine.release(ok=ok)
+            self._renewing.end(renewed)
+            if os.getpid() == process:  # in a forked child the lease is the parent's
+                apart(self._store, tell, ok)
+
+        def dropped() -> None:
+            # The lease ends by itself: a store may not be asked from wherever the garbage collector runs.
+            self._renewing.end(renewed)
+            mine.release(ok=False)
+
+        return Pass(release, dropped=dropped, flight=mine.flight, worth=mine.worth, waited=waited, far=True)
+
+
+class _Renewing:
+    """Renews the leases that this process holds, in one thread that lives as long as there are any."""
+
+    def __init__(self, clock: Callable[[], float], failed: Callable[[Exception], None]) -> None:
+        self._clock = clock
+        self._failed = failed
+        self._held: dict[int, tuple[Lease, float]] = {}
+        self._next = 0
+        self._running = False
+        self._lock = Lock()
+        reset_in_child(self)
+
+    def start(self, lease: Lease, limit: float) -> int:
+        """Renew a lease from now on, for ``limit`` seconds; the number to end it by."""
+        with self._lock:
+            self._next += 1
+            number = self._next
+            self._held[number] = (lease, self._clock() + limit)
+            start, self._running = not self._running, True
+        if start:
+            threading.Thread(target=self._run, args=(lease.ttl / 4,), name="cacheprefix-lease", daemon=True).start()
+        return number
+
+    def end(self, number: int) -> None:
+        """Renew it no more."""
+        self._held.pop(number, None)
+
+    def after_fork(self) -> None:
+        """In a forked child: the leases are the parent's."""
+        self._held, self._running = {}, False
+
+    def _run(self, pause: float) -> None:
+        while True:
+            time.sleep(pause)
+            with self._lock:
+                now = self._clock()
+                for number, (_, until) in list(self._held.items()):
+                    if now > until:
+                        self._held.pop(number, None)
+                if not self._held:
+                    self._running = False
+                    return
+                held = [lease for lease, _ in self._held.values()]
+            for lease in held:
+                try:
+                    lease.renew()
+                except Exception as error:  # noqa: PERF203 - a lease that ends early costs a second leader, no more
+                    self._failed(error)
+
+
+def _name(key: bytes) -> str:
+    return f"cacheprefix:gate:{hashlib.blake2b(key, digest_size=16).hexdigest()}"

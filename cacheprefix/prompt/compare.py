@@ -1,0 +1,191 @@
+"""What two prompts share, and where they part."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, Literal
+
+from cacheprefix.errors import BodyError, named
+from cacheprefix.prompt.canonical_json import dumps, loads
+from cacheprefix.prompt.sections import DIGEST_BYTES, TIERS, CountTokens, Prompt, Section, Tier
+
+SettingScope = Literal["lane", "tools", "system", "messages", "none"]
+"""Where a setting belongs: it separates lanes, salts a tier and those after it, or does not matter."""
+
+DEFAULT_PLACEMENT = "*"
+"""The key of a placement mapping that holds for settings it does not name."""
+
+_AROUND = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where ``b`` parts from ``a``. Offsets and excerpts are in characters."""
+
+    sections: int
+    """Equal sections from the start."""
+    tokens: int
+    """Tokens of those sections."""
+    path: str | None
+    """The first differing place as far down as it can be named (``tools[1].function.description``);
+    None when one prompt continues the other."""
+    offset: int
+    """First differing character within that place."""
+    before: str
+    after: str
+    """A few characters of ``a`` and of ``b`` around the difference."""
+    size: int
+    """Signed change in characters of the section, ``b`` against ``a``."""
+
+
+def shared_sections(a: Sequence[Section], b: Sequence[Section]) -> int:
+    """How many sections two rows have in common from the start."""
+    shared = 0
+    for left, right in zip(a, b, strict=False):
+        if left is not right and left.digest != right.digest:
+            break
+        shared += 1
+    return shared
+
+
+def shared_characters(a: str, b: str) -> int:
+    """Length of the longest common beginning, by bisection on slices (compared in C)."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def shared_tokens(a: Section, b: Section, count: CountTokens, model: str = "") -> int:
+    """Tokens that two differing sections have in common at their start; 0 when envelope or kind differ."""
+    if a.tier != b.tier or a.kind != b.kind or a.head != b.head:
+        return 0
+    left, right = a.text, b.text
+    shared = shared_characters(left, right)
+    tokens = count(left[:shared], model) if shared else 0
+    return min(tokens, a.tokens, b.tokens)
+
+
+def common_prefix(a: Prompt, b: Prompt) -> Divergence:
+    """The last equal section, and the first differing path and character."""
+    shared = shared_sections(a.sections, b.sections)
+    tokens = sum(section.tokens for section in b.sections[:shared])
+    if shared == len(a.sections) or shared == len(b.sections):
+        return Divergence(shared, tokens, None, 0, "", "", 0)
+    return difference(a.sections[shared], b.sections[shared], shared, tokens)
+
+
+def difference(a: Section, b: Section, sections: int = 0, tokens: int = 0) -> Divergence:
+    """Where two sections differ, down to the JSON field and the character."""
+    size = len(b.text) - len(a.text)
+    if a.tier != b.tier or a.kind != b.kind or a.head != b.head:
+        left, right = _whole(a), _whole(b)
+        path = b.path
+    else:
+        path, left, right = _deepest(b.path, a, b)
+    offset = shared_characters(left, right)
+    start = max(0, offset - _AROUND)
+    return Divergence(
+        sections, tokens, path, offset, left[start : offset + _AROUND], right[start : offset + _AROUND], size
+    )
+
+
+def chain(prompt: Prompt, placement: Mapping[str, SettingScope]) -> tuple[bytes, ...]:
+    """Running digest up to and including each section, the salts of each tier mixed in where it begins."""
+    state = b""
+    digests: list[bytes] = []
+    entered: list[Tier] = []
+    by_tier = {tier: salt(prompt, placement, tier) for tier in TIERS}
+    for section in prompt.sections:
+        while len(entered) < len(TIERS) and section.tier not in entered:
+            tier = TIERS[len(entered)]
+            entered.append(tier)
+            state += by_tier[tier]
+        state = blake2b(state + section.digest, digest_size=DIGEST_BYTES).digest()
+        digests.append(state)
+    return tuple(digests)
+
+
+def placed(prompt: Prompt, placement: Mapping[str, SettingScope], where: SettingScope) -> dict[str, str]:
+    """The settings of a prompt that the placement puts at ``where``."""
+    fallback = placement.get(DEFAULT_PLACEMENT, "none")
+    return {name: value for name, value in prompt.settings.items() if placement.get(name, fallback) == where}
+
+
+def salt(prompt: Prompt, placement: Mapping[str, SettingScope], tier: Tier) -> bytes:
+    """Digest of the settings that salt a tier; empty when there are none."""
+    chosen = placed(prompt, placement, tier)
+    return _digest(tuple(sorted(chosen.items()))) if chosen else b""
+
+
+def lane_key(prompt: Prompt, placement: Mapping[str, SettingScope], *, provider: str = "", scope: str = "") -> bytes:
+    """Key of the requests that can share anything with this one: provider, scope, model, lane settings."""
+    lane = sorted(placed(prompt, placement, "lane").items())
+    return _digest((("provider", provider), ("scope", scope), ("api", prompt.api), ("model", prompt.model), *lane))
+
+
+@lru_cache(maxsize=256)
+def _digest(pairs: tuple[tuple[str, str], ...]) -> bytes:
+    state = blake2b(digest_size=DIGEST_BYTES)
+    for name, value in pairs:
+        for part in (name, value):
+            raw = part.encode("utf-8", "surrogatepass")
+            state.update(len(raw).to_bytes(8, "big") + raw)
+    return state.digest()
+
+
+def _whole(section: Section) -> str:
+    return f"{section.head}: {section.text}"
+
+
+def _deepest(path: str, a: Section, b: Section) -> tuple[str, str, str]:
+    if a.kind == "text":
+        return path, a.text, b.text
+    try:
+        left, right = loads(a.data, path), loads(b.data, path)
+    except BodyError:
+        return path, a.text, b.text
+    deeper, left, right = _walk(path, left, right)
+    return deeper, _written(left), _written(right)
+
+
+def _walk(path: str, a: Any, b: Any) -> tuple[str, Any, Any]:
+    """Go down while exactly one place explains the difference; key order counts."""
+    while True:
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            if list(a) != list(b):
+                return path, a, b
+            step = next((key for key in a if not _same(a[key], b[key])), None)
+            if step is None:
+                return path, a, b
+            shown = named(str(step))
+            path = f"{path}.{shown}" if re.fullmatch(r"[A-Za-z_$][\w$-]*", shown) else f"{path}[{shown!r}]"
+            a, b = a[step], b[step]
+        elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+            index = next((i for i, (x, y) in enumerate(zip(a, b, strict=True)) if not _same(x, y)), None)
+            if index is None:
+                return path, a, b
+            path, a, b = f"{path}[{index}]", a[index], b[index]
+        else:
+            return path, a, b
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equality that sees key order and the difference between 1, 1.0 and true."""
+    return type(a) is type(b) and _written(a) == _written(b)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return dumps(value, "value").decode()

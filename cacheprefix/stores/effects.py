@@ -1,0 +1,228 @@
+"""One flow of work for sync and async callers.
+
+A flow is a generator that yields *effects*: things to do that wait for something. The sync
+driver does each in place, the async driver awaits it, and the logic stands only once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, Protocol, TypeVar, cast
+
+from cacheprefix.errors import StoreError
+from cacheprefix.locks import reset_in_child
+from cacheprefix.stores.protocol import Store
+
+T = TypeVar("T")
+
+
+class Effect(Protocol):
+    """Something a flow waits for, in both forms."""
+
+    def now(self) -> Any:
+        """Do it in this thread and return its value."""
+        ...
+
+    def later(self) -> Awaitable[Any]:
+        """Do it without blocking the event loop."""
+        ...
+
+
+class _Workers:
+    # Store calls get threads of their own: the loop's default executor may be full of sync
+    # tools that wait for the very result which the store call would deliver.
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        reset_in_child(self)
+
+    def pool(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(8, thread_name_prefix="cacheprefix-store")
+        return self._pool
+
+    def after_fork(self) -> None:
+        self._pool = None
+
+
+_workers = _Workers()
+
+
+class Do:
+    """Call a store's method; in a thread when the caller is async and the store blocks."""
+
+    __slots__ = ("_arguments", "_blocking", "_method")
+
+    def __init__(self, store: Store, method: Callable[..., Any], *arguments: Any) -> None:
+        self._blocking = store.blocking
+        self._method = method
+        self._arguments = arguments
+
+    def now(self) -> Any:
+        """Call it."""
+        return self._method(*self._arguments)
+
+    async def later(self) -> Any:
+        """Call it without blocking the event loop."""
+        if not self._blocking:
+            return self._method(*self._arguments)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(_workers.pool(), self._method, *self._arguments)
+
+    def within(self, seconds: float) -> Do:
+        """The same for at most so many seconds."""
+        return Within(seconds, self._blocking, self._method, self._arguments)
+
+
+class Within(Do):
+    """As ``Do``, for at most so many seconds; then ``StoreError``, and what the store still does is nobody's.
+
+    A store that does not block answers at once, and is called in place.
+    """
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self, seconds: float, blocking: bool, method: Callable[..., Any], arguments: Sequence[Any]) -> None:  # noqa: FBT001
+        self._blocking, self._method, self._arguments = blocking, method, tuple(arguments)
+        self._seconds = seconds
+
+    def now(self) -> Any:
+        """Wait for it in this thread."""
+        if not self._blocking:
+            return super().now()
+        work = _workers.pool().submit(self._method, *self._arguments)
+        wait([work], timeout=self._seconds)
+        if not work.done():
+            raise self._late()
+        return work.result()
+
+    async def later(self) -> Any:
+        """Wait for it in this task."""
+        if not self._blocking:
+            return super().now()
+        work = asyncio.ensure_future(super().later())
+        try:
+            done, _ = await asyncio.wait([work], timeout=self._seconds)
+        except BaseException:
+            work.cancel()
+            raise
+        if not done:
+            work.cancel()
+            raise self._late()
+        return work.result()
+
+    def _late(self) -> StoreError:
+        return StoreError(f"the store did not answer within {self._seconds:.2g} s")
+
+
+class Settle(Do):
+    """As ``Do``, for what must be done once it is due: cancelling the caller ends his wait and not the work."""
+
+    __slots__ = ()
+
+    async def later(self) -> Any:
+        """Do it without blocking the event loop, to its end."""
+        if not self._blocking:
+            return self.now()
+        loop = asyncio.get_running_loop()
+        return await asyncio.shield(loop.run_in_executor(_workers.pool(), self.now))
+
+
+class Sleep:
+    """Wait for some seconds."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def now(self) -> None:
+        """Sleep in this thread."""
+        time.sleep(self._seconds)
+
+    async def later(self) -> None:
+        """Sleep in this task."""
+        await asyncio.sleep(self._seconds)
+
+
+def bounded(flow: Generator[Effect, Any, T], seconds: Callable[[], float]) -> Generator[Effect, Any, T]:
+    """A flow whose calls of stores each take no longer than ``seconds`` says when they begin."""
+    try:
+        effect = next(flow)
+        while True:
+            try:
+                value = yield effect.within(seconds()) if isinstance(effect, Do) else effect
+            except GeneratorExit:  # noqa: PERF203 - as in drive
+                flow.close()
+                raise
+            except BaseException as error:
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(value)
+    except StopIteration as end:
+        return cast("T", end.value)
+
+
+def drive(flow: Generator[Effect, Any, T]) -> T:
+    """Run a flow to its end in this thread."""
+    try:
+        effect = next(flow)
+        while True:
+            try:
+                value = effect.now()
+            except BaseException as error:  # noqa: PERF203 - what an effect raises belongs to the flow
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(value)
+    except StopIteration as end:
+        return cast("T", end.value)
+
+
+async def adrive(flow: Generator[Effect, Any, T]) -> T:
+    """Run a flow to its end in this task."""
+    try:
+        effect = next(flow)
+        while True:
+            try:
+                value = await effect.later()
+            except GeneratorExit:  # noqa: PERF203 - as in drive
+                # Nobody waits any more, and a dying coroutine may not await: no further effects.
+                flow.close()
+                raise
+            except BaseException as error:
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(value)
+    except StopIteration as end:
+        return cast("T", end.value)
+
+
+def in_a_loop() -> bool:
+    """Return whether an event loop runs in this thread, so that nobody may wait here."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def apart(store: Store, work: Callable[..., None], *arguments: Any) -> None:
+    """As ``aside``, where nobody is to wait in any thread."""
+    if store.blocking:
+        with contextlib.suppress(RuntimeError):
+            _workers.pool().submit(work, *arguments)
+            return
+    work(*arguments)
+
+
+def aside(store: Store, work: Callable[..., None], *arguments: Any) -> None:
+    """Do a store's work that nobody waits for: here, or in a thread where it would block an event loop."""
+    if store.blocking and in_a_loop():
+        # An interpreter that is ending takes no more work.
+        with contextlib.suppress(RuntimeError):
+            _workers.pool().submit(work, *arguments)
+            return
+    work(*arguments)

@@ -1,0 +1,146 @@
+"""Who goes first: leadership by lease, among threads, processes and machines.
+
+Several workers are about to do the same work. One takes the lease and does it; the others
+look for its outcome. A leader that was killed is replaced when its lease ends, and nobody
+waits for longer than he was told to.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from cacheprefix.stores.clock import steady
+from cacheprefix.stores.effects import Do, Effect, Sleep, adrive, bounded, drive
+from cacheprefix.stores.protocol import Store
+
+T = TypeVar("T")
+
+# Waiters look first after 2 ms and in the end ten times a second: quick for short work, and
+# a thousand waiters are ten thousand looks a second at most.
+_FIRST_LOOK = 0.002
+_SLOWEST_LOOK = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Leadership of ``key`` for ``ttl`` seconds from its acquisition or last renewal."""
+
+    store: Store
+    key: str
+    owner: str
+    ttl: float
+
+    def renew(self) -> bool:
+        """Extend by ``ttl``; False when another leader may have started."""
+        return self.store.renew(self.key, self.owner, self.ttl)
+
+    def release(self) -> bool:
+        """Let the next one lead at once; False when the lease had already ended."""
+        return self.store.release(self.key, self.owner)
+
+    async def arenew(self) -> bool:
+        """Async form of ``renew``."""
+        return bool(await Do(self.store, self.renew).later())
+
+    async def arelease(self) -> bool:
+        """Async form of ``release``."""
+        return bool(await Do(self.store, self.release).later())
+
+
+@dataclass(frozen=True, slots=True)
+class Elected(Generic[T]):
+    """What a worker is to do.
+
+    - ``leader``: do the work, announce its outcome where ``look`` finds it, release ``lease``.
+    - ``follower``: the outcome is ``found``.
+    - ``alone``: waited ``waited`` seconds in vain; do the work without leading anybody.
+    """
+
+    role: Literal["leader", "follower", "alone"]
+    found: T | None = None
+    lease: Lease | None = None
+    waited: float = 0.0
+
+
+def elect(
+    store: Store,
+    key: str,
+    look: Callable[[], T | None],
+    *,
+    lease: float,
+    patience: float | None = None,
+    call: Callable[[], float] | None = None,
+    clock: Callable[[], float] = steady,
+) -> Elected[T]:
+    """Find out whose turn it is, waiting at most ``patience`` seconds (default: one lease).
+
+    ``look`` asks the store for the leader's outcome and returns None while there is none. It
+    is asked once more after the lease was won, because the last leader may just have finished. ``call`` says how many
+    seconds the next call of the store may take; a lease that is won behind that ends by itself.
+
+    Raises:
+        StoreError: the store failed; the caller does the work as if it were alone.
+    """
+    flow = contend(store, key, look, lease=lease, patience=patience, clock=clock)
+    return drive(flow if call is None else bounded(flow, call))
+
+
+async def aelect(
+    store: Store,
+    key: str,
+    look: Callable[[], T | None],
+    *,
+    lease: float,
+    patience: float | None = None,
+    call: Callable[[], float] | None = None,
+    clock: Callable[[], float] = steady,
+) -> Elected[T]:
+    """Async form of ``elect``; ``look`` stays a plain function and may block as the store does."""
+    flow = contend(store, key, look, lease=lease, patience=patience, clock=clock)
+    return await adrive(flow if call is None else bounded(flow, call))
+
+
+def contend(
+    store: Store,
+    key: str,
+    look: Callable[[], T | None],
+    *,
+    lease: float,
+    patience: float | None = None,
+    owner: str | None = None,
+    clock: Callable[[], float] = steady,
+) -> Generator[Effect, Any, Elected[T]]:
+    """Return the flow behind ``elect``, to be part of a longer one.
+
+    ``owner`` names who leads, for callers of whom at most one at a time contends for a key.
+    """
+    held = Lease(store, key, owner or uuid.uuid4().hex, lease)
+    began = clock()
+    allowed = lease if patience is None else patience
+    pause = _FIRST_LOOK
+    while True:
+        if (yield Do(store, store.acquire, key, held.owner, lease)):
+            try:
+                found = yield Do(store, look)
+            except GeneratorExit:
+                raise
+            except BaseException:
+                yield Do(store, held.release)
+                raise
+            if found is None:
+                return Elected("leader", lease=held, waited=clock() - began)
+            yield Do(store, held.release)
+            return Elected("follower", found, waited=clock() - began)
+        found = yield Do(store, look)
+        waited = clock() - began
+        if found is not None:
+            return Elected("follower", found, waited=waited)
+        if not 0 <= waited < allowed:
+            return Elected("alone", waited=waited)
+        # Spread out, so that waiters who came together do not ask together.
+        yield Sleep(min(pause * random.uniform(0.75, 1.25), allowed - waited))  # noqa: S311 - no secret
+        pause = min(pause * 1.5, _SLOWEST_LOOK)

@@ -1,0 +1,213 @@
+"""Full tool results, kept outside the prompt and read back in pieces.
+
+A budgeted tool result shows its head and a reference; the whole text lives here. The
+reference depends on the text alone, so it is the same in every fork, process and replay,
+while the place where the text is kept depends on the scope, so a reference that leaks to
+another tenant reads nothing there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import hashlib
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cacheprefix.errors import StoreError
+from cacheprefix.locks import RLock, reset_in_child
+from cacheprefix.stores.clock import steady
+from cacheprefix.stores.effects import in_a_loop
+from cacheprefix.stores.protocol import Store
+
+E = TypeVar("E", bound=Exception)
+
+# A store that failed is left alone for a second; texts that wait for it are tried as often.
+_COOLDOWN = 1.0
+# Texts that wait to be written are held in memory: at most so many bytes, then results stay whole.
+_MOST_WAITING = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A piece of a kept text. ``offset`` and ``total`` count characters of the whole text."""
+
+    text: str
+    offset: int
+    total: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether the piece reaches the end of the text."""
+        return self.offset + len(self.text) >= self.total
+
+
+class ResultStore:
+    """Texts by content, in any ``Store``.
+
+    ``ttl`` is in seconds; None keeps a text until the store needs the room. Methods raise
+    ``StoreError`` when the store fails, and then nothing was kept: a
+    caller must not replace a result by a reference that cannot be read back. After a failure ``put`` raises at once
+    for a second, so that one large turn waits once.
+
+    In an event loop ``put`` never waits for a store that blocks: the text is readable here at once and written by a
+    thread, tried again until the store takes it. While a text waits, another process does not find it yet; ``flush``
+    waits for that, and the end of the process tries once more.
+    """
+
+    def __init__(self, store: Store, *, ttl: float | None = None, namespace: str = "cacheprefix") -> None:
+        self._store = store
+        self._lock = RLock()
+        self._waiting: dict[str, bytes] = {}
+        self._held = 0
+        self._writing = False
+        self._quiet_until = float("-inf")
+        self._listeners: list[weakref.WeakMethod[Callable[[Exception], None]]] = []
+        reset_in_child(self)
+        _all.add(self)
+        self._ttl = ttl
+        self._namespace = namespace
+
+    def put(self, text: str, *, scope: str = "") -> str:
+        """Keep ``text`` and return its reference: 16 characters, the same for the same text."""
+        ref, data = _encode(text)
+        key = self._key(ref, scope)
+        if steady() < self._quiet_until:
+            raise self._told(StoreError("the store of full texts failed a moment ago, and is asked again soon"))
+        if self._store.blocking and in_a_loop():
+            self._write_later(key, data)
+        else:
+            try:
+                self._store.set(key, data, self._ttl)
+            except Exception as error:
+                self._quiet_until = steady() + _COOLDOWN
+                self._told(error)
+                raise
+        return ref
+
+    def get(self, ref: str, offset: int = 0, limit: int | None = None, *, scope: str = "") -> Slice | None:
+        """Return ``limit`` characters (None: all) from ``offset`` on; None when the text is gone.
+
+        A text whose bytes are damaged counts as gone. An offset beyond the end gives an empty piece.
+        """
+        key = self._key(ref, scope)
+        waiting = self._waiting.get(key)
+        return _cut(ref, self._store.get(key) if waiting is None else waiting, offset, limit)
+
+    def delete(self, ref: str, *, scope: str = "") -> bool:
+        """Forget a text; return whether it was there."""
+        key = self._key(ref, scope)
+        with self._lock:
+            waiting = self._forget(key)
+        return self._store.delete(key) or waiting
+
+    def clear(self, *, scope: str | None = None) -> int:
+        """Forget all texts of a scope (None: of every scope); return how many."""
+        prefix = f"{self._namespace}:r:" + ("" if scope is None else f"{{{_hash(scope)}}}:")
+        with self._lock:
+            waiting = [key for key in self._waiting if key.startswith(prefix) and self._forget(key)]
+        return self._store.clear(prefix) + len(waiting)
+
+    def flush(self, timeout: float = 30.0) -> bool:
+        """Wait in this thread, at most ``timeout`` seconds, until no text waits to be written; whether none does."""
+        end = steady() + timeout
+        while self._waiting and steady() < end:
+            time.sleep(0.01)
+        return not self._waiting
+
+    def on_failure(self, told: Callable[[Exception], None]) -> None:
+        """Call a bound method with every failure to keep a text, also a later one; its object is not kept alive."""
+        self._listeners.append(weakref.WeakMethod(told))
+
+    def after_fork(self) -> None:
+        """What waits is the parent's to write, and its thread is not here."""
+        self._waiting, self._held, self._writing = {}, 0, False
+
+    def _write_later(self, key: str, data: bytes) -> None:
+        with self._lock:
+            self._forget(key)
+            if self._held + len(data) > _MOST_WAITING:
+                raise self._told(StoreError(f"{self._held} bytes of full texts wait for the store already"))
+            self._waiting[key] = data
+            self._held += len(data)
+            if self._writing:
+                return
+            self._writing = True
+        threading.Thread(target=self._write_waiting, name="cacheprefix-results", daemon=True).start()
+
+    def _write_waiting(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._writing = False
+                    return
+            if not self._write_all():
+                time.sleep(_COOLDOWN)
+
+    def _write_all(self) -> bool:
+        try:
+            for key, data in list(self._waiting.items()):
+                self._store.set(key, data, self._ttl)
+                with self._lock:
+                    if self._waiting.get(key) is data:
+                        self._forget(key)
+        except Exception as error:
+            self._quiet_until = steady() + _COOLDOWN
+            self._told(error)
+            return False
+        return True
+
+    def _told(self, error: E) -> E:
+        for one in tuple(self._listeners):
+            told = one()
+            if told is None:
+                self._listeners.remove(one)
+            else:
+                told(error)
+        return error
+
+    def _forget(self, key: str) -> bool:
+        data = self._waiting.pop(key, None)
+        self._held -= 0 if data is None else len(data)
+        return data is not None
+
+    def _key(self, ref: str, scope: str) -> str:
+        # The reference comes from a model, so it is hashed like everything else in a key.
+        return f"{self._namespace}:r:{{{_hash(scope)}}}:{_hash(ref)}"
+
+
+_all: weakref.WeakSet[ResultStore] = weakref.WeakSet()
+
+
+@atexit.register
+def _write_the_rest() -> None:
+    """The process ends: what waits is tried a last time."""
+    for results in list(_all):
+        results._write_all()  # noqa: SLF001 - the same module
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _encode(text: str) -> tuple[str, bytes]:
+    data = text.encode("utf-8", "surrogatepass")
+    return _reference(data), data
+
+
+def _reference(data: bytes) -> str:
+    # 80 bits in base32: half the model tokens of the same bits in hex.
+    return base64.b32encode(hashlib.blake2b(data, digest_size=10).digest()).decode().lower()
+
+
+def _cut(ref: str, data: bytes | None, offset: int, limit: int | None) -> Slice | None:
+    if data is None or _reference(data) != ref:
+        return None
+    text = data.decode("utf-8", "surrogatepass")
+    offset = max(offset, 0)
+    end = None if limit is None else offset + max(limit, 0)
+    return Slice(text[offset:end], offset, len(text))

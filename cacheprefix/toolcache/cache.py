@@ -1,0 +1,453 @@
+"""The tool-result cache's front, and one call in two halves for tools that a framework runs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from cacheprefix.bounded import Bounded
+from cacheprefix.errors import SetupError
+from cacheprefix.locks import RLock, reset_in_child
+from cacheprefix.stores import MemoryStore, Store
+from cacheprefix.stores.clock import steady
+from cacheprefix.stores.effects import Do, Effect, adrive, aside, drive, in_a_loop
+from cacheprefix.stores.memory import Lru
+from cacheprefix.toolcache.codec import Codec, JsonCodec, Kept
+from cacheprefix.toolcache.engine import Answer, Engine, Looked, departure_counter
+from cacheprefix.toolcache.errors import looks_like_error
+from cacheprefix.toolcache.flight import Ran, Run
+from cacheprefix.toolcache.keys import Cacheable, Plan, Planner, short
+from cacheprefix.toolcache.repeats import RepeatDetector, repeat_message
+from cacheprefix.toolcache.spec import DEFAULT_DENY, Origin, Rules, ToolSpec
+from cacheprefix.toolcache.stats import OTHER, CacheStats, Counters, Outcome, ToolCall
+
+
+class Attempt:
+    """One call in two halves; see ``ToolResultCache.begin``.
+
+    An attempt that is dropped without an end counts as failed, and those who wait for it go on.
+    """
+
+    def __init__(
+        self,
+        cache: ToolResultCache,
+        tool: ToolSpec,
+        arguments: Mapping[str, Any],
+        scope: str | None,
+        conversation: str | None,
+        cacheable: bool | None = None,  # noqa: FBT001 - passed through
+    ) -> None:
+        self.result: Any = None
+        self.outcome: Outcome | None = None
+        self._cache = cache
+        self._began = cache._clock()  # noqa: SLF001 - the cache's own second half
+        self._flow: Generator[Effect, Any, Answer] | None = None
+        self._plan: Plan | None = None
+        self._aside = False
+        if cache.enabled:
+            self._start(tool, arguments, scope, conversation, cacheable)
+
+    @property
+    def answered(self) -> bool:
+        """Whether ``result`` is the call's answer, so that the tool must not run."""
+        return self.outcome in {"hit", "joined", "refused"}
+
+    def finish(self, result: Any) -> None:
+        """Say what the tool returned."""
+        self._step(Ran(result))
+
+    def fail(self, error: BaseException | None = None) -> None:
+        """Say that the tool raised; nothing is kept."""
+        self._step(Ran(error=error or RuntimeError("the tool failed")))
+
+    def _start(
+        self,
+        tool: ToolSpec,
+        arguments: Mapping[str, Any],
+        scope: str | None,
+        conversation: str | None,
+        cacheable: bool | None,  # noqa: FBT001 - passed through
+    ) -> None:
+        cache = self._cache
+        plan = cache._plan(tool, arguments, scope, cacheable)  # noqa: SLF001 - as above
+        # A front door that calls from an event loop cannot wait for a store: reads run, and writes are told aside.
+        self._aside = cache.store.blocking and in_a_loop()
+        if self._aside:
+            plan = plan._replace(key=None)
+        self._plan = plan
+        self._flow = cache._flow(plan, _never, conversation)  # noqa: SLF001 - as above
+        self._step(None)
+
+    def _step(self, ran: Ran | None) -> None:
+        flow, plan = self._flow, self._plan
+        if flow is None or plan is None:
+            return
+        try:
+            effect = flow.send(None) if ran is None else flow.send(ran)
+            while not isinstance(effect, Run):
+                effect = flow.send(self._done(effect))
+        except StopIteration as end:
+            answer: Answer = end.value
+            self._flow = None
+            self.outcome, self.result = answer.outcome, answer.ran.result
+            self._cache._note(plan, answer, self._began)  # noqa: SLF001 - as above
+
+    def _done(self, effect: Effect) -> Any:
+        if self._aside:
+            aside(self._cache.store, effect.now)
+            return None
+        return effect.now()
+
+
+def _never() -> Any:
+    raise RuntimeError("an attempt's tool is run by its caller")
+
+
+T = TypeVar("T")
+
+_MAX_CONVERSATIONS = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCacheOptions:
+    """How a ``ToolResultCache`` goes about it.
+
+    - ``allow`` and ``deny``: patterns of tool names, shell wildcards in any case; deny wins over
+      everything. Nothing is allowed by default (``DEFAULT_ALLOW`` holds names that many tools which
+      only read go by). A plain pattern of ``allow`` speaks of local tools only and one of ``deny`` of
+      all; ``mcp:NAME`` speaks of MCP tools.
+    - ``tools``: declarations that ``spec`` finds by name and origin; front doors of frameworks,
+      which know a tool's name and function only, ask it.
+    - ``ttl``: seconds that a result is kept, None for ever; ``ttls`` by tool name or pattern.
+    - ``scope``: tenant, user or session whose results these are, unless a call names another.
+      Scopes never see each other's results.
+    - ``one_world``: whether a write in one scope may change what another scope reads (one file
+      system, one repository), so that it outdates all scopes' results. Set it to False for
+      tenants with nothing in common.
+    - ``assume_writes``: whether a tool that is neither cached nor declared counts as a write of
+      anything. False trades safety for hits.
+    - ``cacheable``: asked per call, answers True, False or None (no opinion); deny patterns and
+      declared writes win over it.
+    - ``environment``: as in ``ToolSpec``, for all tools; ``resolve`` makes a path
+      canonical (``os.path.realpath`` where symbolic links matter).
+    - ``max_entries`` and ``max_bytes``: bounds in this process, least recently used out first; None lifts one.
+    - ``lease``: seconds that a call waits at most for another one that runs it already, and that the mark of a
+      write stands whose writer died or was cancelled.
+    - ``repeats``: threshold of the repeat detection, 0 for none. Only calls that may be answered from the
+      cache are ever refused.
+    - ``observe``: called with a ``ToolCall`` after every call; see also ``ToolResultCache.subscribe``.
+
+    Raises:
+        SetupError: ``lease`` is not positive.
+    """
+
+    enabled: bool = True
+    allow: Iterable[str] = ()
+    deny: Iterable[str] = DEFAULT_DENY
+    tools: Iterable[ToolSpec] = ()
+    ttl: float | None = 300.0
+    ttls: Mapping[str, float | None] = field(default_factory=dict)
+    scope: str = ""
+    one_world: bool = True
+    assume_writes: bool = True
+    cacheable: Cacheable | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    resolve: Callable[[str], str] | None = None
+    max_entries: int | None = 4_096
+    max_bytes: int | None = 64 * 1024 * 1024
+    lease: float = 30.0
+    repeats: int = 2
+    codec: Codec = field(default_factory=JsonCodec)
+    is_error: Callable[[Any], bool] = looks_like_error
+    observe: Callable[[ToolCall], None] | None = None
+    namespace: str = "cacheprefix"
+    clock: Callable[[], float] = steady
+
+    def __post_init__(self) -> None:
+        if self.lease <= 0:
+            raise SetupError(f"lease is {self.lease} seconds; a leader needs more than 0 to finish")
+
+
+class ToolResultCache:
+    """Runs a tool once for identical calls, and again after anything it may depend on was written.
+
+    Only tools declared pure (``ToolSpec``) or allowed by pattern are cached. Errors are
+    never kept. Results come back as copies. Whatever fails in the cache or its store, the tool
+    runs and its own result or exception reaches the caller; no call waits for another one, or
+    for another process, longer than ``lease`` seconds.
+
+    ``store`` is where results are kept; by default this process's memory, bounded as ``options`` say. In a store that
+    processes share stand only results of tools with a declared ``version``, and only those that the codec can write
+    (text and plain JSON by default); the others stay in this process, under the same bounds. ``options`` are the rest.
+    """
+
+    def __init__(self, store: Store | None = None, options: ToolCacheOptions | None = None) -> None:
+        options = ToolCacheOptions() if options is None else options
+        self.enabled = options.enabled
+        self.scope = options.scope
+        self.ttl = options.ttl
+        self._observers = () if options.observe is None else (options.observe,)
+        self._specs = {(tool.origin, tool.name): tool for tool in options.tools}
+        self._repeats = options.repeats
+        self._clock = clock = options.clock
+        self._counters = Counters()
+        self._names: dict[str, str] = {}
+        self._conversations: Bounded[str, RepeatDetector] = Bounded(_MAX_CONVERSATIONS)
+        self._lock = RLock()
+        self._planner = Planner(
+            Rules(options.allow, options.deny, options.ttl, options.ttls, assume_writes=options.assume_writes),
+            namespace=options.namespace,
+            environment=options.environment,
+            cacheable=options.cacheable,
+            resolve=options.resolve,
+            one_world=options.one_world,
+        )
+        dropped = departure_counter(self._counters, self._tool_of)
+        most, size = options.max_entries, options.max_bytes
+        if store is None:
+            store = MemoryStore(max_entries=most, max_bytes=size, clock=clock)
+        store.listen(dropped)
+        objects: Lru[tuple[bytes, Kept]] = Lru(most, size, clock, dropped)
+        self._engine = Engine(
+            store,
+            options.codec,
+            self._counters,
+            objects,
+            lease=options.lease,
+            is_error=options.is_error,
+            clock=clock,
+        )
+        reset_in_child(self)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], store: Store | None = None) -> ToolResultCache:
+        """Make a cache from a configuration file's table.
+
+        ``enabled`` (default true) and ``ttl_secs`` (default 300, 0 means never expires) are
+        read specially; other keys are those of ``ToolCacheOptions``.
+
+        Raises:
+            SetupError: a key is unknown or a value has the wrong type.
+        """
+        options = dict(config)
+        seconds = options.pop("ttl_secs", 300)
+        enabled = options.pop("enabled", True)
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not isinstance(enabled, bool):
+            raise SetupError(f"tool-result cache: ttl_secs is a number and enabled is true or false, not {config!r}")
+        try:
+            return cls(store, ToolCacheOptions(enabled=enabled, ttl=float(seconds) or None, **options))
+        except TypeError as error:
+            raise SetupError(f"tool-result cache: {error}") from error
+
+    @property
+    def store(self) -> Store:
+        """Where results are kept, or what outdates them."""
+        return self._engine.store
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes read and write the same results; statistics then walk a common store."""
+        return self._engine.store.shared
+
+    def spec(self, name: str, origin: Origin = "local") -> ToolSpec:
+        """Return a tool's declaration; without one, what goes by the patterns alone."""
+        return self._specs.get((origin, name)) or ToolSpec(name, origin)
+
+    def declares(self, name: str, origin: Origin = "local") -> bool:
+        """Whether ``tools`` holds a declaration of this tool."""
+        return (origin, name) in self._specs
+
+    def subscribe(self, observe: Callable[[ToolCall], None]) -> None:
+        """Call ``observe`` after every call, beside those that are told already."""
+        with self._lock:
+            self._observers = (*self._observers, observe)
+
+    def call(
+        self,
+        tool: ToolSpec,
+        arguments: Mapping[str, Any],
+        run: Callable[[], T],
+        *,
+        scope: str | None = None,
+        conversation: str | None = None,
+        repeated: Callable[[str], T] | None = None,
+        cacheable: bool | None = None,
+    ) -> T:
+        """Return what ``run()`` returns, from the cache where that is allowed and known.
+
+        ``conversation`` switches repeat detection on and names whose calls are counted (one
+        agent in one thread; see ``new_turn``). ``repeated`` turns the message for a refused
+        call into a result; without it the message itself is returned. ``cacheable`` is the caller's
+        opinion on this very call, in place of the one that the cache's own hook would give.
+        """
+        if not self.enabled:
+            return run()
+        began = self._clock() if self._observers else 0.0
+        plan = self._plan(tool, arguments, scope, cacheable)
+        if plan.key is not None and conversation is None:
+            # The flow would do the same; a hit is worth the short way.
+            looked = self._engine.look(plan)
+            if looked.kept is not None:
+                self._counters.hit(plan.tool, looked.kept.seconds)
+                if self._observers:
+                    self._tell(ToolCall(plan.tool, "hit", self._clock() - began, looked.kept.seconds))
+                return looked.value  # type: ignore[no-any-return]
+            self._missed(plan, looked)
+            return self._finish(plan, drive(self._engine.miss(plan, run, looked)), began)  # type: ignore[no-any-return]
+        return self._finish(plan, drive(self._flow(plan, run, conversation, repeated)), began)  # type: ignore[no-any-return]
+
+    async def acall(
+        self,
+        tool: ToolSpec,
+        arguments: Mapping[str, Any],
+        run: Callable[[], Awaitable[T]],
+        *,
+        scope: str | None = None,
+        conversation: str | None = None,
+        repeated: Callable[[str], T] | None = None,
+        cacheable: bool | None = None,
+    ) -> T:
+        """Async form of ``call``; identical calls of threads and tasks join each other."""
+        if not self.enabled:
+            return await run()
+        began = self._clock()
+        plan = self._plan(tool, arguments, scope, cacheable)
+        return self._finish(plan, await adrive(self._flow(plan, run, conversation, repeated)), began)  # type: ignore[no-any-return]
+
+    def begin(
+        self,
+        tool: ToolSpec,
+        arguments: Mapping[str, Any],
+        *,
+        scope: str | None = None,
+        conversation: str | None = None,
+        cacheable: bool | None = None,
+    ) -> Attempt:
+        """Start a call whose tool somebody else runs, for frameworks with a hook before and one after it.
+
+        Look at ``answered``: the result is there, or the caller runs the tool and then calls
+        ``Attempt.finish`` or ``Attempt.fail``. Identical calls wait for that, at most one lease.
+        """
+        return Attempt(self, tool, arguments, scope, conversation, cacheable)
+
+    def new_turn(self, conversation: str) -> None:
+        """Start a conversation's repeat detection afresh; call it for every message of the user.
+
+        Also those below it: ``new_turn("thread")`` covers ``"thread/agent"``.
+        """
+        with self._lock:
+            below = [name for name in self._conversations if name.startswith(f"{conversation}/")]
+            for name in (conversation, *below):
+                self._conversations.pop(name, None)
+
+    def clear(self, scope: str | None = None) -> int:
+        """Forget the results of a scope, or without one all results, counters and repeats.
+
+        Works on the whole store, also for other processes. What is running now is not kept.
+        Returns the number of entries dropped.
+
+        Raises:
+            StoreError: the store failed, so entries may still be there.
+        """
+        if scope is not None:
+            return self._engine.clear(self._planner.scope_prefix(scope))
+        gone = self._engine.clear(self._planner.prefix)
+        self._counters.clear()
+        with self._lock:
+            self._conversations.clear()
+        return gone
+
+    def stats(self) -> CacheStats:
+        """Return counts of this process and what the store holds now, in total and by tool.
+
+        In an event loop a store that blocks is not asked: entries are then those that only this process holds.
+        """
+        held: dict[str, tuple[int, int]] = {}
+        for key, size in self._engine.held(self._planner.prefix).items():
+            tool = self._tool_of(key) or OTHER
+            entries, total = held.get(tool, (0, 0))
+            held[tool] = (entries + 1, total + size)
+        return self._counters.stats(self.enabled, self.ttl, held)
+
+    def after_fork(self) -> None:
+        """Leave the parent's flights and counts alone."""
+        self._counters.after_fork()
+        self._engine.after_fork()
+        self._conversations = Bounded(_MAX_CONVERSATIONS)
+
+    def _plan(self, tool: ToolSpec, arguments: Mapping[str, Any], scope: str | None, word: bool | None = None) -> Plan:  # noqa: FBT001 - passed through
+        scope = self.scope if scope is None else scope
+        try:
+            plan = self._planner.plan(tool, arguments, scope, word)
+        except Exception as error:
+            self._engine.failed(error)
+            return self._planner.unreadable(tool, scope)
+        if plan.key is not None and tool.name not in self._names:
+            self._name(tool.name)
+        return plan
+
+    def _name(self, tool: str) -> None:
+        # Keys hold the tool's digest; the names come back in the statistics.
+        if len(self._names) < _MAX_CONVERSATIONS:
+            self._names[tool] = tool
+            self._names[short(tool)] = tool
+
+    def _tool_of(self, key: str) -> str | None:
+        tool = self._planner.tool_of(key)
+        return None if tool is None else self._names.get(tool, OTHER)
+
+    def _flow(
+        self,
+        plan: Plan,
+        run: Callable[[], Any],
+        conversation: str | None = None,
+        repeated: Callable[[str], Any] | None = None,
+    ) -> Generator[Effect, Any, Answer]:
+        if plan.key is None:
+            if plan.writes:
+                return (yield from self._engine.write(plan, run))
+            return Answer((yield Run(run)), "bypassed")
+        looked: Looked = yield Do(self._engine.store, self._engine.look, plan)
+        # A repeat asks the same of a world that has not changed; what is not cacheable may answer otherwise each
+        # time (the next page, a job's state), so it is never refused.
+        asked = plan.call + (looked.stamp or b"")
+        watch = None if conversation is None or looked.stamp is None else self._watch(conversation)
+        if watch is not None and not watch.start(asked):
+            message = repeat_message(plan.tool, self._repeats)
+            return Answer(Ran(message if repeated is None else repeated(message)), "refused")
+        try:
+            if looked.kept is not None:
+                return Answer(Ran(looked.value), "hit", looked.kept.seconds)
+            self._missed(plan, looked)
+            return (yield from self._engine.miss(plan, run, looked))
+        finally:
+            if watch is not None:
+                watch.finish(asked)
+
+    def _watch(self, conversation: str) -> RepeatDetector | None:
+        if self._repeats <= 0:
+            return None
+        with self._lock:
+            return self._conversations.of(conversation, lambda: RepeatDetector(self._repeats))
+
+    def _missed(self, plan: Plan, looked: Looked) -> None:
+        if looked.outdated:
+            self._counters.add(plan.tool, "outdated")
+
+    def _finish(self, plan: Plan, answer: Answer, began: float) -> Any:
+        self._note(plan, answer, began)
+        return answer.ran.outcome()
+
+    def _note(self, plan: Plan, answer: Answer, began: float) -> None:
+        self._counters.outcome(plan.tool, answer.outcome, answer.saved)
+        if self._observers:
+            seconds, failed = self._clock() - began, answer.ran.error is not None
+            self._tell(ToolCall(plan.tool, answer.outcome, seconds, answer.saved, failed))
+
+    def _tell(self, call: ToolCall) -> None:
+        for observe in self._observers:
+            try:
+                observe(call)
+            except Exception as error:  # noqa: PERF203 - one that fails must not silence the others
+                self._engine.failed(error)

@@ -1,0 +1,440 @@
+"""How one call goes: look, join or lead, run, keep. Written once for sync and async callers."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import hashlib
+import logging
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+from cacheprefix.errors import told
+from cacheprefix.locks import RLock
+from cacheprefix.stores.effects import Do, Effect, Settle, aside, in_a_loop
+from cacheprefix.stores.lease import Lease, contend
+from cacheprefix.stores.memory import Lru
+from cacheprefix.stores.protocol import Departure, Store
+from cacheprefix.toolcache.codec import Codec, Kept, keep, seal, unseal
+from cacheprefix.toolcache.flight import Flight, Flights, Join, Landed, Ran, Run
+from cacheprefix.toolcache.keys import Plan
+from cacheprefix.toolcache.stats import Counters, Outcome
+
+_log = logging.getLogger("cacheprefix")
+
+# Small entries are remembered opened: checking them costs as much as reading them. Two megabytes in all.
+_SMALL = 4_096
+_OPENED = 512
+
+# A store that failed is tried again after a quarter of a second, and in the end every five seconds.
+_FIRST_RETRY = 0.25
+_SLOWEST_RETRY = 5.0
+
+# What a writer ends with whose work may still go on: a thread does not end with the task that waits for it.
+_STILL_WRITING = (asyncio.CancelledError, TimeoutError, asyncio.TimeoutError)
+
+
+class Looked(NamedTuple):
+    """What a lookup found: ``kept`` and a fresh ``value``, or neither.
+
+    ``stamp`` holds the generations of that moment; None means that the store failed.
+    """
+
+    stamp: bytes | None
+    kept: Kept | None = None
+    value: Any = None
+    outdated: bool = False
+
+
+_BLIND = Looked(None)
+
+
+class Answer(NamedTuple):
+    """How a call ended: what the tool or the cache gave, and how it came about."""
+
+    ran: Ran
+    outcome: Outcome
+    saved: float = 0.0
+
+
+class Engine:
+    """The moving parts behind the cache's front: one store, the calls in flight, what must be bumped.
+
+    Before a tool writes, what it may change is marked in the store: until the mark is taken back, or its lease is
+    over because the writer died, nobody keeps or takes a result that depends on it. A thread renews the marks of
+    writes that run, and tries again what the store refused.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        codec: Codec,
+        counters: Counters,
+        objects: Lru[tuple[bytes, Kept]],
+        *,
+        lease: float,
+        is_error: Callable[[Any], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self.store = store
+        self.flights = Flights()
+        self._codec = codec
+        self._counters = counters
+        self._objects = objects
+        self._lease = lease
+        self._is_error = is_error
+        self._clock = clock
+        self._lock = RLock()
+        # One name for all leases of this process: one that it failed to give back is its own still.
+        self._owner = uuid.uuid4().hex
+        # Entries checked and taken apart already, with the bytes that they came from.
+        self._opened: dict[str, tuple[bytes, tuple[bytes, Kept]]] = {}
+        # What the store did not hear of, by writer: until it has, nothing kept can be trusted.
+        self._owed: dict[str, tuple[str, ...]] = {}
+        # Writes that run: by writer, what they may change.
+        self._writing: dict[str, tuple[str, ...]] = {}
+        self._tended = False
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        _engines.add(self)
+
+    def look(self, plan: Plan) -> Looked:
+        """Look a call up; a store that fails gives no stamp."""
+        try:
+            return self.ask(plan)
+        except Exception as error:
+            self.failed(error)
+            return _BLIND
+
+    def ask(self, plan: Plan) -> Looked:
+        """Look a call up.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        key = plan.key or ""
+        if self._owed:
+            # The store failed a moment ago, and is tried again beside the calls.
+            self._counters.error()
+            return _BLIND
+        data, stamp = self.store.read(key, plan.names) if self._common(plan) else self._generations(plan)
+        if data is None:
+            if not len(self._objects):
+                return Looked(stamp)
+            with self._lock:
+                found = self._objects.get(key)
+        else:
+            seen = self._opened.get(key)
+            # The very object that was checked before needs no second look; a store that copies gives new ones.
+            found = seen[1] if seen is not None and seen[0] is data else self._open(plan, key, data)
+        if found is None:
+            return Looked(stamp)
+        if found[0] != stamp:
+            return Looked(stamp, outdated=True)
+        kept = found[1]
+        try:
+            value = kept.fresh()
+        except Exception:
+            # Sound by its checksum and still unreadable: another codec or version wrote it.
+            self.store.delete(key)
+            return Looked(stamp)
+        return Looked(stamp, kept, value)
+
+    def _common(self, plan: Plan) -> bool:
+        """Whether the result may stand in the store: others that read it must know which tool gave it."""
+        return plan.shared or not self.store.shared
+
+    def _generations(self, plan: Plan) -> tuple[None, bytes]:
+        return None, self.store.generations(plan.names)
+
+    def _open(self, plan: Plan, key: str, data: bytes) -> tuple[bytes, Kept] | None:
+        found = unseal(plan.check, data, self._codec)
+        if found is None:
+            self.store.delete(key)
+        elif len(data) <= _SMALL and not self.store.shared:
+            if len(self._opened) >= _OPENED:
+                self._opened.clear()
+            self._opened[key] = (data, found)
+        return found
+
+    def miss(self, plan: Plan, run: Callable[[], Any], looked: Looked) -> Generator[Effect, Any, Answer]:
+        """Run a call that was not found, together with all identical ones in flight."""
+        began = self._clock()
+        failures = 0
+        while looked.stamp is not None:
+            stamp = looked.stamp
+            flight, leads = self.flights.enter(plan.key or "", stamp)
+            left = max(0.0, min(self._lease, self._lease - (self._clock() - began)))
+            if leads:
+                return (yield from self._lead(plan, run, flight, stamp, left))
+            landed: Landed = yield Join(flight, left)
+            if landed.kept is not None:
+                try:
+                    return Answer(Ran(landed.kept.fresh()), "joined", landed.kept.seconds)
+                except Exception as error:
+                    self.failed(error)
+            # The leader failed or takes too long. After one more try nobody waits for anybody.
+            if not landed.over or failures:
+                ran, _ = yield from self._run_and_keep(plan, run, None, stamp)
+                return Answer(ran, "miss")
+            failures += 1
+            looked = yield Do(self.store, self.look, plan)
+            if looked.kept is not None:
+                return Answer(Ran(looked.value), "hit", looked.kept.seconds)
+        return Answer((yield Run(run)), "miss")
+
+    def write(self, plan: Plan, run: Callable[[], Any]) -> Generator[Effect, Any, Answer]:
+        """Run a call that changes something, marked before and bumped after."""
+        writer = uuid.uuid4().hex
+        with self._lock:
+            self._writing[writer] = plan.writes
+        try:
+            yield Do(self.store, self._mark, writer)
+            ran: Ran = yield Run(run)
+        except BaseException:
+            # Cancelled before it began, or dropped half way: whatever it does still, its mark outlives it.
+            self._leave_marked(writer)
+            raise
+        if isinstance(ran.error, _STILL_WRITING):
+            self._leave_marked(writer)
+        else:
+            yield Settle(self.store, self._written, writer)
+        return Answer(ran, "written")
+
+    def _mark(self, writer: str) -> None:
+        names = self._writing.get(writer)
+        if names is None:
+            return
+        try:
+            self.store.mark(names, writer, self._lease if self.store.shared else float("inf"))
+        except Exception as error:
+            self.failed(error)
+            self._owe(writer, names)
+        if self.store.shared:
+            self._tend()
+
+    def _written(self, writer: str) -> None:
+        with self._lock:
+            names = self._writing.pop(writer, ())
+        try:
+            self.store.bump(names, writer)
+        except Exception as error:
+            self.failed(error)
+            self._owe(writer, names)
+        else:
+            with self._lock:
+                self._owed.pop(writer, None)
+
+    def _leave_marked(self, writer: str) -> None:
+        """Let a write's mark end by its lease. Touches no store that blocks: this may be an event loop."""
+        with self._lock:
+            names = self._writing.pop(writer, ())
+        if not self.store.shared and names:
+            try:
+                self.store.mark(names, writer, self._lease)
+            except Exception as error:
+                self.failed(error)
+                self._owe(writer, names)
+
+    def _owe(self, writer: str, names: tuple[str, ...]) -> None:
+        with self._lock:
+            self._owed[writer] = names
+        self._wake.put(None)
+        self._tend()
+
+    def settle(self) -> bool:
+        """Try once more what the store refused; return whether nothing is owed any longer."""
+        try:
+            for writer, names in tuple(self._owed.items()):
+                if writer in self._writing:
+                    self.store.mark(names, writer, self._lease)
+                else:
+                    self.store.bump(names, writer)
+                with self._lock:
+                    self._owed.pop(writer, None)
+        except Exception as error:
+            self.failed(error)
+        return not self._owed
+
+    def _tend(self) -> None:
+        """Have a thread look after marks and debts, while there are any."""
+        with self._lock:
+            if self._tended:
+                return
+            self._tended = True
+        threading.Thread(target=self._tending, name="cacheprefix-tool-cache", daemon=True).start()
+
+    def _tending(self) -> None:
+        pause = _FIRST_RETRY
+        renewed = self._clock()
+        while True:
+            with self._lock:
+                if not self._writing and not self._owed:
+                    self._tended = False
+                    return
+            with suppress(Empty):
+                self._wake.get(timeout=pause if self._owed else self._lease / 3)
+            pause = _FIRST_RETRY if self.settle() else min(pause * 2, _SLOWEST_RETRY)
+            if abs(self._clock() - renewed) >= self._lease / 3:
+                renewed = self._clock()
+                self._renew()
+
+    def _renew(self) -> None:
+        try:
+            for writer, names in tuple(self._writing.items()):
+                self.store.mark(names, writer, self._lease)
+        except Exception as error:
+            # The others' marks still stand for two thirds of their lease, and the next turn comes before.
+            self.failed(error)
+
+    def clear(self, prefix: str) -> int:
+        """Forget what is kept under ``prefix``, here and in the store; return how many entries."""
+        with self._lock:
+            gone = self._objects.clear(prefix)
+            self._opened.clear()
+        return gone + self.store.clear(prefix)
+
+    def held(self, prefix: str) -> dict[str, int]:
+        """Return what is kept under ``prefix``: bytes by key."""
+        with self._lock:
+            self._objects.sweep()
+            sizes = dict(self._objects.sizes(prefix))
+        if self.store.blocking and in_a_loop():
+            # Nobody may wait here for a store to be walked.
+            return sizes
+        try:
+            sizes.update(self.store.sizes(prefix))
+        except Exception as error:
+            self.failed(error)
+        return sizes
+
+    def failed(self, error: Exception) -> None:
+        """Count a failure that a call survived; the first one is logged."""
+        if self._counters.error():
+            _log.warning("tool-result cache failed, tools run as without it (told once): %s", told(error))
+
+    def after_fork(self) -> None:
+        """Leave the parent's flights alone."""
+        self._owner = uuid.uuid4().hex
+        self.flights.after_fork()
+        # What runs and is owed there is the parent's affair, and its thread is not here.
+        self._writing = {}
+        self._owed = {}
+        self._tended = False
+        self._wake = SimpleQueue()
+
+    def _lead(
+        self, plan: Plan, run: Callable[[], Any], flight: Flight, stamp: bytes, patience: float
+    ) -> Generator[Effect, Any, Answer]:
+        kept: Kept | None = None
+        lease: Lease | None = None
+        try:
+            # The last leader may have landed between this call's look and its entry.
+            looked: Looked = yield Do(self.store, self.look, plan)
+            if looked.kept is None and looked.stamp is not None and self.store.shared and plan.shared:
+                looked, lease = yield from self._elect(plan, looked, patience)
+            if looked.kept is not None:
+                kept = looked.kept
+                return Answer(Ran(looked.value), "joined", kept.seconds)
+            ran, kept = yield from self._run_and_keep(plan, run, flight, looked.stamp)
+            if lease is not None:
+                yield Settle(self.store, self._release, lease)
+            return Answer(ran, "miss")
+        except GeneratorExit:
+            if lease is not None:
+                aside(self.store, self._release, lease)
+            raise
+        finally:
+            self.flights.leave(plan.key or "", stamp, flight, kept)
+
+    def _elect(
+        self, plan: Plan, looked: Looked, patience: float
+    ) -> Generator[Effect, Any, tuple[Looked, Lease | None]]:
+        last = looked
+
+        def look() -> Looked | None:
+            nonlocal last
+            last = self.ask(plan)
+            return last if last.kept is not None else None
+
+        # The generations are part of the name: who reads after a write waits for no older reader.
+        mark = hashlib.blake2b(looked.stamp or b"", digest_size=8).hexdigest()
+        try:
+            turn = yield from contend(
+                self.store,
+                f"{plan.key}:{mark}",
+                look,
+                lease=self._lease,
+                patience=patience,
+                owner=self._owner,
+                clock=self._clock,
+            )
+        except Exception as error:
+            self.failed(error)
+            return _BLIND, None
+        return turn.found or last, turn.lease
+
+    def _run_and_keep(
+        self, plan: Plan, run: Callable[[], Any], flight: Flight | None, stamp: bytes | None
+    ) -> Generator[Effect, Any, tuple[Ran, Kept | None]]:
+        began = self._clock()
+        ran: Ran = yield Run(run, flight)
+        if ran.error is not None or stamp is None:
+            return ran, None
+        kept = self._keepable(ran.result, max(0.0, self._clock() - began))
+        if kept is not None:
+            yield Do(self.store, self._keep, plan, stamp, kept)
+        return ran, kept
+
+    def _keepable(self, result: Any, seconds: float) -> Kept | None:
+        try:
+            return None if self._is_error(result) else keep(result, seconds, self._codec)
+        except Exception as error:
+            self.failed(error)
+            return None
+
+    def _keep(self, plan: Plan, stamp: bytes, kept: Kept) -> None:
+        key = plan.key or ""
+        try:
+            if self._owed or self.store.generations(plan.names) != stamp:
+                return
+            if kept.payload is not None and self._common(plan):
+                self.store.set(key, seal(plan.check, stamp, kept), plan.ttl)
+                return
+        except Exception as error:
+            self.failed(error)
+            return
+        with self._lock:
+            self._objects.put(key, (stamp, kept), kept.size(), plan.ttl)
+
+    def _release(self, lease: Lease) -> None:
+        try:
+            lease.release()
+        except Exception as error:
+            # It ends by itself; until then other processes look for the result in vain.
+            self.failed(error)
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@atexit.register
+def _settle_all() -> None:
+    """The process ends: what is owed to others is tried a last time."""
+    for engine in list(_engines):
+        engine.settle()
+
+
+def departure_counter(counters: Counters, tool_of: Callable[[str], str | None]) -> Callable[[str, Departure], None]:
+    """Return a listener that counts dropped entries by tool."""
+
+    def note(key: str, why: Departure) -> None:
+        tool = tool_of(key)
+        if tool is not None:
+            counters.add(tool, why)
+
+    return note

@@ -1,0 +1,224 @@
+"""Keys and generations: under which name a call is kept, what outdates it, and which tool a function is."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import weakref
+import zlib
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+import orjson
+
+from cacheprefix.toolcache.codec import is_plain
+from cacheprefix.toolcache.spec import Rules, ToolSpec, ancestors, resources
+
+_numbers = itertools.count(1)
+# By address, while the object lives: tools are often models that cannot be hashed.
+_known: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+
+def identity_of(function: Any) -> str:
+    """Return what tells this function from every other one of the process; empty where nothing can.
+
+    A bound method is made anew at each look, so it goes by its object and its function. No number is used twice.
+    """
+    owner, own = getattr(function, "__self__", None), getattr(function, "__func__", None)
+    parts = [function] if owner is None or own is None else [owner, own]
+    numbers = [_number(part) for part in parts]
+    return "" if None in numbers else ".".join(map(str, numbers))
+
+
+def _number(thing: Any) -> int | None:
+    address = id(thing)
+    known = _known.get(address)
+    if known is not None and known[0]() is thing:
+        return known[1]
+    try:
+        seen = weakref.ref(thing, _forget(address))
+    except TypeError:
+        return None
+    # Of two threads that come at once, the later one's number stays; the other costs a miss.
+    _known[address] = (seen, number := next(_numbers))
+    return number
+
+
+def _forget(address: int) -> Callable[[weakref.ref[Any]], None]:
+    def gone(seen: weakref.ref[Any]) -> None:
+        known = _known.get(address)
+        if known is not None and known[0] is seen:
+            del _known[address]
+
+    return gone
+
+
+Cacheable: TypeAlias = Callable[[ToolSpec, Mapping[str, Any]], "bool | None"]
+
+# Most calls of an agent repeat recent ones; plans of large arguments are made anew.
+_RECENT = 4_096
+_RECENT_BYTES = 2_048
+
+
+class Plan(NamedTuple):
+    """What to do with one call.
+
+    ``key`` is where its result is kept, None when it is not cached; ``names`` are the
+    generations that an answer depends on, ``writes`` those that the call bumps. ``call`` tells
+    identical calls apart from others, empty when the arguments cannot be compared. ``check`` is
+    a checksum of the key, which an entry must carry. ``shared``: other processes know the tool by the same key.
+    """
+
+    tool: str
+    key: str | None
+    names: tuple[str, ...]
+    writes: tuple[str, ...]
+    ttl: float | None
+    call: bytes
+    check: int = 0
+    shared: bool = False
+
+
+class Planner:
+    """Turns calls into plans. Scope, tool and arguments stand in keys as digests only."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        *,
+        namespace: str,
+        environment: Mapping[str, str],
+        cacheable: Cacheable | None,
+        resolve: Callable[[str], str] | None,
+        one_world: bool,
+    ) -> None:
+        self.prefix = f"{namespace}:t:"
+        self._rules = rules
+        self._environment = dict(environment)
+        self._cacheable = cacheable
+        self._resolve = resolve
+        self._one_world = one_world
+        # A hook and the file system may answer otherwise next time; all else follows from the call.
+        self._repeatable = cacheable is None and resolve is None
+        self._recent: dict[tuple[object, ...], Plan] = {}
+        self.scope_prefix = lru_cache(maxsize=4_096)(self._scope_prefix)
+        self._tool_prefix = lru_cache(maxsize=4_096)(self._prefix_of)
+        self._reads = lru_cache(maxsize=4_096)(self._read_names)
+        self._changes = lru_cache(maxsize=4_096)(self._write_names)
+
+    def plan(
+        self,
+        tool: ToolSpec,
+        arguments: Mapping[str, Any],
+        scope: str,
+        word: bool | None = None,  # noqa: FBT001 - the hot path; asked by position
+    ) -> Plan:
+        """Return the plan of one call; ``word`` is its caller's opinion, in place of the hook's."""
+        environment = {**self._environment, **tool.environment} if tool.environment else self._environment
+        exact = canonical(tool, arguments, environment)
+        if not self._repeatable or not 0 < len(exact) <= _RECENT_BYTES:
+            return self._make(tool, arguments, scope, environment, exact, word)
+        mark = (exact, scope, tool.cacheable, tool.mutates, tool.reads, word)
+        plan = self._recent.get(mark)
+        if plan is None:
+            if len(self._recent) >= _RECENT:
+                self._recent.clear()
+            plan = self._recent[mark] = self._make(tool, arguments, scope, environment, exact, word)
+        return plan
+
+    def _make(
+        self,
+        tool: ToolSpec,
+        arguments: Mapping[str, Any],
+        scope: str,
+        environment: Mapping[str, str],
+        exact: bytes,
+        word: bool | None,  # noqa: FBT001 - as above
+    ) -> Plan:
+        ruling = self._rules.ruling(tool.name, tool.origin, tool.cacheable, tool.mutates)
+        cached, writes = ruling.cached, ruling.writes
+        if not ruling.denied and not tool.mutates:
+            if word is None and self._cacheable is not None:
+                word = self._cacheable(tool, arguments)
+            if word is not None:
+                cached = word
+                writes = writes and not word
+        call = hashlib.blake2b(exact, digest_size=16).digest() if exact else b""
+        if not call or not cached:
+            changed: tuple[str, ...] = ()
+            if writes is True:
+                changed = self._changes(scope, None)
+            elif writes:
+                changed = self._changes(scope, resources(arguments, writes, environment, self._resolve))
+            return Plan(tool.name, None, (), changed, ruling.ttl, call)
+        touched = resources(arguments, tool.reads, environment, self._resolve) if tool.reads else None
+        prefix, check = self._tool_prefix(scope, tool.name)
+        key, reads = prefix + call.hex(), self._reads(scope, touched)
+        return Plan(tool.name, key, reads, (), ruling.ttl, call, zlib.crc32(call, check), bool(tool.version))
+
+    def unreadable(self, tool: ToolSpec, scope: str) -> Plan:
+        """Return the plan of a call that could not be planned: run it, and trust nothing kept before."""
+        return Plan(tool.name, None, (), self._changes(scope, None), None, b"")
+
+    def tool_of(self, key: str) -> str | None:
+        """Return the tool part of one of our keys, as ``short`` writes it."""
+        if not key.startswith(self.prefix):
+            return None
+        return key.rpartition(":")[0].rpartition(":")[2]
+
+    def _prefix_of(self, scope: str, tool: str) -> tuple[str, int]:
+        prefix = f"{self.scope_prefix(scope)}{short(tool)}:"
+        return prefix, zlib.crc32(prefix.encode())
+
+    def _scope_prefix(self, scope: str) -> str:
+        return f"{self.prefix}{{{short(scope)}}}:"
+
+    def _world(self, scope: str) -> str:
+        return f"{self.prefix}w:" if self._one_world else f"{self.scope_prefix(scope)}w:"
+
+    def _read_names(self, scope: str, touched: tuple[str, ...] | None) -> tuple[str, ...]:
+        world, epoch = self._world(scope), f"{self.scope_prefix(scope)}epoch"
+        if touched is None:
+            return (epoch, f"{world}any")
+        # Changed itself or below it, or a folder above it was replaced as a whole.
+        names = dict.fromkeys([epoch, f"{world}all"])
+        for resource in touched:
+            names[f"{world}below:{short(resource)}"] = None
+            names.update(dict.fromkeys(f"{world}at:{short(above)}" for above in ancestors(resource)))
+        return tuple(names)
+
+    def _write_names(self, scope: str, touched: tuple[str, ...] | None) -> tuple[str, ...]:
+        world = self._world(scope)
+        if touched is None:
+            return (f"{world}any", f"{world}all")
+        names = dict.fromkeys([f"{world}any"])
+        for resource in touched:
+            names[f"{world}at:{short(resource)}"] = None
+            names.update(dict.fromkeys(f"{world}below:{short(r)}" for r in (resource, *ancestors(resource))))
+        return tuple(names)
+
+
+def canonical(tool: ToolSpec, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> bytes:
+    """Return JSON of tool, environment and arguments, or nothing when it cannot tell them exactly.
+
+    Key order does not matter at any depth; 1, 1.0, True and "1" are four different values.
+    """
+    values = arguments if type(arguments) is dict else dict(arguments)
+    # Whose answer it is: the version's, the function's, or the name's alone.
+    which = ("version", tool.version) if tool.version else ("name", "")
+    if tool.function is not None and not tool.version:
+        which = ("function", identity_of(tool.function))
+        if not which[1]:
+            return b""
+    try:
+        data = orjson.dumps((tool.name, tool.origin, which, environment, values), option=orjson.OPT_SORT_KEYS)
+    except (TypeError, ValueError):
+        return b""
+    return data if is_plain(values) else b""
+
+
+@lru_cache(maxsize=8_192)
+def short(text: str) -> str:
+    """Return a digest that stands for ``text`` in a key: 128 bits, 32 characters."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -1,0 +1,374 @@
+"""What reading a body has in common in all APIs: units, sections, and memory of units and rows read before."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress, count, islice
+from operator import is_, ne
+from typing import Any
+
+import orjson
+
+from cacheprefix.bounded import Generations
+from cacheprefix.errors import BodyError
+from cacheprefix.locks import Lock
+from cacheprefix.prompt.canonical_json import dumps, dumps_sorted, loads
+from cacheprefix.prompt.sections import ABOUT, Envelope, Kind, Marker, Prompt, Section, Tier, learn, section
+
+PLAIN = frozenset({"role", "content"})
+"""Fields whose order in a message is no part of any prompt."""
+
+_SHORTEST = 8
+"""Messages of a body that is worth remembering as a whole; those of a shorter one are looked up one by one."""
+_BRANCHES = 4
+"""Runs kept of one beginning: requests of siblings, each with its own end."""
+_LINK_BYTES, _COPY_BYTES = 48, 320
+"""What one more run costs for a message that others hold too, and for one that only it holds."""
+
+Beginning = tuple[tuple[str, str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The messages of one body, and the prompt they were read into."""
+
+    prompt: Prompt
+    offset: int
+    """Sections of the prompt before the first message's."""
+    ends: list[int]
+    """Sections of the messages up to and including each."""
+    plain: list[dict[str, str]]
+    """Copies of the messages that hold texts alone, in order."""
+    places: list[int] | None
+    """Where those stand; None where all messages are such."""
+    written: list[bytes]
+    """The JSON of the others."""
+    others: list[int]
+    """Where those stand."""
+    size: int = 0
+
+    def shared(self, messages: Sequence[Any]) -> int:
+        """How many messages from the start are the very same in value, order of fields and type."""
+        limit = min(len(messages), len(self.ends))
+        others = self.others[: bisect_left(self.others, limit)]
+        if others:
+            try:
+                texts = map(orjson.dumps, map(messages.__getitem__, others))
+                limit = next(compress(others, map(ne, texts, self.written)), limit)
+            except TypeError:
+                # Something that only the slower writer can put down: the run is taken up to where such things begin.
+                limit = others[0]
+        if self.places is None:
+            return next(compress(count(), map(ne, islice(messages, limit), self.plain)), limit)
+        held = bisect_left(self.places, limit)
+        own = map(messages.__getitem__, islice(self.places, held))
+        return next(compress(self.places, map(ne, own, self.plain)), limit)
+
+
+@dataclass(slots=True)
+class Row:
+    """The messages of a body that is being read; the first ``known`` of them are those of ``run``."""
+
+    key: tuple[str, str]
+    """API form and model."""
+    messages: Sequence[Any]
+    plain: frozenset[str]
+    run: Run | None = None
+    known: int = 0
+    sections: list[Section] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+
+    def add(self, sections: Sequence[Section]) -> None:
+        """Take in the sections of the next message."""
+        self.sections += sections
+        self.ends.append(len(self.sections))
+
+
+class Runs:
+    """The latest runs, found by how a conversation begins. Bounded by bytes; safe to share between threads."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max = max_bytes
+        self._bytes = 0
+        self._kept: OrderedDict[Beginning, list[Run]] = OrderedDict()
+        self._lock = Lock()
+
+    def row(self, key: tuple[str, str], messages: Sequence[Any], plain: frozenset[str]) -> Row:
+        """A row that already holds what an earlier one begins with."""
+        row = Row(key, messages, plain)
+        sign = _beginning(row)
+        with self._lock:
+            kept = list(self._kept.get(sign, ())) if sign is not None else []
+        for run in reversed(kept):
+            shared = run.shared(messages)
+            if shared > row.known:
+                row.run, row.known = run, shared
+            if row.known + _BRANCHES >= min(len(messages), len(run.ends)):
+                break
+        if row.run is not None:
+            run = row.run
+            row.ends = run.ends[: row.known]
+            row.sections = list(run.prompt.sections[run.offset : run.offset + row.ends[-1]])
+        return row
+
+    def keep(self, row: Row, prompt: Prompt, offset: int) -> None:
+        """Remember a row that was read to its end, and what its prompt has in common with the one before."""
+        run = row.run
+        if run is not None:
+            before, head = run.prompt, prompt.sections[:offset]
+            if offset == run.offset and all(map(is_, head, before.sections)):
+                learn(prompt, before, offset + run.ends[row.known - 1])
+            if row.known == len(row.messages) == len(run.ends):
+                return
+        sign = _beginning(row)
+        if sign is None or len(row.ends) != len(row.messages):
+            return
+        made = _run(row, prompt, offset)
+        if made is None:
+            return
+        with self._lock:
+            kept = self._kept.setdefault(sign, [])
+            if run is not None and row.known == len(run.ends) and run in kept:
+                # The new one begins with all of it.
+                kept.remove(run)
+                self._bytes -= run.size
+            kept.append(made)
+            self._bytes += made.size
+            self._kept.move_to_end(sign)
+            if len(kept) > _BRANCHES:
+                self._bytes -= kept.pop(0).size
+            while self._bytes > self._max and self._kept:
+                _, gone = self._kept.popitem(last=False)
+                self._bytes -= sum(one.size for one in gone)
+
+    def __len__(self) -> int:
+        """Runs held."""
+        return sum(len(kept) for kept in self._kept.values())
+
+
+def _beginning(row: Row) -> Beginning | None:
+    """What a conversation is known by: one of its first messages, but none that all conversations begin with."""
+    if len(row.messages) < _SHORTEST:
+        return None
+    one = row.messages[_SHORTEST - 1]
+    try:
+        return row.key, tuple(one.values()) if _texts(one, PLAIN) else orjson.dumps(one)
+    except TypeError:
+        return None
+
+
+def _texts(message: Any, plain: frozenset[str]) -> bool:
+    """Whether a message holds texts alone, in fields whose order does not matter."""
+    return type(message) is dict and message.keys() <= plain and all(type(one) is str for one in message.values())
+
+
+def _run(row: Row, prompt: Prompt, offset: int) -> Run | None:
+    known, before = row.known, row.run
+    plain: list[dict[str, str]] = []
+    places: list[int] = []
+    written: list[bytes] = []
+    others: list[int] = []
+    if before is not None:
+        others = before.others[: bisect_left(before.others, known)]
+        written = before.written[: len(others)]
+        plain = before.plain[: known - len(others)]
+        places = list(range(known)) if before.places is None else before.places[: len(plain)]
+    size = _LINK_BYTES * known
+    for index in range(known, len(row.messages)):
+        message = row.messages[index]
+        if _texts(message, row.plain):
+            plain.append(dict(message))
+            places.append(index)
+            size += _COPY_BYTES
+            continue
+        try:
+            written.append(orjson.dumps(message))
+        except TypeError:
+            return None
+        others.append(index)
+        size += _COPY_BYTES + len(written[-1])
+    return Run(prompt, offset, row.ends, plain, places if others else None, written, others, size)
+
+
+Content = bytes | tuple[tuple[str, str], ...]
+Key = tuple[str, str, str, Content]
+
+_OVERHEAD = 400
+
+
+class Memo:
+    """What messages came to, bounded by bytes."""
+
+    def __init__(self, max_bytes: int = 64_000_000) -> None:
+        self._kept: Generations[Key, tuple[Section, ...]] = Generations(max_bytes)
+        self.runs = Runs(max_bytes // 4)
+        """Whole rows of messages, so that a history is not even looked up message by message."""
+
+    def get(self, key: Key) -> tuple[Section, ...] | None:
+        """The sections stored under ``key``; None when unknown."""
+        return self._kept.get(key)
+
+    def put(self, key: Key, sections: tuple[Section, ...]) -> None:
+        """Store the sections of one message."""
+        size = _size(key[3]) + sum(len(section.data) for section in sections) + _OVERHEAD
+        self._kept.put(key, sections, size)
+
+    def __len__(self) -> int:
+        """Entries held."""
+        return len(self._kept)
+
+
+def _size(content: Content) -> int:
+    """Bytes of a key, or characters where it shares its texts with the application's message."""
+    return len(content) if isinstance(content, bytes) else sum(len(text) for _, text in content)
+
+
+MARKER_FIELDS = ("cache_control", "prompt_cache_breakpoint")
+
+EMPTY = b"null"
+"""Data of the one section that stands for a message without content; no block can be this."""
+
+RESERVED = frozenset({"+", "item", "instructions"})
+"""Heads with a meaning of their own, which no role may be mistaken for."""
+
+Split = Callable[["Reader", Tier, str, Any], "list[Section]"]
+
+
+class Reader:
+    """Reads the units (a tool, a system block, a message) of one body."""
+
+    def __init__(
+        self,
+        api: str,
+        model: str,
+        count: Callable[[str, str], int],
+        memo: Memo | None,
+        same: Sequence[Section] = (),
+        envelope: Envelope = ABOUT,
+    ) -> None:
+        self.api = api
+        self.model = model
+        self._count = count
+        self._memo = memo
+        self._envelope = envelope
+        self._row: Row | None = None
+        self._same = {(one.tier, one.kind, one.head, one.data): one for one in same}
+        """Sections whose digest and tokens are known: those of a unit that is read again for its markers."""
+
+    def count(self, text: str) -> int:
+        """Tokens of a text for this body's model."""
+        return self._count(text, self.model)
+
+    def unit(self, tier: Tier, path: str, value: Any, split: Split) -> Sequence[Section]:
+        """The sections of one unit, from memory when the same bytes stood at the same place before."""
+        if self._memo is None:
+            return split(self, tier, path, value)
+        key = (self.api + tier, self.model, path, _content(value, path))
+        known = self._memo.get(key)
+        if known is None:
+            known = tuple(split(self, tier, path, value))
+            self._memo.put(key, known)
+        return known
+
+    def row(self, messages: Sequence[Any], plain: frozenset[str] = PLAIN, kind: str = "") -> Row:
+        """The messages of a body, as far as an earlier one began with them; ``add`` the rest.
+
+        ``plain`` are the fields whose order in a message of texts does not matter to how it is read; messages of
+        another ``kind`` are read in another way.
+        """
+        key = (self.api + kind, self.model)
+        self._row = Row(key, messages, plain) if self._memo is None else self._memo.runs.row(key, messages, plain)
+        return self._row
+
+    def keep(self, prompt: Prompt) -> None:
+        """Remember what was read, for a body that begins like it."""
+        if self._memo is not None and self._row is not None:
+            self._memo.runs.keep(self._row, prompt, len(prompt.sections) - len(self._row.sections))
+
+    def make(self, tier: Tier, path: str, kind: Kind, head: str, data: bytes, marker: Marker | None = None) -> Section:
+        """One section, counted by this reader."""
+        known = self._same.get((tier, kind, head, data)) if self._same else None
+        if known is not None:
+            return Section(tier, path, kind, head, data, known.digest, known.tokens, marker)
+        return section(tier, path, kind, head, data, self.count, marker, self._envelope)
+
+    def text(self, tier: Tier, path: str, head: str, text: str, marker: Marker | None = None) -> Section:
+        """A text section."""
+        return self.make(tier, path, "text", head, text.encode("utf-8", "surrogatepass"), marker)
+
+    def json(self, tier: Tier, path: str, kind: Kind, head: str, value: Any, marker: Marker | None = None) -> Section:
+        """A section whose data is the value as JSON, key order kept."""
+        return self.make(tier, path, kind, head, dumps(value, path), marker)
+
+
+def _content(value: Any, path: str) -> Content:
+    """What tells whether a unit is the same: its fields where all are texts (Python keeps their hashes), else JSON."""
+    if type(value) is dict and all(type(field) is str for field in value.values()):
+        return tuple(value.items())
+    return dumps(value, path)
+
+
+def envelope(role: str, **fields: Any) -> str:
+    """The head of a message: its role, and as JSON whatever else the envelope carries."""
+    extra = {name: value for name, value in fields.items() if value is not None}
+    plain = not extra and role not in RESERVED and not role.startswith("{")
+    return role if plain else dumps({"role": role, **extra}, "role").decode()
+
+
+def open_envelope(head: str) -> dict[str, Any]:
+    """The message fields that ``envelope`` wrote."""
+    if head.startswith("{"):
+        opened: dict[str, Any] = loads(head)
+        return opened
+    return {"role": head}
+
+
+def pop_marker(block: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], Marker | None]:
+    """The block without its cache marker, and the marker; the very same block when it has none."""
+    marker = None
+    for name in MARKER_FIELDS:
+        value = block.get(name)
+        if name in block:
+            block = {key: inner for key, inner in block.items() if key != name}
+        if isinstance(value, Mapping):
+            ttl = value.get("ttl")
+            if ttl is not None and not isinstance(ttl, str):
+                raise BodyError(f"{path}.{name}.ttl", f"expected a string, found {type(ttl).__name__}")
+            marker = Marker(ttl)
+        elif value is not None:
+            raise BodyError(f"{path}.{name}", f"expected an object, found {type(value).__name__}")
+    return block, marker
+
+
+def mapping(value: Any, path: str) -> Mapping[str, Any]:
+    """``value`` if it is a JSON object, else a ``BodyError`` at ``path``."""
+    if not isinstance(value, Mapping):
+        raise BodyError(path, f"expected an object, found {type(value).__name__}")
+    return value
+
+
+def items(value: Any, path: str) -> Sequence[Any]:
+    """``value`` if it is a JSON array, else a ``BodyError`` at ``path``."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise BodyError(path, f"expected a list, found {type(value).__name__}")
+    return value
+
+
+def string(value: Any, path: str) -> str:
+    """``value`` if it is a string, else a ``BodyError`` at ``path``."""
+    if not isinstance(value, str):
+        raise BodyError(path, f"expected a string, found {type(value).__name__}")
+    return value
+
+
+def settings_of(body: Mapping[str, Any], content: frozenset[str], headers: Mapping[str, str] | None) -> dict[str, str]:
+    """Every field that is not content, as canonical JSON, and the headers as ``header:name``."""
+    settings = {
+        name: dumps_sorted(value, name) for name, value in body.items() if name not in content and value is not None
+    }
+    for name, value in (headers or {}).items():
+        settings[f"header:{name.lower()}"] = dumps_sorted(value, f"header:{name}")
+    return settings

@@ -1,0 +1,374 @@
+"""The gate: one leader, the rest behind it where that pays, nobody stuck, and nothing left of a leader that is gone."""
+
+import asyncio
+import gc
+import threading
+import time
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.layout import Gate, Pace, Worth
+from cacheprefix.stores import MemoryStore
+
+
+def run_threads(count, work):
+    """Start threads."""
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def test_followers_wait_for_the_leader_and_then_all_go():
+    """Fifteen threads arrive and stay until the leader's first token."""
+    gate = Gate()
+    leader = gate.enter(b"k")
+    assert leader.leader
+    through = []
+    waiting = threading.Barrier(16)
+
+    def follow(number):
+        waiting.wait(5)
+        through.append(number)
+        gate.enter(b"k")
+        through.append(number)
+
+    threads = run_threads(15, follow)
+    waiting.wait(5)
+    while len(through) < 15:
+        time.sleep(0.001)
+    assert len(through) == 15
+    leader.release(ok=True)
+    for thread in threads:
+        thread.join(5)
+    assert len(through) == 30
+
+
+def test_when_the_leader_fails_the_next_one_leads():
+    """Failure is passed on to exactly one of the waiting."""
+    gate = Gate()
+    leader = gate.enter(b"k")
+    seen = []
+    entered = threading.Event()
+
+    def follow(number):
+        entered.set()
+        mine = gate.enter(b"k")
+        seen.append(mine.leader)
+        mine.release(ok=True)
+
+    (thread,) = run_threads(1, follow)
+    entered.wait(5)
+    leader.release(ok=False)
+    thread.join(5)
+    assert seen == [True]
+
+
+def test_waiting_is_bounded():
+    """A leader that hangs holds nobody for longer than the limit."""
+    gate = Gate(limit=0.05)
+    leader = gate.enter(b"k")
+    assert not gate.enter(b"k").leader
+    leader.release(ok=True)
+
+
+def test_keys_do_not_wait_for_each_other():
+    """Another prefix has its own leader."""
+    gate = Gate()
+    assert gate.enter(b"a").leader
+    assert gate.enter(b"b").leader
+
+
+def test_a_pass_is_released_once():
+    """First token, end and failure may all report; the first counts."""
+    gate = Gate()
+    leader = gate.enter(b"k")
+    leader.release(ok=True)
+    second = gate.enter(b"k")
+    leader.release(ok=False)
+    assert second.leader
+    assert not leader.leader
+
+
+def test_tasks_wait_without_blocking_the_loop_and_a_cancelled_one_frees_nobody_early():
+    """The loop goes on while tasks wait; cancelling a follower does not release the others."""
+
+    async def go():
+        gate = Gate()
+        leader = await gate.aenter(b"k")
+        tasks = [asyncio.create_task(gate.aenter(b"k")) for _ in range(10)]
+        await asyncio.sleep(0.01)
+        assert not any(task.done() for task in tasks)
+        tasks[0].cancel()
+        await asyncio.sleep(0.01)
+        assert sum(task.done() for task in tasks) == 1
+        leader.release(ok=True)
+        done = await asyncio.gather(*tasks[1:])
+        return [mine.leader for mine in done]
+
+    assert asyncio.run(go()) == [False] * 9
+
+
+# ------------------------------------------------------------------ a leader that is gone
+
+
+def test_a_pass_that_nobody_holds_any_more_frees_those_who_wait():
+    """Whatever way a leader is lost in its own process, the next one leads, at once."""
+    gate = Gate(limit=600.0)
+    leader = gate.enter(b"k")
+    found = []
+    (thread,) = run_threads(1, lambda _: found.append(gate.enter(b"k").leader))
+    while not leader.awaited:
+        time.sleep(0.001)
+    del leader
+    gc.collect()
+    thread.join(30)
+    assert found == [True]
+
+
+async def test_a_cancelled_leader_frees_those_who_wait():
+    """A task that holds a pass is cancelled, and so is one that is itself waiting for the lead."""
+    gate = Gate(limit=600.0)
+
+    async def lead():
+        held = await gate.aenter(b"k")
+        await asyncio.get_running_loop().create_future()
+        held.release(ok=True)
+
+    leading = asyncio.create_task(lead())
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(gate.aenter(b"k"))
+    await asyncio.sleep(0)
+    leading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leading
+    del leading
+    gc.collect()
+    assert (await asyncio.wait_for(waiting, 30)).leader
+
+
+def test_a_leader_of_whom_nothing_is_heard_is_given_up():
+    """Those who come later do not wait for it again: the next one leads, and its end does not disturb the new one."""
+    now = [0.0]
+    gate = Gate(limit=10.0, clock=lambda: now[0])
+    lost = gate.enter(b"k")
+    now[0] = 10.5
+    second = gate.enter(b"k")
+    assert second.leader
+    lost.release(ok=False)
+    assert len(gate._flights) == 1
+    second.release(ok=True)
+    assert not gate._flights
+
+
+def test_a_pass_says_how_many_wait():
+    """An adapter streams a leader only for somebody."""
+    gate = Gate()
+    leader = gate.enter(b"k")
+    assert leader.awaited == 0
+    threads = run_threads(3, lambda _: gate.enter(b"k"))
+    while leader.awaited < 3:
+        time.sleep(0.001)
+    leader.release(ok=True)
+    for thread in threads:
+        thread.join(30)
+    assert leader.awaited == 0
+
+
+# ------------------------------------------------------------------ for whom a leader is streamed
+
+
+def test_a_leader_finds_out_whether_somebody_comes():
+    """Nobody at first; then one who waits, or came and was not willing to."""
+    gate = Gate()
+    leader = gate.enter(b"k", Worth(2.0, usual=1.0))
+    assert not leader.joined(0.001)
+    gate.enter(b"k", Worth(0.0))
+    assert leader.joined(0.001)
+    leader.release(ok=True)
+    assert not leader.joined(0.001)
+
+
+async def test_a_task_finds_out_whether_somebody_comes():
+    """One who comes while it looks wakes it."""
+    gate = Gate()
+    leader = await gate.aenter(b"k")
+    assert not await leader.ajoined(0.001)
+    looking = asyncio.create_task(leader.ajoined(60.0))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(gate.aenter(b"k"))
+    assert await asyncio.wait_for(looking, 30)
+    leader.release(ok=True)
+    assert (await waiting).followed
+
+
+def test_those_who_come_to_a_leader_that_is_not_streamed_go_by_whole_answers():
+    """Its first token lets nobody go, so those for whom that is too long go at once."""
+    gate = Gate()
+    alone = gate.enter(b"alone", Worth(2.0, usual=1.0))
+    assert alone.goes_whole(30.0)
+    late = gate.enter(b"alone", Worth(2.0, usual=1.0))
+    assert (late.leader, late.waited < 1.0, late.followed) == (False, True, False)
+    followed = gate.enter(b"followed", Worth(2.0, usual=1.0))
+    gate.enter(b"followed", Worth(0.0))
+    assert not followed.goes_whole(30.0)
+    assert followed.flight.worth.streams
+
+
+def test_a_session_streams_leaders_for_those_who_came_the_last_time():
+    """An agent whose siblings come late, behind work of their own, is expected to have them again."""
+    session = Session(SharedPrefix(system="x"), gate_price=0.0)
+    body = {"model": "gpt-5.6", "messages": [{"role": "user", "content": "word " * 4000}]}
+    found = []
+    for number, comes in enumerate((False, True, False, False)):
+        key = f"{number}".encode()
+        leader = session.follow(key, Worth(2.0, usual=1.0))
+        found.append(session.followed(leader, "worker", "gpt-5.6"))
+        if comes:
+            session.follow(key, Worth(0.0))
+        turn = session.begin(body, "openai-chat", agent="worker", conversation="c", boundary=1, leave=leader)
+        turn.finish(None)
+    assert found == [False, False, True, False]
+
+
+def test_a_leader_of_several_processes_is_streamed():
+    """Its siblings cannot be seen from here; a store was given because there are some."""
+    session = Session(gate_store=MemoryStore(), gate_price=0.0)
+    assert session.followed(session.follow(b"k", Worth(2.0, usual=1.0)), "worker", "gpt-5.6")
+
+
+async def test_a_loop_that_has_ended_is_not_woken(caplog):
+    """Its follower gave up and is gone when the leader goes on."""
+    gate = Gate(limit=0.01)
+    leader = gate.enter(b"k")
+    thread = threading.Thread(target=lambda: asyncio.run(gate.aenter(b"k")))
+    thread.start()
+    thread.join(30)
+    leader.release(ok=True)
+    assert not caplog.records
+
+
+# ------------------------------------------------------------------ where waiting pays
+
+
+def test_nobody_waits_for_a_leader_that_takes_longer_than_it_saves():
+    """A whole answer of five seconds is not waited for where two seconds would pay; one of one second is."""
+    now = [0.0]
+    gate = Gate(clock=lambda: now[0])
+    slow, quick = Worth(2.0, usual=5.0, streams=False), Worth(2.0, usual=1.0, streams=False)
+    leader = gate.enter(b"slow", slow)
+    found = gate.enter(b"slow", slow)
+    assert (found.leader, found.followed, found.waited) == (False, False, 0.0)
+    now[0] = 3.5
+    # What is left of it may pay.
+    assert slow.left(3.5) == 2.0
+    assert quick.left() == 2.0
+    leader.release(ok=True)
+
+
+@given(
+    seconds=st.floats(0, 100),
+    usual=st.none() | st.floats(0, 100),
+    streams=st.booleans(),
+    under_way=st.floats(0, 200),
+)
+def test_waiting_is_never_expected_to_take_longer_than_it_pays(seconds, usual, streams, under_way):
+    """R = t - e before the leader is due, R = e behind that, and R <= W or nobody waits for more than a look."""
+    left = Worth(seconds, usual, streams).left(under_way)
+    assert left <= seconds
+    if usual is None and streams:
+        usual = 0.5
+    expected = inf if usual is None else under_way if under_way >= usual else usual - under_way
+    assert left == seconds if expected <= seconds else left <= 0.25
+
+
+def test_a_price_of_nothing_waits_as_long_as_the_gate_allows():
+    """For those whose time costs nothing."""
+    assert Worth.of(tokens=2_000, per_token=0.9, price=0.0) == inf
+    assert Worth(inf, usual=100.0).left() == inf
+    assert Worth.of(tokens=4_000, per_token=1.15, price=4_000.0) == pytest.approx(1.15 + 0.4)
+
+
+def test_the_pace_is_the_median_of_the_latest():
+    """One answer that hangs changes nothing; a model that became slower is known after some."""
+    pace = Pace()
+    assert pace.usual("m", streamed=True) is None
+    for seconds in (1.0, 1.2, 60.0):
+        pace.took("m", seconds, streamed=True)
+    assert pace.usual("m", streamed=True) == 1.2
+    assert pace.usual("m", streamed=False) is None
+    for _ in range(16):
+        pace.took("m", 3.0, streamed=True)
+    assert pace.usual("m", streamed=True) == 3.0
+
+
+BODY = {
+    "model": "claude-sonnet-4-6",
+    "max_tokens": 9,
+    "system": "The handbook says that every statement needs a source. " * 400,
+    "messages": [{"role": "user", "content": "hello"}],
+}
+
+
+def asked(session, *, streams, seconds):
+    """A request that was answered, in so many seconds."""
+    turn = session.begin(BODY, "anthropic", boundary=1, leave=session.queue(BODY, "anthropic", boundary=1))
+    time.sleep(seconds)
+    if streams:
+        turn.first_token()
+    turn.finish({"input_tokens": 10, "output_tokens": 1, "cache_read_input_tokens": 4_000})
+
+
+def test_a_session_knows_how_long_its_models_take():
+    """Whole answers and first tokens apart; what was measured decides who waits."""
+    now = [0.0]
+    session = Session(SharedPrefix(system=BODY["system"]), clock=lambda: now[0])
+    pace = session.shared.gating.pace
+    asked(session, streams=True, seconds=0.02)
+    assert pace.usual(BODY["model"], streamed=True) >= 0.02
+    assert pace.usual(BODY["model"], streamed=False) is None
+    asked(session, streams=False, seconds=0.02)
+    assert pace.usual(BODY["model"], streamed=False) >= 0.02
+    for _ in range(16):
+        pace.took(BODY["model"], 60.0, streamed=False)
+    now[0] = 3_600.0
+    leader = session.queue(BODY, "anthropic", boundary=1)
+    assert leader.leader
+    assert session.queue(BODY, "anthropic", boundary=1).waited < 5
+    assert session.report().gate.at_once == 1
+    leader.release(ok=False)
+
+
+def test_the_report_says_what_waiting_cost_and_saved():
+    """In seconds and in cost units, by what the provider reported."""
+    now = [0.0]
+    session = Session(SharedPrefix(system=BODY["system"]), clock=lambda: now[0], gate_price=0.0)
+    assert session.report().gate is None
+    leader = session.queue(BODY, "anthropic", boundary=1)
+    (thread,) = run_threads(1, lambda _: asked(session, streams=False, seconds=0.0))
+    while not leader.awaited:
+        time.sleep(0.001)
+    time.sleep(0.01)
+    leader.release(ok=True)
+    thread.join(30)
+    use = session.report().gate
+    assert (use.led, use.followed, use.gave_up, use.at_once) == (1, 1, 0, 0)
+    assert use.seconds >= 0.01
+    worth = session.worth(BODY["model"], "anthropic", cold=4_000)
+    assert use.saved_units == pytest.approx(worth.saved(4_000))
+    assert use.saved_units > 4_000
+    assert "gate: 1 requests followed a sibling" in str(session.report())
+    assert session.report().as_dict()["gate"]["followed"] == 1
+
+
+def test_short_parts_and_providers_that_share_anyway_are_not_waited_for():
+    """Below 1,024 cold tokens, on engines, and where nothing is cached."""
+    session = Session()
+    assert session.worth("claude-sonnet-4-6", "anthropic", cold=1_000) is None
+    found = session.worth("claude-sonnet-4-6", "anthropic", cold=2_000)
+    assert found.seconds == pytest.approx(2_000 * (1.15 / 4_000 + 0.0001))
+    assert Session(provider="vllm").worth("some-model", "openai-chat", cold=50_000) is None
