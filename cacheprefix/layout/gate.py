@@ -154,6 +154,7 @@ class Pass:
         return flight is not None and (flight.joined.done() or await _done(flight.joined, seconds))
 
     def goes_whole(self, usual: float | None) -> bool:
+        """Whether the leader is received as a whole answer: no sibling is there. Decided once, under the lock."""
         """Have those who come from now on wait for the end of its answer, which usually takes so many seconds.
 
         False, and nothing changes, where somebody came already and waits for its first token.
@@ -194,11 +195,13 @@ class Flight:
     waiting: int = 0
 
     def join(self) -> None:
+        """Note that a sibling is there, before or after the leader has decided how it is received."""
         with self.lock:
             if not self.joined.done():
                 self.joined.set_result(None)
 
     def goes_whole(self, usual: float | None) -> bool:
+        """As the pass says it, decided once and under the gate's lock."""
         with self.lock:
             if self.joined.done():
                 return False

@@ -362,8 +362,6 @@ def _selector(team: SelectorGroupChat, group: Group, binding: Binding, models: S
 
 def _manager(team: BaseGroupChat, binding: Binding) -> list[Binding]:
     """The manager of a team that has already run, bound beside it."""
-    pass
-
     found = instance_of(team, team._group_chat_manager_topic_type)
     if found is None:
         return []

@@ -1,4 +1,4 @@
-"""The layout of a fork: shared system text, tools, transcript; then the role's text where it belongs, and this turn's messages."""
+"""The layout of a fork: shared system text, tools, transcript; then the role's text and this turn's messages."""
 
 from __future__ import annotations
 

@@ -67,7 +67,9 @@ async def awarm(model: Any, turn: PendingCall, leave: Pass, session: Session) ->
     leave.release(ok=True)
 
 
-def warming(model: Any, base: Any, body: Body, sending: Sending, stop: Any, kwargs: Mapping[str, Any]) -> PendingCall | None:
+def warming(
+    model: Any, base: Any, body: Body, sending: Sending, stop: Any, kwargs: Mapping[str, Any]
+) -> PendingCall | None:
     """The request that writes the shared part; None where there is nothing to write."""
     session = sending.session if sending.frame is None else sending.frame.session
     return session.attempt("prewarm", lambda: _turn(model, base, body, sending, session, stop, kwargs), None)

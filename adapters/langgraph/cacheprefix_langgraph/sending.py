@@ -332,11 +332,13 @@ def current(model: Any) -> tuple[Sending, Token[list[Sending] | None]]:
 
 
 def fail(sending: Sending) -> None:
+    """Say that the request came to nothing, so that no sibling waits for it."""
     if sending.turn is not None:
         sending.turn.fail()
 
 
 def finish(sending: Sending, result: ChatResult) -> None:
+    """Say what came of the request: the usage of its whole answer."""
     message = result.generations[0].message if result.generations else None
     close(sending, sending.session.attempt("usage", lambda: usage_of(message), None))
 

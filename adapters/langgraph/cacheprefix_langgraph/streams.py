@@ -38,6 +38,7 @@ def within(sending: Sending | None, chunks: Iterator[Any]) -> Iterator[Any]:
 
 
 async def awithin(sending: Sending | None, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """As ``within``, for an async stream."""
     while True:
         token = SENDING.set(sending)
         try:
@@ -65,6 +66,7 @@ def watch(sending: Sending, chunks: Iterator[ChatGenerationChunk]) -> Iterator[C
 
 
 async def awatch(sending: Sending, chunks: AsyncIterator[ChatGenerationChunk]) -> AsyncIterator[ChatGenerationChunk]:
+    """As ``watch``, for an async stream."""
     with _watching(sending) as note:
         async for chunk in awithin(sending, chunks):
             note(chunk)
