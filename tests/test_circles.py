@@ -22,7 +22,6 @@ STANDING: Mapping[str, tuple[str, ...]] = {
             "config events hookspecs plugins session"
         ),
     ),
-    "cacheprefix_ag2": ("client observe policy",),
     "cacheprefix_autogen": ("agent fork_agent front_door",),
     "cacheprefix_crewai": (
         "asking binding crew events history installing layout llm sending tool_cache tool_results",

@@ -13,16 +13,16 @@ from cacheprefix_ag2 import wrap
 from tests.fault_matrix import FOUND, HANDBOOK, PROVIDER, Case, check, check_event_loop, check_stall, names
 
 STEPS = (
-    "cacheprefix_ag2.client._seated",
-    "cacheprefix_ag2.client._texts",
+    "cacheprefix_ag2.layout._seated",
+    "cacheprefix_ag2.layout._texts",
     "cacheprefix_ag2.client.tap",
-    "cacheprefix_ag2.policy._place",
+    "cacheprefix_ag2.policy.tail_position",
     "cacheprefix_ag2.policy.conversation_id",
     "cacheprefix_ag2.policy.instruction_of",
     "cacheprefix_ag2.state.Talk.load",
     "cacheprefix_ag2.state.Talk.unsaved",
-    "cacheprefix_ag2.observe.Sending._settled",
-    "cacheprefix_ag2.observe.apply",
+    "cacheprefix_ag2.sending.Sending._settled",
+    "cacheprefix_ag2.sending.apply",
     "cacheprefix_ag2.team.Team.heard",
     "cacheprefix_ag2.team.Team.layout",
     "cacheprefix._places.Places.choose",

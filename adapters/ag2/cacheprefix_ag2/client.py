@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from ag2.config import LLMClient, ModelConfig, ModelProvider
 from ag2.context import ConversationContext
-from ag2.events import BaseEvent, ModelRequest, ModelResponse, ToolResultsEvent
+from ag2.events import BaseEvent, ModelResponse
 from ag2.network.policies import CHANNEL_DEP
 from ag2.response import ResponseProto
-from ag2.tools.final import FunctionToolSchema
 from ag2.tools.schemas import ToolSchema
 from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
 from fast_depends.library.serializer import SerializerProto
 
 from cacheprefix import Session
-from cacheprefix.bodies import LONG_ROLE
 from cacheprefix.config import given_or_configured
-from cacheprefix.errors import ToolClashError
-from cacheprefix.prompt import digest_of, loads
-from cacheprefix_ag2.observe import SENDING, Captured, Sending, tap
-from cacheprefix_ag2.policy import Plan, Tail, conversation_id, tail_in
-from cacheprefix_ag2.team import Seat, Team, schema_key, team_of
+from cacheprefix_ag2.layout import Plan, conversation_id, fork_of, tail_in
+from cacheprefix_ag2.sending import SENDING, Captured, Sending, tap
+from cacheprefix_ag2.state import failed
 
 SUBTASK = "subtask-"
 """How the names of the agents begin that ag2 makes for sub-tasks."""
-_SAID = (ModelRequest, ModelResponse, ToolResultsEvent)
 
 
 class PrefixConfig(ModelConfig):
@@ -76,12 +69,13 @@ def model_of(config: ModelConfig | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fork:
-    """A laid-out request with the tools it carries."""
+class _Request:
+    """What a client is asked beside the events, with the prompts that stand in the context."""
 
-    events: list[BaseEvent]
+    context: ConversationContext
     tools: Sequence[ToolSchema]
-    sending: Sending
+    schema: ResponseProto[Any] | None
+    serializer: SerializerProto
 
 
 class PrefixClient(LLMClient):
@@ -105,203 +99,78 @@ class PrefixClient(LLMClient):
         serializer: SerializerProto,
     ) -> ModelResponse:
         """One answer of the wrapped client."""
-        session, given = self.session, list(tools)
-        beside: dict[str, Any] = {"response_schema": response_schema, "serializer": serializer}
-        agent = context.dependencies.get(AGENT_CONTEXT_DEPENDENCY_KEY)
-        # Sub-tasks get a name of their own each time.
-        name = str(getattr(agent, "name", ""))
-        name = "subtask" if name.startswith(SUBTASK) else name
+        session = self.session
+        given = _Request(context, list(tools), response_schema, serializer)
         tail = tail_in(messages)
         if tail is None:
-            sending = Sending(session, name, conversation_id(None, context))
-            return await self._sent(messages, context, sending, given, beside)
-        plan = tail._plan
-        fork = session.attempt("fork", lambda: self._fork(messages, tail, given, response_schema), None)
-        prompts = context.prompt
+            agent = context.dependencies.get(AGENT_CONTEXT_DEPENDENCY_KEY)
+            # Sub-tasks get a name of their own each time.
+            name = str(getattr(agent, "name", ""))
+            name = "subtask" if name.startswith(SUBTASK) else name
+            return await self._sent(messages, given, Sending(session, name, conversation_id(None, context)))
+        plan, fork = tail._plan, None
+        if self.tapped:
+            fork = session.attempt(
+                "fork", lambda: fork_of(session, self.model, messages, given.tools, response_schema), None
+            )
+        sending = Sending(session, plan.role, plan.talk.id, fork, volatile=plan.volatile)
         if fork is None:
             # What only the session knows is said in the agent's own layout too.
             shared = session.prefix.system.strip() if session.mode == "fork" else ""
             missing = shared and shared not in "\n\n".join(plan.prompts)
-            context.prompt = [shared, *plan.prompts] if missing else plan.prompts
-            try:
-                sending = Sending(session, plan.role, plan.talk.id, volatile=plan.volatile)
-                response = await self._sent(plan.events, context, sending, given, beside)
-            finally:
-                context.prompt = prompts
+            prompts = [shared, *plan.prompts] if missing else plan.prompts
+            response = await self._sent(plan.events, given, sending, prompts=prompts)
         else:
-            fork.sending.original = await self._original(plan, context, given, beside)
-            response = await self._sent(fork.events, context, fork.sending, fork.tools, beside)
+            sending.original = await self._original(plan, given)
+            response = await self._sent(fork.events, given, sending, tools=fork.tools)
+        # A channel's stream does not outlive its turn.
         if CHANNEL_DEP not in context.dependencies:
             await self._save(plan, context)
         return response
 
     async def _save(self, plan: Plan, context: ConversationContext) -> None:
-        """Append what is to be remembered to the stream's history; a channel's stream does not outlive its turn."""
+        """Append what is to be remembered to the stream's history."""
         try:
             state = plan.talk.unsaved(self.session, await context.stream.history.get_events())
             if state is not None:
                 await context.send(state)
         except Exception as error:
-            self.session.attempt("state", partial(_raise, error), None)
+            failed(self.session, "state", error)
 
     async def _sent(
         self,
         events: Sequence[BaseEvent],
-        context: ConversationContext,
+        given: _Request,
         sending: Sending,
-        tools: Sequence[ToolSchema],
-        beside: dict[str, Any],
+        *,
+        tools: Sequence[ToolSchema] | None = None,
+        prompts: list[str] | None = None,
     ) -> ModelResponse:
+        """The wrapped client's answer, with other ``tools`` and system ``prompts`` where they are given."""
+        context, before = given.context, given.context.prompt
+        if prompts is not None:
+            context.prompt = prompts
         token = SENDING.set(sending)
         try:
-            return await self.client(events, context, tools=tools, **beside)
+            return await self.client(
+                events,
+                context,
+                tools=given.tools if tools is None else tools,
+                response_schema=given.schema,
+                serializer=given.serializer,
+            )
         finally:
             SENDING.reset(token)
+            if prompts is not None:
+                context.prompt = before
 
-    async def _original(
-        self, plan: Plan, context: ConversationContext, tools: Sequence[ToolSchema], beside: dict[str, Any]
-    ) -> Any:
+    async def _original(self, plan: Plan, given: _Request) -> Any:
         """The body as the application's own client makes it, without sending it."""
-        prompts, context.prompt = context.prompt, plan.prompts
         try:
-            await self._sent(plan.events, context, Sending(self.session, "", "", capture=True), tools, beside)
+            await self._sent(plan.events, given, Sending(self.session, "", "", capture=True), prompts=plan.prompts)
         except Captured as found:
             return found.body
         except Exception as error:
             # The request itself, which is made next, tells the application.
-            self.session.attempt("estimate", partial(_raise, error), None)
-        finally:
-            context.prompt = prompts
+            failed(self.session, "estimate", error)
         return None
-
-    def _fork(
-        self, messages: Sequence[BaseEvent], tail: Tail, given: Sequence[ToolSchema], schema: ResponseProto[Any] | None
-    ) -> _Fork | None:
-        """The request as a fork; None where sharing is not possible or gains nothing."""
-        session, plan = self.session, tail._plan
-        team = team_of(session)
-        if not self.tapped:
-            return None
-        first = "\n".join(plan.prompts).lstrip().startswith(session.prefix.system.strip())
-        tail_tokens = session.count(plan.text, self.model)
-        seat, carried = _seated(team, Seat(self.model, schema_key(schema), tail=tail_tokens, first=first), given)
-        with session.shared.lock:
-            team.seats[plan.role] = seat
-        opened = next((event for event in plan.events if isinstance(event, ModelRequest)), None)
-        team.heard(plan.role, plan.talk, repr(opened and opened.parts))
-        asked = _spoken(session, self.model, opened) if opened is not None else 0
-        # Once settled it stays, as another layout in mid-conversation is paid for from the beginning.
-        known = plan.talk.layouts.setdefault(f"{plan.stays} {plan.role}", team.layout(plan.role, plan.stays, asked))
-        forks, union = known[0], known[1] and not seat.plain
-        if not forks:
-            self._placed(plan, messages, messages.index(tail), shares=False)
-            return None
-        tools = carried if union else given
-        said, allowed = self._restricted(seat) if union else (None, None)
-        text = session.tail_for(plan.role, plan.instruction, tools=said)
-        spoken = sum(_spoken(session, self.model, event) for event in plan.events)
-        schemas = sum(session.count(tool.schema.decode(), self.model) for tool in session.prefix.tools) if union else 0
-        # A short text counts: with it, the agent's own requests would soon be kept, and leaving those is paid for.
-        spoken += tail_tokens if tail_tokens < LONG_ROLE else 0
-        shares = session.shares(plan.talk.id, self.model, lambda: spoken + schemas)
-        at, continues = self._placed(plan, messages, messages.index(tail), shares=shares)
-        if at is None:
-            return None
-        events = [event for event in messages if event is not tail]
-        events[at:at] = [Tail(plan, text)] if text else []
-        loops = continues or plan.stays == "stream" or (plan.stays == "turn" and bool(given))
-        sending = Sending(session, plan.role, plan.talk.id, plan, text, loops, allowed, volatile=plan.volatile)
-        return _Fork(events, tools, sending)
-
-    def _placed(
-        self, plan: Plan, messages: Sequence[BaseEvent], end: int, *, shares: bool
-    ) -> tuple[int | None, bool]:
-        """How many events stand before the role's text, which the policy put at ``end``; None for its own layout.
-
-        A long text keeps the place that it last had while that costs less (``Session.place``), which is asked for
-        other requests too, since it goes by what the role's earlier ones were.
-        """
-        session = self.session
-        others = [*messages[:end], *([] if plan.stays == "turn" else messages[end + 1 :])]
-        # A storage keeps of a stream what is said, and little else; so the place is counted in that.
-        said = [(at, event) for at, event in enumerate(others, 1) if isinstance(event, _SAID)]
-        found = session.place(
-            session.conversation(plan.talk.id),
-            plan.role,
-            plan.text,
-            [event for _, event in said],
-            self.model,
-            digest=lambda event: digest_of(type(event).__name__, *_texts(event)),
-            tokens=lambda event: _spoken(session, self.model, event),
-            shared=shares,
-            joint=plan.stays != "stream",
-            # ag2 marks what it sends to Anthropic.
-            cached=True,
-        )
-        if found.at is None:
-            return None, False
-        if plan.stays == "stream" and session.count(plan.text, self.model) < LONG_ROLE:
-            return end, False
-        if found.at == len(said):
-            return len(others), found.continues
-        return (said[found.at - 1][0] if found.at else 0), found.continues
-
-    def _restricted(self, seat: Seat) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-        """Tools to name in the role's text, and those to restrict it to by ``tool_choice``."""
-        if set(seat.tools) >= set(self.session.prefix.tool_names):
-            return None, None
-        safe = self.session.profile(self.model).tool_choice_safe
-        if safe == "allowed_tools" or (safe == "none" and not seat.tools):
-            return None, seat.tools
-        return seat.tools, None
-
-
-def _seated(team: Team, seat: Seat, given: Sequence[ToolSchema]) -> tuple[Seat, list[ToolSchema]]:
-    """An agent's seat in the team with its tools, and the union of tools in place of its own."""
-    own = [tool for tool in given if isinstance(tool, FunctionToolSchema)]
-    seat = replace(seat, tools=tuple(tool.function.name for tool in own), plain=len(own) != len(given))
-    if seat.plain:
-        return replace(seat, tools=(*seat.tools, *(repr(tool) for tool in given))), []
-    try:
-        union = adopt(team.session, own)
-    except ToolClashError as error:
-        team.session.note(f"an agent keeps its own tools, which others share no cache with: {error}")
-        return replace(seat, plain=True), []
-    extra = [tool for tool in own if tool.function.name not in team.session.prefix.tool_names]
-    return seat, [*union, *extra]
-
-
-def adopt(session: Session, tools: Sequence[FunctionToolSchema]) -> list[ToolSchema]:
-    """The union with ``tools``, in order of names. Raises ``ToolClashError`` when one name has two schemas."""
-    # Copies: what the application later does to its tools must not change the prefix.
-    union = session.adopt_tools(copy.deepcopy(list(tools)), _schema)
-    return [
-        tool.native
-        if isinstance(tool.native, FunctionToolSchema)
-        else FunctionToolSchema.from_dict({"function": loads(tool.schema)})
-        for tool in union
-    ]
-
-
-def _schema(tool: FunctionToolSchema) -> dict[str, Any]:
-    function = tool.function
-    return {"name": function.name, "description": function.description, "parameters": function.parameters}
-
-
-def _raise(error: Exception) -> None:
-    raise error
-
-
-def _texts(event: BaseEvent) -> list[str]:
-    """What an event says."""
-    texts = [str(getattr(part, "content", "")) for part in getattr(event, "parts", ())]
-    if isinstance(event, ModelResponse):
-        texts.append(event.content or "")
-    for result in getattr(event, "results", ()):
-        texts += [str(getattr(part, "content", "")) for part in result.result.parts]
-    return texts
-
-
-def _spoken(session: Session, model: str, event: BaseEvent) -> int:
-    """Tokens of what an event says, roughly: enough to see whether a prompt is long enough to be cached."""
-    return sum(session.count(text, model) for text in _texts(event) if text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,16 +15,16 @@ from cacheprefix import Session
 from cacheprefix.bodies import instruction_of
 from cacheprefix.config import given_or_configured
 from cacheprefix.contexts import BlockVar
-from cacheprefix.errors import SetupError, ToolClashError
-from cacheprefix_ag2.client import SUBTASK, PrefixClient, adopt, model_of
-from cacheprefix_ag2.policy import BoundPolicy, ConversationId, Volatile
+from cacheprefix.errors import SetupError
+from cacheprefix.layout import common_text
+from cacheprefix_ag2.client import SUBTASK, PrefixClient, model_of
+from cacheprefix_ag2.layout import ConversationId, adopt
+from cacheprefix_ag2.policy import BoundPolicy, Volatile
 from cacheprefix_ag2.team import Seat, schema_key, team_of
 
 T = TypeVar("T")
 
 _BINDING = "_cacheprefix"
-_LEAST = 200
-"""Characters below which moving a text is not worth a changed prompt; about 50 tokens."""
 _NEEDED = ("config", "system_prompt", "tools", "_drive_scope", "_run_subtask")
 
 
@@ -91,7 +91,7 @@ def wrap(
     if double:
         raise SetupError(f"two agents are named {min(double)!r}; roles are told apart by name")
     if not session.prefix.text:
-        session.adopt_system(_common(["\n".join(agent.system_prompt) for agent in agents]))
+        session.adopt_system(common_text(["\n".join(agent.system_prompt) for agent in agents]))
     for agent in agents:
         _bind(agent, session, BoundPolicy(session, volatile=volatile, conversation=conversation))
     return target
@@ -115,10 +115,7 @@ def session_of(target: Any) -> Session | None:
 def _bind(agent: Any, session: Session, policy: BoundPolicy) -> None:
     schemas = [tool.schema for tool in agent.tools if isinstance(tool, FunctionTool)]
     if session.mode != "observe":
-        try:
-            adopt(session, schemas)
-        except ToolClashError as error:
-            session.note(f"agent {agent.name!r} keeps its own tools, which others share no cache with: {error}")
+        adopt(session, schemas, f"agent {agent.name!r}")
     model = model_of(agent.config)
     session.join(agent.name)
     first = "\n".join(agent.system_prompt).lstrip().startswith(session.prefix.system.strip())
@@ -166,23 +163,3 @@ def _agents(target: Any) -> list[Any]:
     if isinstance(target, Mapping):
         return list(target.values())
     return list(target) if isinstance(target, (list, tuple)) else [target]
-
-
-def _common(texts: Sequence[str]) -> str:
-    """The longer of the whole lines that all texts begin or end with; empty when there is little in common."""
-    if len(texts) < 2:
-        return ""
-    rows = [text.strip().split("\n") for text in texts]
-    head = _start(rows)
-    tail = _start([row[::-1] for row in rows])[::-1]
-    found = max("\n".join(head).strip(), "\n".join(tail).strip(), key=len)
-    return found if len(found) >= _LEAST else ""
-
-
-def _start(rows: Sequence[Sequence[str]]) -> list[str]:
-    found: list[str] = []
-    for lines in zip(*rows, strict=False):
-        if len(set(lines)) > 1:
-            break
-        found.append(lines[0])
-    return found

@@ -3,49 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 from ag2.context import ConversationContext
 from ag2.events import BaseEvent, ModelMessage, ModelRequest, TextInput
 from ag2.network.policies import AGENT_CLIENT_DEP, CHANNEL_DEP
-from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
+from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY, MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY
 
 from cacheprefix import Session
 from cacheprefix.bodies import instruction_of
 from cacheprefix.config import given_or_configured
-from cacheprefix_ag2.state import Talk
-from cacheprefix_ag2.team import Stays, team_of
+from cacheprefix_ag2.client import PrefixConfig
+from cacheprefix_ag2.layout import ConversationId, Plan, Tail, conversation_id, tail_position
+from cacheprefix_ag2.state import Talk, failed
+from cacheprefix_ag2.team import team_of
 
 Volatile = Callable[[], Mapping[str, str]]
 """Texts for one request, by key; they stand at its very end."""
-ConversationId = Callable[[ConversationContext], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A laid-out request: what it was before, and the texts that are this role's."""
-
-    prompts: list[str]
-    events: list[BaseEvent]
-    role: str
-    talk: Talk
-    instruction: str
-    text: str
-    beside: str
-    """Text for this request alone, put behind everything."""
-    volatile: str
-    """What of it the application's own prompts do not say."""
-    stays: Stays
-
-
-class Tail(ModelRequest):
-    """The role's text as a user message, in its place among the events, and the plan it belongs to."""
-
-    def __init__(self, plan: Plan, text: str = "") -> None:
-        super().__init__([TextInput(text or plan.text)])
-        self._plan = plan
 
 
 class PrefixPolicy:
@@ -81,7 +54,8 @@ class PrefixPolicy:
         session = self.session
         if session.mode == "observe":
             return prompts, events
-        if not (self._bound or client_is_ours(context)):
+        ours = isinstance(context.dependencies.get(MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY), PrefixConfig)
+        if not (self._bound or ours):
             session.note("an agent's model config is no PrefixConfig: its requests are left as they are, unmeasured")
             return prompts, events
         # Outside of what fails open: errors of the application's own functions are the application's.
@@ -94,7 +68,7 @@ class PrefixPolicy:
                 talk.load(session, await context.stream.history.get_events())
             return self._laid(prompts, events, context, talk, said)
         except Exception as error:
-            session.attempt("layout", partial(_raise, error), None)
+            failed(session, "layout", error)
             passing = session.attempt("volatile", lambda: session.tail_for("", "", volatile=said), "")
             return prompts, [*events, ModelRequest([TextInput(passing)])] if passing else events
 
@@ -120,7 +94,7 @@ class PrefixPolicy:
             session.tail_for(role, "", volatile={key: text for key, text in texts.items() if text})
             for texts in (given, said)
         )
-        at, stays = _place(history, talk, private=channel is not None)
+        at, stays = tail_position(history, talk, private=channel is not None)
         text = session.tail_for(role, instruction)
         tail = Tail(Plan(prompts, events, role, talk, instruction, text, beside, volatile, stays))
         return [session.prefix.text] if session.prefix.text else [], [*history[:at], tail, *history[at:]]
@@ -132,37 +106,6 @@ class BoundPolicy(PrefixPolicy):
     _bound = True
 
 
-def conversation_id(own: ConversationId | None, context: ConversationContext) -> str:
-    """Which conversation a request belongs to."""
-    if own is not None:
-        return own(context)
-    channel = context.dependencies.get(CHANNEL_DEP)
-    return str(context.stream.id if channel is None else channel.channel_id)
-
-
-def client_is_ours(context: ConversationContext) -> bool:
-    """Whether the turn's model config is a ``PrefixConfig``."""
-    from ag2.utils import MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY  # noqa: PLC0415
-
-    from cacheprefix_ag2.client import PrefixConfig  # noqa: PLC0415
-
-    return isinstance(context.dependencies.get(MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY), PrefixConfig)
-
-
-def _place(events: Sequence[BaseEvent], talk: Talk, *, private: bool) -> tuple[int, Stays]:
-    """Where the role's text stands, and for how long.
-
-    A channel's turn: before its own tool loop, which the others never see. A stream of several roles: at the end,
-    since all that stands before is everybody's. A stream of one role: behind its first request, for good.
-    """
-    asked = [index for index, event in enumerate(events) if isinstance(event, ModelRequest)]
-    if private and asked:
-        return asked[-1] + 1, "turn"
-    if not asked or len(talk.speakers) > 1:
-        return len(events), "call"
-    return asked[0] + 1, "stream"
-
-
 def _public(events: Sequence[BaseEvent], context: ConversationContext) -> list[BaseEvent]:
     """A channel's transcript in one form for everyone: each message a user's, with its speaker in the text.
 
@@ -172,10 +115,10 @@ def _public(events: Sequence[BaseEvent], context: ConversationContext) -> list[B
     others = [each.agent_id for each in channel.metadata.participants if each.agent_id != client.agent_id]
     named = [f"[{client._hub_client.name_for(each)}]:" for each in others]
     own = f"[{client.passport.name}]:"
-    return [_spoken(event, own, named) for event in events]
+    return [_as_user(event, own, named) for event in events]
 
 
-def _spoken(event: BaseEvent, own: str, others: Sequence[str]) -> BaseEvent:
+def _as_user(event: BaseEvent, own: str, others: Sequence[str]) -> BaseEvent:
     if type(event) is ModelMessage:
         return ModelRequest([TextInput(f"{own} {event.content}")])
     if type(event) is not ModelRequest or len(others) != 1 or not event.parts:
@@ -184,12 +127,3 @@ def _spoken(event: BaseEvent, own: str, others: Sequence[str]) -> BaseEvent:
     if not isinstance(first, TextInput) or first.content.startswith(others[0]):
         return event
     return ModelRequest([TextInput(f"{others[0]} {first.content}", metadata=first.metadata), *rest])
-
-
-def _raise(error: Exception) -> None:
-    raise error
-
-
-def tail_in(events: Sequence[Any]) -> Tail | None:
-    """The role's text among events, where a policy put it."""
-    return next((event for event in reversed(events) if isinstance(event, Tail)), None)

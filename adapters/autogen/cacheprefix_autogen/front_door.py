@@ -18,10 +18,9 @@ from autogen_core.models import AssistantMessage, ChatCompletionClient, UserMess
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError
-from cacheprefix.layout import VolatileRole
+from cacheprefix.layout import VolatileRole, common_text
 from cacheprefix_autogen.agent import Binding, adopt_tools, bind_agent, runners_of, tools_of, unwrapped
 from cacheprefix_autogen.client import PrefixClient
-from cacheprefix_autogen.common_text import common_text
 from cacheprefix_autogen.fork_agent import ForkAgent
 from cacheprefix_autogen.fork_model_context import STATE, ForkContext
 from cacheprefix_autogen.group import Group

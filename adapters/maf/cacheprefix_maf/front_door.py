@@ -11,15 +11,12 @@ from agent_framework import Agent, Workflow, WorkflowAgent
 from cacheprefix import Session
 from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError
-from cacheprefix.layout import VolatileRole
+from cacheprefix.layout import VolatileRole, common_text
 from cacheprefix_maf.member import Member, ToolMemory, Volatile
 from cacheprefix_maf.middleware import PrefixChatMiddleware, PrefixFunctionMiddleware, middleware_of
 from cacheprefix_maf.tools import adopt
 
 T = TypeVar("T")
-
-_LEAST = 200
-"""Characters below which moving a text is not worth a changed prompt; about 50 tokens."""
 
 
 def known(target: object) -> bool:
@@ -55,7 +52,7 @@ def wrap(
     found = [(agent, leads) for agent, leads in _agents(target) if session_of(agent) is None]
     if session.mode == "fork" and not session.prefix.text and len(found) > 1:
         texts = [str(agent.default_options.get("instructions") or "") for agent, leads in found if not leads]
-        if common := _common(texts):
+        if common := common_text(texts):
             session.adopt_system(common)
     for agent, leads in found:
         own = agent.name or agent.id
@@ -106,16 +103,3 @@ def _agents(target: Any) -> Iterator[tuple[Any, bool]]:
                 yield from _agents(agent)
         if isinstance(inner := getattr(executor, "workflow", None), Workflow):
             yield from _agents(inner)
-
-
-def _common(texts: list[str]) -> str:
-    """The longest run of whole lines that all texts begin or end with; empty when there is little in common."""
-    rows = [text.strip().split("\n") for text in texts]
-    found = []
-    for turned in (rows, [row[::-1] for row in rows]):
-        same = 0
-        while all(len(row) > same and row[same] == turned[0][same] for row in turned):
-            same += 1
-        found.append(turned[0][:same])
-    longest = max("\n".join(found[0]).strip(), "\n".join(found[1][::-1]).strip(), key=len)
-    return longest if len(longest) >= _LEAST and len(texts) > 1 else ""

@@ -16,7 +16,7 @@ from cacheprefix.contexts import BlockVar
 from cacheprefix.layout import FOLLOW, ForkPolicy
 from cacheprefix.prompt import Api, Decision, Insert, MessageView, Prompt
 from cacheprefix.wire import apply, form_of, sendable, views_of
-from cacheprefix_ag2.policy import Plan
+from cacheprefix_ag2.layout import Fork
 
 _PATHS: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", "openai-chat"),
@@ -42,15 +42,10 @@ class Sending:
     session: Session
     agent: str
     talk: str
-    plan: Plan | None = None
-    """How the request was laid out; None where it is the application's own."""
-    text: str = ""
-    """The role's text as it is sent."""
-    loops: bool = False
-    """A request that begins like this one may follow."""
-    allowed: tuple[str, ...] | None = None
-    """Tools to restrict the request to by ``tool_choice``; the array stays as it is."""
+    fork: Fork | None = None
+    """The layout; None where it is the application's own."""
     capture: bool = False
+    """Whether the body is wanted in place of an answer."""
     original: Mapping[str, Any] | None = None
     """The body as the application made it; it is sent where a fork could not be begun."""
     volatile: str = ""
@@ -60,13 +55,13 @@ class Sending:
         """The turn of a request, behind a sibling that is writing the same cold prefix."""
         if self.capture:
             raise Captured(body)
-        session, plan, original = self.session, self.plan, self.original
+        session, fork, original = self.session, self.fork, self.original
         # A request that continues this answer is not the application's first one any more.
         self.original = None
-        forked, laid = plan is not None, body
+        forked, loops, laid = fork is not None, fork is not None and fork.loops, body
         if session.mode != "observe":
             laid = self._condensed(session.attempt("settings", lambda: self._settled(body, api), body), api)
-        beside = self.volatile if plan is None else plan.beside
+        beside = self.volatile if fork is None else fork.plan.beside
         leave = await session.aqueue(laid, api, boundary=self._boundary) if forked else FOLLOW
         turn = session.begin(
             laid,
@@ -76,8 +71,9 @@ class Sending:
             boundary=self._boundary if forked else None,
             original=None if original is None else lambda _: session.decode(original, api),
             rewrite=forked or session.attempt("routing", lambda: self._routed(body, api), otherwise=False),
-            policy=ForkPolicy(purpose="agent", skip_cache_write=not self.loops) if forked else None,
-            continues=forked and self.loops,
+            # What no request begins with again is not worth the price of a write.
+            policy=ForkPolicy(purpose="agent", skip_cache_write=not loops) if forked else None,
+            continues=loops,
             trailing=bool(beside),
             leave=leave,
         )
@@ -101,12 +97,13 @@ class Sending:
 
     def _settled(self, body: Mapping[str, Any], api: Api) -> Mapping[str, Any]:
         """A fork's body without ag2's own marks, one of which would stand on the role's text."""
-        if self.plan is None:
+        if self.fork is None:
             return body
         body = _unmarked(body) if api == "anthropic" else body
-        if self.allowed is None or "tool_choice" in body or not body.get("tools"):
+        allowed = self.fork.allowed
+        if allowed is None or "tool_choice" in body or not body.get("tools"):
             return body
-        return {**body, "tool_choice": allowed_choice(self.allowed, api)}
+        return {**body, "tool_choice": allowed_choice(allowed, api)}
 
     def _condensed(self, body: Mapping[str, Any], api: Api) -> Mapping[str, Any]:
         """The body with large results shortened and, where that is due and pays, its history compacted."""
@@ -116,7 +113,8 @@ class Sending:
         talk = session.conversation(self.talk)
         if form is None or not isinstance(messages, list) or not session.decides(talk):
             return body
-        mine = self.text if self.plan is not None else None
+        mine = "" if self.fork is None else self.fork.text
+        # The system's and the role's texts stay where they are; the history is what stands between them.
         kept = [i for i, one in enumerate(messages) if one.get("role") == "system" or (mine and _text(one) == mine)]
         history = [one for i, one in enumerate(messages) if i not in kept]
         model = str(body.get("model", ""))
@@ -143,9 +141,10 @@ class Sending:
 
     def _boundary(self, prompt: Prompt) -> int:
         """Where the shared part ends: before the role's text."""
-        data = self.text.encode("utf-8", "surrogatepass")
-        found = (at for at in range(len(prompt.sections) - 1, -1, -1) if prompt.sections[at].data == data)
-        return next(found, len(prompt.sections)) if self.text else len(prompt.sections)
+        end, text = len(prompt.sections), "" if self.fork is None else self.fork.text
+        data = text.encode("utf-8", "surrogatepass")
+        found = (at for at in range(end - 1, -1, -1) if prompt.sections[at].data == data)
+        return next(found, end) if text else end
 
 
 SENDING: BlockVar[Sending] = BlockVar("cacheprefix_ag2_sending")

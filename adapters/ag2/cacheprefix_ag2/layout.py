@@ -1,0 +1,231 @@
+"""How one request becomes a fork: whose text stands where among the events, and which tools it carries."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ag2.context import ConversationContext
+from ag2.events import BaseEvent, ModelRequest, ModelResponse, TextInput, ToolResultsEvent
+from ag2.network.policies import CHANNEL_DEP
+from ag2.response import ResponseProto
+from ag2.tools.final import FunctionToolSchema
+from ag2.tools.schemas import ToolSchema
+
+from cacheprefix import Session
+from cacheprefix.bodies import LONG_ROLE
+from cacheprefix.errors import ToolClashError
+from cacheprefix.prompt import digest_of, loads
+from cacheprefix_ag2.state import Talk
+from cacheprefix_ag2.team import Seat, Stays, Team, schema_key, team_of
+
+ConversationId = Callable[[ConversationContext], str]
+_SAID = (ModelRequest, ModelResponse, ToolResultsEvent)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a policy settled for a request: how it was before, and the texts that are this role's."""
+
+    prompts: list[str]
+    events: list[BaseEvent]
+    role: str
+    talk: Talk
+    instruction: str
+    text: str
+    beside: str
+    """Text for this request alone, put behind everything."""
+    volatile: str
+    """What of it the application's own prompts do not say."""
+    stays: Stays
+
+
+class Tail(ModelRequest):
+    """The role's text as a user message, in its place among the events, and the plan it belongs to."""
+
+    def __init__(self, plan: Plan, text: str = "") -> None:
+        super().__init__([TextInput(text or plan.text)])
+        self._plan = plan
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A request laid out as a fork."""
+
+    plan: Plan
+    events: list[BaseEvent]
+    tools: Sequence[ToolSchema]
+    text: str
+    """The role's text as it is sent."""
+    loops: bool
+    """Whether a request that begins like this one may follow, so that its end is written to the cache."""
+    allowed: tuple[str, ...] | None
+    """Tools to restrict the request to by ``tool_choice``; the array stays as it is."""
+
+
+def tail_in(events: Sequence[Any]) -> Tail | None:
+    """The role's text among events, where a policy put it."""
+    return next((event for event in reversed(events) if isinstance(event, Tail)), None)
+
+
+def conversation_id(own: ConversationId | None, context: ConversationContext) -> str:
+    """Which conversation a request belongs to: what ``own`` says, else its channel, else its stream."""
+    if own is not None:
+        return own(context)
+    channel = context.dependencies.get(CHANNEL_DEP)
+    return str(context.stream.id if channel is None else channel.channel_id)
+
+
+def tail_position(events: Sequence[BaseEvent], talk: Talk, *, private: bool) -> tuple[int, Stays]:
+    """How many events stand before the role's text, and for how long it keeps that place.
+
+    A channel's turn (``private``): before its own tool loop, which the others never see. A stream of several roles:
+    at the end, since all that stands before is everybody's. A stream of one role: behind its first request, for good.
+    """
+    asked = [index for index, event in enumerate(events) if isinstance(event, ModelRequest)]
+    if private and asked:
+        return asked[-1] + 1, "turn"
+    if not asked or len(talk.speakers) > 1:
+        return len(events), "call"
+    return asked[0] + 1, "stream"
+
+
+def fork_of(
+    session: Session,
+    model: str,
+    messages: Sequence[BaseEvent],
+    given: Sequence[ToolSchema],
+    schema: ResponseProto[Any] | None,
+) -> Fork | None:
+    """The request as a fork; None where sharing is not possible or gains nothing.
+
+    ``messages`` hold the policy's tail, ``given`` are the agent's own tools, ``schema`` that of its response.
+    """
+    tail = tail_in(messages)
+    assert tail is not None
+    plan, team = tail._plan, team_of(session)
+    first = "\n".join(plan.prompts).lstrip().startswith(session.prefix.system.strip())
+    tail_tokens = session.count(plan.text, model)
+    seat, carried = _seated(team, Seat(model, schema_key(schema), tail=tail_tokens, first=first), given)
+    with session.shared.lock:
+        team.seats[plan.role] = seat
+    opened = next((event for event in plan.events if isinstance(event, ModelRequest)), None)
+    team.heard(plan.role, plan.talk, repr(opened and opened.parts))
+    asked = _tokens(session, model, opened) if opened is not None else 0
+    # Once settled it stays, as another layout in mid-conversation is paid for from the beginning.
+    known = plan.talk.layouts.setdefault(f"{plan.stays} {plan.role}", team.layout(plan.role, plan.stays, asked))
+    forks, union = known[0], known[1] and not seat.plain
+    if not forks:
+        _placed(session, model, plan, messages, messages.index(tail), shares=False)
+        return None
+    said, allowed = _restricted(session, seat) if union else (None, None)
+    text = session.tail_for(plan.role, plan.instruction, tools=said)
+    shared = sum(_tokens(session, model, event) for event in plan.events)
+    # A short text counts: with it, the agent's own requests would soon be kept, and leaving those is paid for.
+    shared += tail_tokens if tail_tokens < LONG_ROLE else 0
+    shared += sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools) if union else 0
+    shares = session.shares(plan.talk.id, model, lambda: shared)
+    at, continues = _placed(session, model, plan, messages, messages.index(tail), shares=shares)
+    if at is None:
+        return None
+    events = [event for event in messages if event is not tail]
+    events[at:at] = [Tail(plan, text)] if text else []
+    loops = continues or plan.stays == "stream" or (plan.stays == "turn" and bool(given))
+    return Fork(plan, events, carried if union else given, text, loops, allowed)
+
+
+def _placed(
+    session: Session, model: str, plan: Plan, messages: Sequence[BaseEvent], end: int, *, shares: bool
+) -> tuple[int | None, bool]:
+    """How many events stand before the role's text, which the policy put at ``end``; None for its own layout.
+
+    Beside it whether the role's next request may begin with this one. A long text keeps the place that it last had
+    while that costs less (``Session.place``), which is asked for other requests too, since it goes by what the role's
+    earlier ones were.
+    """
+    others = [*messages[:end], *([] if plan.stays == "turn" else messages[end + 1 :])]
+    # A storage keeps of a stream what is said, and little else; so the place is counted in that.
+    said = [(at, event) for at, event in enumerate(others, 1) if isinstance(event, _SAID)]
+    found = session.place(
+        session.conversation(plan.talk.id),
+        plan.role,
+        plan.text,
+        [event for _, event in said],
+        model,
+        digest=lambda event: digest_of(type(event).__name__, *_texts(event)),
+        tokens=lambda event: _tokens(session, model, event),
+        shared=shares,
+        joint=plan.stays != "stream",
+        # ag2 marks what it sends to Anthropic, so the application's own layout is kept there too.
+        cached=True,
+    )
+    if found.at is None:
+        return None, False
+    # In a stream of its own a short text stands where the policy put it, for good.
+    if plan.stays == "stream" and session.count(plan.text, model) < LONG_ROLE:
+        return end, False
+    if found.at == len(said):
+        return len(others), found.continues
+    return (said[found.at - 1][0] if found.at else 0), found.continues
+
+
+def _restricted(session: Session, seat: Seat) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    """Tools to name in the role's text, and those to restrict it to by ``tool_choice``."""
+    if set(seat.tools) >= set(session.prefix.tool_names):
+        return None, None
+    # Elsewhere another ``tool_choice`` is another prompt, which reads nothing of the siblings' messages.
+    safe = session.profile(seat.model).tool_choice_safe
+    if safe == "allowed_tools" or (safe == "none" and not seat.tools):
+        return None, seat.tools
+    return seat.tools, None
+
+
+def _seated(team: Team, seat: Seat, given: Sequence[ToolSchema]) -> tuple[Seat, list[ToolSchema]]:
+    """An agent's seat in the team with its tools, and the union of tools in place of its own."""
+    own = [tool for tool in given if isinstance(tool, FunctionToolSchema)]
+    seat = replace(seat, tools=tuple(tool.function.name for tool in own), plain=len(own) != len(given))
+    if seat.plain:
+        return replace(seat, tools=(*seat.tools, *(repr(tool) for tool in given))), []
+    union = adopt(team.session, own, "an agent")
+    if union is None:
+        return replace(seat, plain=True), []
+    extra = [tool for tool in own if tool.function.name not in team.session.prefix.tool_names]
+    return seat, [*union, *extra]
+
+
+def adopt(session: Session, tools: Sequence[FunctionToolSchema], who: str) -> list[ToolSchema] | None:
+    """The union with ``tools``, in order of names; None, and noted for ``who``, where one name has two schemas."""
+    try:
+        # Copies: what the application later does to its tools must not change the prefix.
+        union = session.adopt_tools(copy.deepcopy(list(tools)), _schema)
+    except ToolClashError as error:
+        session.note(f"{who} keeps its own tools, which others share no cache with: {error}")
+        return None
+    return [
+        tool.native
+        if isinstance(tool.native, FunctionToolSchema)
+        else FunctionToolSchema.from_dict({"function": loads(tool.schema)})
+        for tool in union
+    ]
+
+
+def _schema(tool: FunctionToolSchema) -> dict[str, Any]:
+    function = tool.function
+    return {"name": function.name, "description": function.description, "parameters": function.parameters}
+
+
+def _texts(event: BaseEvent) -> list[str]:
+    """What an event says."""
+    texts = [str(getattr(part, "content", "")) for part in getattr(event, "parts", ())]
+    if isinstance(event, ModelResponse):
+        texts.append(event.content or "")
+    for result in getattr(event, "results", ()):
+        texts += [str(getattr(part, "content", "")) for part in result.result.parts]
+    return texts
+
+
+def _tokens(session: Session, model: str, event: BaseEvent) -> int:
+    """Tokens of what an event says, roughly: enough to see whether a prompt is long enough to be cached."""
+    return sum(session.count(text, model) for text in _texts(event) if text)
