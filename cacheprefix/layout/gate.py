@@ -154,7 +154,6 @@ class Pass:
         return flight is not None and (flight.joined.done() or await _done(flight.joined, seconds))
 
     def goes_whole(self, usual: float | None) -> bool:
-        """Whether the leader is received as a whole answer: no sibling is there. Decided once, under the lock."""
         """Have those who come from now on wait for the end of its answer, which usually takes so many seconds.
 
         False, and nothing changes, where somebody came already and waits for its first token.

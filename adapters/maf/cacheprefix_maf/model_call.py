@@ -82,7 +82,8 @@ async def _streamed(asked: Asked, base: Callable[..., Any], request: dict[str, A
         return update
 
     # The error stands on the stream while its clean-up runs, and nowhere else.
-    stream.with_cleanup_hook(lambda: sending.ended(getattr(stream, "_stream_error", None)))
+    held = weakref.ref(stream)
+    stream.with_cleanup_hook(lambda: sending.ended(getattr(held(), "_stream_error", None)))
     return stream.with_transform_hook(passed)
 
 
