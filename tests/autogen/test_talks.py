@@ -162,7 +162,7 @@ def _made(provider, session, way, shared):
 
 
 async def _talk(provider, way, bounded, users, turns):
-    options = {"compaction": Compaction(trigger=3_600, horizon=1_000)} if bounded else {}
+    options = {"compaction": Compaction(trigger=3_600, horizon=1_000, summary_tokens=100)} if bounded else {}
     session = Session(SharedPrefix(system=HANDBOOK), gate=None, **options)
     shared = PrefixClient(_client(provider), session, role="helper")
     targets = {user: _made(provider, session, way, shared) for user in USERS[:users]}
