@@ -156,7 +156,7 @@ class Raising:
         return hook
 
 
-STEPS = ("_history.views_of", "_settle.offer", "_settle.tail_of", "_settle.pays", "_budget.apply")
+STEPS = ("history.views_of", "layout.offer", "layout.tail_of", "layout.pays", "tool_results.apply")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -81,7 +81,7 @@ async def test_the_detector_finds_what_blocks(blocking_calls: Detector, tmp_path
     store.get("k")
     assert not blocking_calls.found
     cache.call(read, {}, lambda: "seen")
-    assert "_sqlite.py" in blocking_calls.found[0]
+    assert "sqlite.py" in blocking_calls.found[0]
     blocking_calls.found.clear()
     store.close()
 
