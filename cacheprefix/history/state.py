@@ -19,7 +19,9 @@ from cacheprefix.prompt import estimate_tokens
 from cacheprefix.prompt.views import Count, MessageView, Role, digest_of
 from cacheprefix.wire.apply_decisions import apply, sendable, text_message
 from cacheprefix.wire.frozen import FrozenDict, freeze
-from cacheprefix.wire.message_views import Form, is_reasoning, view_of, views_of
+from cacheprefix.wire.message_views import view_of, views_of
+from cacheprefix.wire.messages import Form
+from cacheprefix.wire.openai_responses import is_reasoning
 
 
 class _Shared:
@@ -200,7 +202,7 @@ def append_message(
     if state.pending and not view.results and not _goes_on(state, view):
         # Whoever speaks before all results are in gives up on them: the open call is closed as it is.
         state = _join(state, terms)
-    thinks = is_reasoning(frozen, state.api)
+    thinks = state.api == "openai-responses" and is_reasoning(frozen)
     if view.calls or state.pending or thinks:
         state = replace(state, pending=(*state.pending, frozen))
         if thinks or is_open(views_of(state.pending, state.api, counter)):

@@ -1,10 +1,11 @@
 """The shapes of the providers' APIs: bodies to prompts and views and back, decisions applied, answers read."""
 
+from cacheprefix.wire.apis import api_of_path, form_of, guess_api
 from cacheprefix.wire.apply_decisions import apply, sendable
-from cacheprefix.wire.codec import api_of_path, decode, encode, guess_api, redecode
-from cacheprefix.wire.message_views import Form, form_of, views_of
+from cacheprefix.wire.codec import decode, encode, redecode, structure_errors
+from cacheprefix.wire.message_views import views_of
+from cacheprefix.wire.messages import Form
 from cacheprefix.wire.reader import Memo
-from cacheprefix.wire.structure import structure_errors
 
 __all__ = [
     "Form",

@@ -1,32 +1,75 @@
-"""Anthropic messages, direct and through Vertex or Bedrock's InvokeModel."""
+"""Anthropic messages, direct and through Vertex or Bedrock's InvokeModel.
+
+What it refuses: platform.claude.com/docs/en/agents-and-tools/tool-use/implement-tool-use (a result directly behind its
+call, results first in their message), /build-with-claude/mid-conversation-system-messages, and the 400s "`tool_use` ids
+must be unique", "text content blocks must be non-empty", "The final block in an assistant message cannot be
+`thinking`", "When `thinking` is enabled, a final `assistant` message must start with a thinking block (preceeding the
+lastmost set of `tool_use` and `tool_result` blocks)" (Kilo-Org/kilocode#5219); that no text may stand behind a call
+shows in opencode's recorded ``rejects-malformed-assistant-tool-order``. Messages of one role in a row are one turn.
+All read 2026-11-22.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from cacheprefix.errors import BodyError
 from cacheprefix.prompt.canonical_json import loads
+from cacheprefix.prompt.decisions import Decision, Drop, DropCall, DropResult, DropThinking, ReplaceResult
 from cacheprefix.prompt.sections import Kind, Marker, Prompt, Section, Tier
+from cacheprefix.prompt.views import CallView, Count, MessageView, ResultView, make_call, make_message
+from cacheprefix.wire.body_copy import BodyCopy
+from cacheprefix.wire.messages import (
+    Answer,
+    Found,
+    Message,
+    Takes,
+    ToolRequest,
+    arguments_of,
+    as_list,
+    blocks_of,
+    fingerprint,
+    listed,
+    marks_of,
+    repeated,
+    replaced,
+    result_of,
+    role_of,
+    unknown,
+)
 from cacheprefix.wire.reader import (
     EMPTY,
     MARKER_FIELDS,
+    Fields,
     Reader,
     Split,
     envelope,
     items,
     mapping,
-    open_envelope,
     pop_marker,
     string,
+    ttl_field,
+    written,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-CONTENT = frozenset({"model", "system", "messages", "tools", "cache_control"})
+FIELDS = Fields(
+    path=re.compile(r"/messages$"),
+    content=frozenset({"model", "system", "messages", "tools", "cache_control"}),
+    history="messages",
+    system="system",
+    signs=("system", "anthropic_version", "thinking", "cache_control"),
+    top_marker="cache_control",
+    limits=("max_tokens",),
+    answer="content",
+)
+AHEAD = ("message_start", "ping")
+"""Events of a stream that say that the request was taken, and nothing of the answer."""
+THINKING = ("thinking", "redacted_thinking")
+"""Blocks that the model thought in; they go back as they came, or not at all."""
 
 _HANDLED = frozenset({"role", "content", *MARKER_FIELDS})
-
 _KINDS: dict[str, Kind] = {
     "tool_use": "tool_use",
     "server_tool_use": "tool_use",
@@ -35,24 +78,39 @@ _KINDS: dict[str, Kind] = {
     "redacted_thinking": "thinking",
     "image": "image",
 }
+_SERVER_USES = ("server_tool_use", "mcp_tool_use")
+"""Calls that Anthropic runs itself: their results stand in the same message, and a paused turn may end with one."""
+_ID = re.compile(r"[a-zA-Z0-9_-]+")
+
+_Blocks = Sequence[tuple[str, Mapping[str, Any]]]
+"""Blocks of a turn, each with its path."""
+
+
+def recognises(body: Mapping[str, Any]) -> bool:
+    """Whether tools or messages of a body with the fields of chat completions are Anthropic's."""
+    tools = body.get("tools")
+    if isinstance(tools, list) and tools and isinstance(tools[0], Mapping) and "input_schema" in tools[0]:
+        return True
+    messages = body.get("messages")
+    for message in messages if isinstance(messages, list) else []:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for block in content if isinstance(content, list) else []:
+            if isinstance(block, Mapping) and (
+                block.get("type") in ("tool_use", "tool_result", "thinking") or "cache_control" in block
+            ):
+                return True
+    return False
 
 
 def sections(body: Mapping[str, Any], reader: Reader) -> list[Section]:
     """The sections of a messages body in cache order."""
-    made: list[Section] = []
-    for index, tool in enumerate(items(body.get("tools") or [], "tools")):
-        made += reader.unit("tools", f"tools[{index}]", tool, _split_tool)
+    made = reader.units("tools", "tools", body.get("tools"), _split_tool)
     system = body.get("system")
     if isinstance(system, str):
         made += reader.unit("system", "system[0]", system, _split_system)
     else:
-        for index, block in enumerate(items(system or [], "system")):
-            made += reader.unit("system", f"system[{index}]", block, _split_system)
-    messages = items(body.get("messages", []), "messages")
-    row = reader.row(messages)
-    for index in range(row.known, len(messages)):
-        row.add(reader.unit("messages", f"messages[{index}]", messages[index], _split_message))
-    return made + row.sections
+        made += reader.units("system", "system", system, _split_system)
+    return made + reader.history(items(body.get("messages", []), "messages"), _split_message)
 
 
 def unit(body: Mapping[str, Any], field: str, number: int) -> tuple[Any, Split]:
@@ -60,12 +118,6 @@ def unit(body: Mapping[str, Any], field: str, number: int) -> tuple[Any, Split]:
     if isinstance(body[field], str):
         return body[field], _split_system
     return body[field][number], {"tools": _split_tool, "system": _split_system, "messages": _split_message}[field]
-
-
-def top_marker(body: Mapping[str, Any]) -> Marker | None:
-    """The automatic breakpoint asked for at the top level."""
-    _, marker = pop_marker({"cache_control": body.get("cache_control")}, "body")
-    return marker
 
 
 def _split_tool(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:
@@ -129,16 +181,12 @@ def body(prompt: Prompt) -> dict[str, Any]:
     system = [_wire(block) for block in prompt.tier("system")]
     if system:
         out["system"] = system
-    messages: list[dict[str, Any]] = []
-    for section in prompt.tier("messages"):
-        if section.head != "+":
-            messages.append({**open_envelope(section.head), "content": []})
-        if section.data != EMPTY or section.kind == "text":
-            messages[-1]["content"].append(_wire(section))
-    out["messages"] = [_short(message) for message in messages]
-    if prompt.top_marker is not None:
-        out = with_marker(out, prompt.top_marker)
-    return out
+    out["messages"] = written(prompt.tier("messages"), "content", lambda section: (_wire(section),))
+    for message in out["messages"]:
+        blocks = message["content"]
+        if len(blocks) == 1 and set(blocks[0]) == {"type", "text"} and blocks[0]["type"] == "text":
+            message["content"] = blocks[0]["text"]
+    return with_marker(out, prompt.top_marker)
 
 
 def _wire(section: Section) -> dict[str, Any]:
@@ -146,16 +194,273 @@ def _wire(section: Section) -> dict[str, Any]:
     return with_marker(block, section.marker)
 
 
-def _short(message: dict[str, Any]) -> dict[str, Any]:
-    blocks: Sequence[Mapping[str, Any]] = message["content"]
-    if len(blocks) == 1 and set(blocks[0]) == {"type", "text"} and blocks[0]["type"] == "text":
-        return {**message, "content": blocks[0]["text"]}
-    return message
+def marker_field(ttl: str | None) -> dict[str, Any]:
+    """A breakpoint, as a field of a block, a tool or the whole body."""
+    return {"cache_control": {"type": "ephemeral", **ttl_field(ttl)}}
 
 
 def with_marker(block: dict[str, Any], marker: Marker | None) -> dict[str, Any]:
     """The block with ``cache_control``, where a marker stood."""
-    if marker is None:
-        return block
-    ttl = {} if marker.ttl is None else {"ttl": marker.ttl}
-    return {**block, "cache_control": {"type": "ephemeral", **ttl}}
+    return block if marker is None else {**block, **marker_field(marker.ttl)}
+
+
+def carries(prompt: Prompt, section: Section) -> bool:  # noqa: ARG001 - as every API is asked
+    """Any block takes a breakpoint that is neither thinking nor empty text."""
+    return True
+
+
+def mark(copy: BodyCopy, section: Section, number: int, block: int, ttl: str | None) -> None:
+    """Set a breakpoint on a tool, a system block or a block of a message."""
+    marker = marker_field(ttl)
+    if section.tier == "messages":
+        copy.mark_content(copy.items("messages"), number, block, "text", marker)
+    elif section.tier == "system" and isinstance(copy.body.get("system"), str):
+        copy.body["system"] = [{"type": "text", "text": copy.body["system"], **marker}]
+    else:
+        copy.mark_block(copy.items(section.tier), number, "text", marker)
+
+
+def view(message: Message, path: str, count: Count) -> MessageView:
+    """What a message says, thinks, calls and answers."""
+    role = role_of(message, path)
+    content = message.get("content")
+    texts: list[str] = []
+    media: list[str] = []
+    calls: list[CallView] = []
+    results: list[ResultView] = []
+    thinking: list[tuple[int, str]] = []
+    if isinstance(content, str):
+        texts += [content] if content else []
+        content = None
+    for part, block in enumerate(() if content is None else blocks_of(content, f"{path}.content")):
+        where = f"{path}.content[{part}]"
+        kind = block.get("type")
+        if kind == "text":
+            texts.append(string(block.get("text"), f"{where}.text"))
+        elif kind == "tool_use":
+            arguments = arguments_of(block.get("input"), where)
+            calls.append(make_call(str(block.get("id") or ""), str(block.get("name") or ""), arguments, count))
+        elif kind == "tool_result":
+            # Anthropic's flag is optional and false when absent, yet many tools only say it in words.
+            failed = True if block.get("is_error") else None
+            call, inner = block.get("tool_use_id"), block.get("content")
+            results.append(result_of(call, "", inner, f"{where}.content", count, is_error=failed, part=part))
+        elif kind in THINKING or kind == "reasoning":
+            thinking.append((part, str(block.get("thinking") or block.get("data") or "")))
+        else:
+            media.append(fingerprint(block, where))
+    return make_message(
+        role,
+        texts,
+        count,
+        calls=calls,
+        results=results,
+        thinking=thinking,
+        media=media,
+        **marks_of(message),
+    )
+
+
+def changed(message: Message, decisions: Sequence[Decision]) -> Message | None:
+    """The message with the decisions carried out; None where nothing that may stand alone is left of it."""
+    content = message.get("content")
+    if any(isinstance(decision, Drop) for decision in decisions):
+        return None
+    if not isinstance(content, Sequence) or isinstance(content, str):
+        return message
+    gone: set[int] = set()
+    new: dict[int, Mapping[str, Any]] = {}
+    for decision in decisions:
+        if isinstance(decision, (DropResult, DropThinking)):
+            gone.add(decision.part)
+        elif isinstance(decision, ReplaceResult):
+            block: Mapping[str, Any] = new.get(decision.part) or content[decision.part]
+            new[decision.part] = {**block, "content": replaced(block.get("content"), decision)}
+        elif isinstance(decision, DropCall):
+            gone |= {
+                part
+                for part, block in enumerate(content)
+                if isinstance(block, Mapping)
+                and block.get("type") == "tool_use"
+                and block.get("id") == decision.call_id
+            }
+    kept = [new.get(part, block) for part, block in enumerate(content) if part not in gone]
+    # Thinking cannot stand alone: the API wants an answer or a call after it.
+    if all(isinstance(block, Mapping) and block.get("type") in THINKING for block in kept):
+        return None
+    return {**message, "content": kept}
+
+
+def answer(data: Mapping[str, Any]) -> Answer:
+    """What a message of the model says and calls."""
+    blocks = data.get("content")
+    if not isinstance(blocks, list):
+        raise BodyError("response.content", "no list of blocks")
+    text = "".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
+    calls = tuple(
+        ToolRequest(str(block.get("id")), str(block.get("name")), block.get("input"))
+        for block in blocks
+        if block.get("type") == "tool_use"
+    )
+    messages: tuple[Message, ...] = ({"role": "assistant", "content": blocks},) if blocks else ()
+    return Answer(text, calls, messages, data.get("usage"))
+
+
+def results(told: Sequence[tuple[ToolRequest, str, bool]]) -> list[dict[str, Any]]:
+    """One message of the user's with a block a result."""
+    blocks = [
+        {"type": "tool_result", "tool_use_id": call.id, "content": text, **({"is_error": True} if failed else {})}
+        for call, text, failed in told
+    ]
+    return [{"role": "user", "content": blocks}]
+
+
+def errors(body: Mapping[str, Any], takes: Takes) -> Found:
+    """What the API would refuse a body for, in the order in which it stands."""
+    for number, block in enumerate(as_list(body.get("system"))):
+        yield from _text(block, f"system[{number}]")
+    messages = body.get("messages")
+    if not listed(messages) or not messages:
+        yield "messages", "expected a list of at least one message"
+        return
+    turns: list[tuple[str, list[tuple[str, Mapping[str, Any]]]]] = []
+    said: list[tuple[str, Mapping[str, Any]]] = []
+    for at, message in enumerate(messages):
+        path = f"messages[{at}]"
+        role = message.get("role") if isinstance(message, Mapping) else None
+        if role == "system":
+            yield from _mid_system(path, turns, messages[at + 1 :], allowed=takes.mid_system)
+            continue
+        if role not in ("user", "assistant"):
+            yield f"{path}.role", f"expected user or assistant, found {role!r}"
+            continue
+        content = message.get("content")
+        last = at == len(messages) - 1 and role == "assistant"
+        if not content and not (last and content is not None):
+            yield f"{path}.content", "all messages have content, except the optional final assistant message"
+        blocks = list(_blocks(content, f"{path}.content"))
+        for where, block in blocks:
+            yield from _text(block, where)
+        said = blocks if role == "assistant" else said
+        if role == "assistant" and blocks and blocks[-1][1].get("type") in THINKING:
+            yield blocks[-1][0], "the final block of an assistant message cannot be thinking"
+        if turns and turns[-1][0] == role:
+            turns[-1][1].extend(blocks)
+        else:
+            turns.append((role, blocks))
+    yield from _uses(turns)
+    if turns and turns[-1][0] == "user":
+        yield from _thought(body.get("thinking"), said, turns[-1][1])
+    if turns and turns[-1][0] == "assistant":
+        yield from _prefilled(body, turns[-1][1], f"messages[{len(messages) - 1}]", allowed=takes.prefill)
+    names: list[str] = [str(tool.get("name")) for tool in as_list(body.get("tools")) if isinstance(tool, Mapping)]
+    for name in repeated(names):
+        yield "tools", f"tool names must be unique: {name!r}"
+    choice = body.get("tool_choice")
+    if isinstance(choice, Mapping) and choice.get("type") == "any" and not names:
+        yield "tool_choice", "may only be specified while providing tools"
+    elif isinstance(choice, Mapping) and choice.get("type") == "tool":
+        yield from unknown([str(choice.get("name"))], set(names), "tool_choice")
+
+
+def _blocks(content: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if isinstance(content, str):
+        if content:
+            yield path, {"type": "text", "text": content}
+        return
+    for number, block in enumerate(content if listed(content) else ()):
+        if isinstance(block, Mapping):
+            yield f"{path}[{number}]", block
+
+
+def _text(block: Any, path: str) -> Found:
+    if not isinstance(block, Mapping):
+        return
+    if block.get("type") == "text":
+        text = block.get("text")
+        if not isinstance(text, str) or not text:
+            yield path, "text content blocks must be non-empty"
+        elif not text.strip():
+            yield path, "text content blocks must contain non-whitespace text"
+    elif block.get("type") == "tool_result" and listed(block.get("content")):
+        for number, inner in enumerate(block["content"]):
+            if isinstance(inner, Mapping) and inner.get("type") == "text" and not inner.get("text"):
+                yield f"{path}.content[{number}]", "text content blocks must be non-empty"
+
+
+def _uses(turns: Sequence[tuple[str, _Blocks]]) -> Found:
+    """Each call of a turn is answered once, first in the next turn, and by nobody else."""
+    known: set[str] = set()
+    awaited: list[str] = []
+    for role, blocks in turns:
+        if role == "user":
+            said = ""
+            for path, block in blocks:
+                if block.get("type") != "tool_result":
+                    said = said or path
+                    continue
+                name = str(block.get("tool_use_id"))
+                if name not in awaited:
+                    yield path, f"tool_result for {name!r} has no tool_use in the previous message"
+                    continue
+                awaited.remove(name)
+                if said:
+                    yield said, "stands before a tool_result; the results of a turn come first"
+            if awaited:
+                where = blocks[0][0] if blocks else "messages"
+                yield where, f"tool_use {', '.join(map(repr, awaited))} has no tool_result immediately after"
+            awaited = []
+            continue
+        asked = False
+        for path, block in blocks:
+            kind = block.get("type")
+            if kind == "tool_result":
+                yield path, "tool_result blocks can only be in user messages"
+            elif kind == "tool_use":
+                asked, name = True, str(block.get("id"))
+                if not _ID.fullmatch(name):
+                    yield f"{path}.id", f"an id is made of letters, digits, _ and -, found {name!r}"
+                if name in known:
+                    yield f"{path}.id", f"tool_use ids must be unique: {name!r}"
+                known.add(name)
+                awaited.append(name)
+            elif asked and kind == "text":
+                yield path, "text stands behind a tool_use, whose tool_result must come immediately after"
+    if awaited:
+        yield "messages", f"tool_use {', '.join(map(repr, awaited))} has no tool_result immediately after"
+
+
+def _thought(thinking: Any, said: _Blocks, told: _Blocks) -> Found:
+    """The message whose results a request brings, and nothing else, begins with its thinking where that is on."""
+    on = isinstance(thinking, Mapping) and thinking.get("type") == "enabled"
+    if on and told and all(block.get("type") == "tool_result" for _, block in told):
+        for path, block in said[:1]:
+            if block.get("type") not in THINKING:
+                yield path, "while thinking is enabled, a message that calls tools starts with a thinking block"
+
+
+def _mid_system(path: str, before: Sequence[Any], after: Sequence[Any], *, allowed: bool) -> Found:
+    if not allowed:
+        yield f"{path}.role", "role 'system' is not supported on this model"
+    elif not before:
+        yield path, "use the top-level 'system' parameter for the initial system prompt"
+    elif before[-1][0] == "assistant" and any(block.get("type") == "tool_use" for _, block in before[-1][1]):
+        yield path, "a system message stands between a tool_use and its tool_result"
+    elif before[-1][0] != "user" and not any(
+        isinstance(message, Mapping) and message.get("role") == "user" for message in after
+    ):
+        yield path, "a system message follows a user's"
+
+
+def _prefilled(body: Mapping[str, Any], blocks: _Blocks, path: str, *, allowed: bool) -> Found:
+    kinds = [block.get("type") for _, block in blocks]
+    if any(kind in _SERVER_USES for kind in kinds):
+        # A turn that the provider paused is sent back as it is.
+        return
+    thinking = body.get("thinking")
+    if not allowed:
+        yield path, "this model takes no beginning of its answer; the conversation must end with a user message"
+    elif isinstance(thinking, Mapping) and thinking.get("type") == "enabled":
+        yield path, "an answer cannot be begun while thinking is enabled"
+    elif kinds and kinds[-1] == "text" and str(blocks[-1][1].get("text")).rstrip() != blocks[-1][1].get("text"):
+        yield path, "final assistant content cannot end with trailing whitespace"

@@ -1,46 +1,20 @@
-"""From wire bodies to prompts and back, for every API that is read; and which API a path belongs to."""
+"""From wire bodies to prompts and back, for every API that is read; and what an API would refuse."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args
-from urllib.parse import unquote
 
 from cacheprefix.errors import BodyError, SetupError
-from cacheprefix.prompt.canonical_json import dumps_sorted, loads
-from cacheprefix.prompt.sections import ABOUT, Api, CountTokens, Envelope, Prompt, Section, relearn
+from cacheprefix.prompt.canonical_json import loads
+from cacheprefix.prompt.sections import ABOUT, Api, CountTokens, Envelope, Prompt, relearn
 from cacheprefix.prompt.tokens import estimate_tokens
-from cacheprefix.wire import anthropic, bedrock, gemini, openai_chat, openai_responses
-from cacheprefix.wire.reader import Memo, Reader, Split, mapping, settings_of
+from cacheprefix.wire.apis import CHATS, SHAPES, form_of
+from cacheprefix.wire.messages import Takes
+from cacheprefix.wire.reader import Memo, Reader, mapping, settings_of, top_marker
 
-_SECTIONS: dict[str, Callable[[Mapping[str, Any], Reader], list[Section]]] = {
-    "openai-chat": openai_chat.sections,
-    "openai-responses": openai_responses.sections,
-    "anthropic": anthropic.sections,
-    "gemini": gemini.sections,
-    "bedrock": bedrock.sections,
-}
-_BODIES: dict[str, Callable[[Prompt], dict[str, Any]]] = {
-    "openai-chat": openai_chat.body,
-    "openai-responses": openai_responses.body,
-    "anthropic": anthropic.body,
-    "gemini": gemini.body,
-    "bedrock": bedrock.body,
-}
-_UNITS: dict[str, Callable[[Mapping[str, Any], str, int], tuple[Any, Split]]] = {
-    "openai-chat": openai_chat.unit,
-    "openai-responses": openai_responses.unit,
-    "anthropic": anthropic.unit,
-}
 _UNIT = re.compile(r"^(tools|functions|system|messages)\[(\d+)\]")
-_CONTENT: dict[str, frozenset[str]] = {
-    "openai-chat": openai_chat.CONTENT,
-    "openai-responses": openai_responses.CONTENT,
-    "anthropic": anthropic.CONTENT,
-    "gemini": gemini.CONTENT,
-    "bedrock": bedrock.CONTENT,
-}
 
 
 def decode(
@@ -58,7 +32,8 @@ def decode(
     history costs only its new messages. ``envelope`` is what the model's template puts around each. Raises
     ``BodyError`` with the path of what cannot be read.
     """
-    if api not in _SECTIONS:
+    shape = SHAPES.get(api)
+    if shape is None:
         message = f"unknown API form {api!r}; use one of {', '.join(get_args(Api))}"
         raise SetupError(message)
     fields = mapping(loads(body) if isinstance(body, (bytes, str)) else body, "body")
@@ -66,14 +41,9 @@ def decode(
     if not isinstance(model, str):
         raise BodyError("model", f"expected a string, found {type(model).__name__}")
     reader = Reader(api, model, count or estimate_tokens, memo, envelope=envelope)
-    sections = tuple(_SECTIONS[api](fields, reader))
-    settings = settings_of(fields, _CONTENT[api], headers)
-    if api == "bedrock":
-        choice = bedrock.tool_choice(fields)
-        if choice is not None:
-            settings["toolChoice"] = dumps_sorted(choice, "toolConfig.toolChoice")
-    top = anthropic.top_marker(fields) if api == "anthropic" else None
-    prompt = Prompt(api, model, sections, settings, top)
+    sections = tuple(shape.sections(fields, reader))
+    settings = settings_of(fields, shape.FIELDS, headers)
+    prompt = Prompt(api, model, sections, settings, top_marker(fields, shape.FIELDS))
     reader.keep(prompt)
     return prompt
 
@@ -84,9 +54,10 @@ def redecode(prompt: Prompt, body: Mapping[str, Any], places: Iterable[int], cou
     Nothing else is read or hashed again. None for forms where a marker moves what stands behind it. Raises as
     ``decode`` does.
     """
-    find = _UNITS.get(prompt.api)
-    if find is None:
+    form = form_of(prompt.api)
+    if form is None:
         return None
+    shape = CHATS[form]
     made, changed = list(prompt.sections), set[int]()
     for place in places:
         found = _UNIT.match(made[place].path)
@@ -97,7 +68,7 @@ def redecode(prompt: Prompt, body: Mapping[str, Any], places: Iterable[int], cou
             first -= 1
         while end < len(made) and made[end].head == "+":
             end += 1
-        value, split = find(body, found[1], int(found[2]))
+        value, split = shape.unit(body, found[1], int(found[2]))
         reader = Reader(prompt.api, prompt.model, count, None, made[first:end])
         again = split(reader, made[place].tier, found[0], value)
         if [one.digest for one in again] != [one.digest for one in made[first:end]]:
@@ -105,69 +76,38 @@ def redecode(prompt: Prompt, body: Mapping[str, Any], places: Iterable[int], cou
         made[first:end] = again
         changed.update(range(first, end))
     kept = {name: value for name, value in prompt.settings.items() if name.startswith("header:")}
-    settings = {**settings_of(body, _CONTENT[prompt.api], None), **kept}
-    top = anthropic.top_marker(body) if prompt.api == "anthropic" else None
-    marked = Prompt(prompt.api, prompt.model, tuple(made), settings, top)
+    settings = {**settings_of(body, shape.FIELDS, None), **kept}
+    marked = Prompt(prompt.api, prompt.model, tuple(made), settings, top_marker(body, shape.FIELDS))
     relearn(marked, prompt, changed)
     return marked
 
 
 def encode(prompt: Prompt) -> dict[str, Any]:
     """The canonical wire body of a prompt: ``decode(encode(p), p.api)`` equals ``p`` for what a provider takes."""
-    body = _BODIES[prompt.api](prompt)
-    body["modelId" if prompt.api == "bedrock" else "model"] = prompt.model
+    shape = SHAPES[prompt.api]
+    body = shape.body(prompt)
+    body[shape.FIELDS.model] = prompt.model
     for name, value in prompt.settings.items():
-        if name.startswith("header:"):
-            continue
-        if prompt.api == "bedrock" and name == bedrock.TOOL_CHOICE:
-            body.setdefault("toolConfig", {})[name] = loads(value)
-        else:
+        outer = shape.FIELDS.inner.get(name)
+        if outer is not None:
+            body.setdefault(outer, {})[name] = loads(value)
+        elif not name.startswith("header:"):
             body[name] = loads(value)
     return body
 
 
-def guess_api(body: Mapping[str, Any]) -> Api:
-    """The API form of a bare body, from the fields it has."""
-    if "contents" in body:
-        return "gemini"
-    if "input" in body or "instructions" in body:
-        return "openai-responses"
-    if "modelId" in body or "toolConfig" in body or "inferenceConfig" in body:
-        return "bedrock"
-    if "system" in body or "anthropic_version" in body or "thinking" in body or "cache_control" in body:
-        return "anthropic"
-    tools = body.get("tools")
-    if isinstance(tools, list) and tools and isinstance(tools[0], Mapping) and "input_schema" in tools[0]:
-        return "anthropic"
-    messages = body.get("messages")
-    for message in messages if isinstance(messages, list) else []:
-        content = message.get("content") if isinstance(message, Mapping) else None
-        for block in content if isinstance(content, list) else []:
-            if isinstance(block, Mapping) and (
-                block.get("type") in ("tool_use", "tool_result", "thinking") or "cache_control" in block
-            ):
-                return "anthropic"
-    return "openai-chat"
+def structure_errors(
+    body: Mapping[str, Any], api: Api, *, prefill: bool = True, mid_system: bool = True
+) -> list[BodyError]:
+    """What a provider would refuse a request body for, in the order in which it stands; empty for a valid request.
 
+    A provider answers 400 to a tool result without its call, a call without its result, an empty text, a message in
+    the wrong place, or an answer begun for a model that takes none. What is checked is what the pages, error messages
+    and recorded answers say that the API's module names; what they leave open is taken.
 
-_PATHS: tuple[tuple[re.Pattern[str], Api], ...] = (
-    (re.compile(r"/chat/completions$"), "openai-chat"),
-    (re.compile(r"/responses$"), "openai-responses"),
-    (re.compile(r"/messages$"), "anthropic"),
-    (re.compile(r"/models/(?P<model>[^/]+):(?:stream)?[gG]enerateContent$"), "gemini"),
-    (re.compile(r"/model/(?P<model>[^/]+)/converse(?:-stream)?$"), "bedrock"),
-)
-
-
-def api_of_path(path: str) -> tuple[Api, str | None] | None:
-    """The API of a request to ``path``, and the model where the path names it.
-
-    None for a path that asks no model for an answer (embeddings, counting tokens, lists of models). ``path`` is that
-    of a URL, without the query.
+    ``prefill`` is whether the model takes a last message of its own as the beginning of its answer, ``mid_system``
+    whether it takes a system message among the others (Anthropic alone asks); a profile has both by these names.
+    What cannot be read at all is an error too. Never raises for a mapping.
     """
-    for pattern, api in _PATHS:
-        found = pattern.search(path)
-        if found is not None:
-            model = found.groupdict().get("model")
-            return api, None if model is None else unquote(model)
-    return None
+    found = SHAPES[api].errors(body, Takes(prefill=prefill, mid_system=mid_system))
+    return [BodyError(path, said) for path, said in found]

@@ -1,18 +1,32 @@
-"""Gemini generateContent; an explicit cache is named by ``cachedContent`` and kept as a setting."""
+"""Gemini generateContent; an explicit cache is named by ``cachedContent`` and kept as a setting.
+
+What it refuses: ai.google.dev/gemini-api/docs/function-calling and the 400s "function call turn comes immediately after
+a user turn or after a function response turn" and "the number of function response parts is equal to the number of
+function call parts" (google-gemini/gemini-cli#3814, #26486); a history that ends with the model is refused
+(crewAIInc/crewAI#6973), and so are responses beside other parts (envoyproxy/ai-gateway#2686). All read 2026-11-22.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cacheprefix.prompt.canonical_json import loads
 from cacheprefix.prompt.sections import Kind, Prompt, Section, Tier
-from cacheprefix.wire.reader import EMPTY, Reader, envelope, items, mapping, open_envelope
+from cacheprefix.wire.body_copy import BodyCopy
+from cacheprefix.wire.messages import Found, Takes, as_list, listed, repeated
+from cacheprefix.wire.reader import EMPTY, Fields, Reader, envelope, items, mapping, written
 
-CONTENT = frozenset({"model", "contents", "systemInstruction", "system_instruction", "tools"})
+FIELDS = Fields(
+    path=re.compile(r"/models/(?P<model>[^/]+):(?:stream)?[gG]enerateContent$"),
+    content=frozenset({"model", "contents", "systemInstruction", "system_instruction", "tools"}),
+    history="contents",
+    system="systemInstruction",
+    signs=("contents",),
+)
 
 _DECLARED = ("functionDeclarations", "function_declarations")
-
 _KINDS: dict[str, Kind] = {
     "functionCall": "tool_use",
     "functionResponse": "tool_result",
@@ -23,20 +37,14 @@ _KINDS: dict[str, Kind] = {
 
 def sections(body: Mapping[str, Any], reader: Reader) -> list[Section]:
     """The sections of a generateContent body in cache order."""
-    made: list[Section] = []
-    for index, tool in enumerate(items(body.get("tools") or [], "tools")):
-        made += reader.unit("tools", f"tools[{index}]", tool, _split_tool)
+    made = reader.units("tools", "tools", body.get("tools"), _split_tool)
     system = body.get("systemInstruction", body.get("system_instruction"))
     if system is not None:
         made += reader.unit("system", "system", system, _split_system)
     given = body.get("contents", [])
     if isinstance(given, str):
         given = [{"role": "user", "parts": [{"text": given}]}]
-    given = items(given, "contents")
-    row = reader.row(given)
-    for index in range(row.known, len(given)):
-        row.add(reader.unit("messages", f"messages[{index}]", given[index], _split_content))
-    return made + row.sections
+    return made + reader.history(items(given, "contents"), _split_content)
 
 
 def _split_tool(reader: Reader, tier: Tier, path: str, value: Any) -> list[Section]:
@@ -88,21 +96,76 @@ def body(prompt: Prompt) -> dict[str, Any]:
             tools.append({section.head: [tool]} if section.head in _DECLARED else tool)
     if tools:
         out["tools"] = tools
-    system = [_wire(section) for section in prompt.tier("system")]
+    system = [part for section in prompt.tier("system") for part in _wire(section)]
     if system:
         out["systemInstruction"] = {"parts": system}
-    contents: list[dict[str, Any]] = []
-    for section in prompt.tier("messages"):
-        if section.head != "+":
-            contents.append({**open_envelope(section.head), "parts": []})
-        if section.data != EMPTY or section.kind == "text":
-            contents[-1]["parts"].append(_wire(section))
-    out["contents"] = contents
+    out["contents"] = written(prompt.tier("messages"), "parts", _wire)
     return out
 
 
-def _wire(section: Section) -> dict[str, Any]:
-    if section.kind == "text":
-        return {"text": section.text}
-    part: dict[str, Any] = loads(section.data)
-    return part
+def _wire(section: Section) -> Iterator[dict[str, Any]]:
+    yield {"text": section.text} if section.kind == "text" else loads(section.data)
+
+
+def carries(prompt: Prompt, section: Section) -> bool:  # noqa: ARG001 - as every API is asked
+    """Gemini has no markers."""
+    return False
+
+
+def mark(copy: BodyCopy, section: Section, number: int, block: int, ttl: str | None) -> None:
+    """Set nothing: Gemini has no markers."""
+
+
+def errors(body: Mapping[str, Any], takes: Takes) -> Found:
+    """What the API would refuse a body for, in the order in which it stands."""
+    contents = body.get("contents")
+    if isinstance(contents, str):
+        return
+    if isinstance(contents, Mapping):
+        contents = [contents]
+    if not listed(contents) or not contents:
+        yield "contents", "expected a list of at least one content"
+        return
+    awaited = 0
+    before = ""
+    for at, content in enumerate(contents):
+        path = f"contents[{at}]"
+        role = str((content.get("role") if isinstance(content, Mapping) else None) or "user")
+        if role not in ("user", "model", "function"):
+            yield f"{path}.role", f"expected user or model, found {role!r}"
+            continue
+        parts = as_list(content.get("parts")) if isinstance(content, Mapping) else []
+        if not parts:
+            yield f"{path}.parts", "expected at least one part"
+        for number, part in enumerate(parts):
+            if not isinstance(part, Mapping) or not any(part.values()):
+                yield f"{path}.parts[{number}]", "a part has data, and a text is not empty"
+        calls = sum(_has(part, "functionCall", "function_call") for part in parts)
+        results = sum(_has(part, "functionResponse", "function_response") for part in parts)
+        if results and results < len(parts):
+            yield path, "function responses share a turn with nothing else"
+        if results != awaited:
+            yield path, f"holds {results} function responses where {awaited} calls of the turn before await one"
+        if calls and before == "model":
+            yield path, "a function call comes immediately after a user turn or a function response turn"
+        if calls and not before:
+            yield path, "a function call is not the first turn"
+        awaited = calls
+        before = role
+    if awaited:
+        yield f"contents[{len(contents)}]", f"missing: the responses of {awaited} function calls"
+    elif before == "model" and not takes.prefill:
+        yield f"contents[{len(contents) - 1}]", "a request ends with a user turn or a function response"
+    names = [
+        str(function.get("name"))
+        for tool in as_list(body.get("tools"))
+        if isinstance(tool, Mapping)
+        for function in as_list(tool.get("functionDeclarations", tool.get("function_declarations")))
+        if isinstance(function, Mapping)
+    ]
+    for name in repeated(names):
+        yield "tools", f"duplicate function declaration: {name!r}"
+
+
+def _has(part: Any, *names: str) -> bool:
+    return isinstance(part, Mapping) and any(part.get(name) is not None for name in names)

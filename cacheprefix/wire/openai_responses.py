@@ -1,19 +1,74 @@
-"""OpenAI responses: ``instructions`` and a list of input items."""
+"""OpenAI responses: ``instructions`` and a list of input items.
+
+What it refuses: cookbook.openai.com/examples/responses_api/reasoning_items and the 400s "No tool output found for
+function call", "No tool call found for function call output", "Item 'rs_…' of type 'reasoning' was provided without its
+required following item", read 2026-11-22. OpenAI pairs outputs by ``call_id``; servers that speak the same form want
+nothing but the model's own items between a call and its output (deepseek-ai/awesome-deepseek-integration#740), so that
+is the rule here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from cacheprefix.errors import BodyError
+from cacheprefix.prompt import dumps
 from cacheprefix.prompt.canonical_json import loads
+from cacheprefix.prompt.decisions import Decision, Drop, DropCall, DropResult, ReplaceResult
 from cacheprefix.prompt.sections import Kind, Prompt, Section, Tier
-from cacheprefix.wire.openai_chat import SYSTEM_ROLES, split_tool, with_marker
-from cacheprefix.wire.reader import EMPTY, Reader, Split, envelope, items, mapping, open_envelope, pop_marker, string
+from cacheprefix.prompt.views import Count, MessageView, make_call, make_message
+from cacheprefix.wire.body_copy import BodyCopy
+from cacheprefix.wire.messages import (
+    Answer,
+    Found,
+    Message,
+    Takes,
+    ToolRequest,
+    arguments_of,
+    listed,
+    marks_of,
+    replaced,
+    requested,
+    result_of,
+    role_of,
+    texts_and_media,
+)
+from cacheprefix.wire.openai_chat import (
+    SYSTEM_ROLES,
+    marker_field,
+    not_filled,
+    split_tool,
+    unknown_choice,
+    with_marker,
+)
+from cacheprefix.wire.reader import (
+    EMPTY,
+    Fields,
+    Reader,
+    Split,
+    envelope,
+    items,
+    mapping,
+    messages_of,
+    open_envelope,
+    pop_marker,
+    string,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-CONTENT = frozenset({"model", "instructions", "input", "tools"})
+FIELDS = Fields(
+    path=re.compile(r"/responses$"),
+    content=frozenset({"model", "instructions", "input", "tools"}),
+    history="input",
+    system="instructions",
+    signs=("input", "instructions"),
+    only_marked={"prompt_cache_options": {"mode": "explicit"}},
+    limits=("max_output_tokens",),
+    answer="output",
+)
+AHEAD = ("response.created", "response.queued", "response.in_progress")
+"""Events of a stream that tell of a response before the prompt is read."""
 
 _TEXT_TYPES = ("input_text", "output_text", "text")
 _ITEM_KINDS: dict[str, Kind] = {
@@ -28,30 +83,17 @@ _INSTRUCTIONS = "instructions"
 
 def sections(body: Mapping[str, Any], reader: Reader) -> list[Section]:
     """The sections of a responses body in cache order."""
-    made: list[Section] = []
-    for index, tool in enumerate(items(body.get("tools") or [], "tools")):
-        made += reader.unit("tools", f"tools[{index}]", tool, split_tool)
-    lead = 0
+    made = reader.units("tools", "tools", body.get("tools"), split_tool)
     instructions = body.get("instructions")
     if instructions is not None:
         made += reader.unit("system", "system[0]", instructions, _split_instructions)
-        lead = 1
     given = body.get("input", [])
     if isinstance(given, str):
         made += reader.unit("messages", "messages[0]", {"role": "user", "content": given}, _split_item)
         return made
-    given = items(given, "input")
     # Instructions count into the paths of the system items behind them.
-    row, start = reader.row(given, kind="instructed" if lead else ""), 0
-    for item in given:
-        if not isinstance(item, Mapping) or item.get("role") not in SYSTEM_ROLES:
-            break
-        if start >= row.known:
-            row.add(reader.unit("system", f"system[{lead + start}]", item, _split_item))
-        start += 1
-    for index in range(max(start, row.known), len(given)):
-        row.add(reader.unit("messages", f"messages[{index}]", given[index], _split_item))
-    return made + row.sections
+    lead, kind = (0, "") if instructions is None else (1, "instructed")
+    return made + reader.history(items(given, "input"), _split_item, leading=SYSTEM_ROLES, lead=lead, kind=kind)
 
 
 def unit(body: Mapping[str, Any], field: str, number: int) -> tuple[Any, Split]:
@@ -98,19 +140,11 @@ def body(prompt: Prompt) -> dict[str, Any]:
     tools = [with_marker(loads(tool.data), tool.marker) for tool in prompt.tier("tools")]
     if tools:
         out["tools"] = tools
-    given: list[dict[str, Any]] = []
-    group: list[Section] = []
-    for section in (*prompt.tier("system"), *prompt.tier("messages")):
-        if section.head == _INSTRUCTIONS:
-            out["instructions"] = section.text
-            continue
-        if section.head != "+" and group:
-            given.append(_item(group))
-            group = []
-        group.append(section)
-    if group:
-        given.append(_item(group))
-    out["input"] = given
+    told = [*prompt.tier("system"), *prompt.tier("messages")]
+    for one in told:
+        if one.head == _INSTRUCTIONS:
+            out["instructions"] = one.text
+    out["input"] = [_item(group) for group in messages_of(one for one in told if one.head != _INSTRUCTIONS)]
     return out
 
 
@@ -131,3 +165,175 @@ def _item(group: Sequence[Section]) -> dict[str, Any]:
     if len(blocks) == 1 and set(blocks[0]) == {"type", "text"}:
         return {**message, "content": blocks[0]["text"]}
     return {**message, "content": blocks}
+
+
+def carries(prompt: Prompt, section: Section) -> bool:  # noqa: ARG001 - as every API is asked
+    """OpenAI takes a breakpoint on content blocks, so not on tools, instructions, and the items of tool outputs."""
+    text = section.kind in ("text", "image") and section.head != _INSTRUCTIONS
+    return section.tier != "tools" and text and "assistant" not in section.head
+
+
+def mark(copy: BodyCopy, section: Section, number: int, block: int, ttl: str | None) -> None:
+    """Set a breakpoint on a content block of an item; instructions take none."""
+    if section.tier == "tools" or section.head == _INSTRUCTIONS:
+        return
+    if isinstance(copy.body.get("input"), str):
+        copy.body["input"] = [{"role": "user", "content": copy.body["input"]}]
+    shift = 1 if section.tier == "system" and copy.body.get("instructions") is not None else 0
+    kind = "output_text" if section.head == "assistant" else "input_text"
+    copy.mark_content(copy.items("input"), number - shift, block, kind, marker_field(ttl))
+
+
+def view(item: Message, path: str, count: Count) -> MessageView:
+    """What an item says, calls or answers."""
+    marks = marks_of(item)
+    kind = str(item.get("type") or "message")
+    if kind == "message":
+        texts, media = texts_and_media(item.get("content"), f"{path}.content")
+        role = role_of(item, path)
+        return make_message(role, texts, count, media=media, **marks)
+    call_id = item.get("call_id")
+    if kind.endswith("_call_output") and isinstance(call_id, str):
+        result = result_of(call_id, "", item.get("output"), f"{path}.output", count)
+        return make_message("tool", (), count, results=(result,), **marks)
+    if kind.endswith("_call") and isinstance(call_id, str):
+        given = item.get("arguments", item.get("input", item.get("action")))
+        call = make_call(call_id, str(item.get("name") or kind), arguments_of(given, path), count)
+        return make_message("assistant", (), count, calls=(call,), item=True, **marks)
+    if kind == "reasoning":
+        # No thinking that could be cleared by itself: the API refuses the item behind it without it.
+        summaries, _ = texts_and_media(item.get("summary") or "", f"{path}.summary")
+        shown, _ = texts_and_media(item.get("content") or "", f"{path}.content")
+        sealed = str(item.get("encrypted_content") or "")
+        said = [*summaries, *shown, sealed or str(item.get("id") or "")]
+        return make_message("assistant", said, count, item=True)
+    # What a kind unknown here belongs to cannot be known either, so it stays where it is.
+    data = dumps(item, path).decode("utf-8", "surrogatepass")
+    return make_message("assistant", (data,), count, key=marks["key"], pinned=True)
+
+
+def is_call(item: Message) -> bool:
+    """Whether it is a call that the application answers; those that the provider runs itself have no ``call_id``."""
+    return str(item.get("type", "")).endswith("_call") and "call_id" in item
+
+
+def is_output(item: Message) -> bool:
+    """Whether it is the result of a call."""
+    return str(item.get("type", "")).endswith("_call_output") and "call_id" in item
+
+
+def is_reasoning(item: Message) -> bool:
+    """Whether it is reasoning, which the API takes only with what comes behind it."""
+    return item.get("type") == "reasoning"
+
+
+def changed(item: Message, decisions: Sequence[Decision]) -> Message | None:
+    """The item with the decisions carried out; None where it goes."""
+    out: dict[str, Any] = dict(item)
+    for decision in decisions:
+        if isinstance(decision, (Drop, DropResult, DropCall)):
+            return None
+        if isinstance(decision, ReplaceResult):
+            out["output"] = replaced(out.get("output"), decision, "input_text")
+    return out
+
+
+def bound(items: Sequence[Message], by_index: dict[int, list[Decision]], gone: set[int]) -> set[int]:
+    """``gone`` with each reasoning item given the fate of the calls or the answer it was made for."""
+    out = set(gone)
+    behind: list[bool] = []
+    for index in range(len(items) - 1, -1, -1):
+        kind = str(items[index].get("type") or "message")
+        if kind == "reasoning":
+            by_index.pop(index, None)
+            if behind:
+                out.discard(index)
+            if behind and all(behind):
+                out.add(index)
+        elif kind.endswith("_call") or items[index].get("role") == "assistant":
+            dropped = any(isinstance(decision, DropCall) for decision in by_index.get(index, ()))
+            behind.append(index in gone or dropped)
+        else:
+            behind = []
+    return out
+
+
+def answer(data: Mapping[str, Any]) -> Answer:
+    """What a response says and calls."""
+    output = data.get("output")
+    if not isinstance(output, list):
+        raise BodyError("response.output", "no list of items")
+    text = "".join(
+        str(block.get("text", ""))
+        for item in output
+        if item.get("type") == "message"
+        for block in item.get("content") or []
+        if block.get("type") == "output_text"
+    )
+    calls = tuple(
+        requested(str(item.get("call_id")), str(item.get("name")), item.get("arguments"))
+        for item in output
+        if item.get("type") == "function_call"
+    )
+    return Answer(text, calls, tuple(output), data.get("usage"))
+
+
+def results(told: Sequence[tuple[ToolRequest, str, bool]]) -> list[dict[str, Any]]:
+    """An item a result; the API has no flag for an error."""
+    return [{"type": "function_call_output", "call_id": call.id, "output": text} for call, text, _ in told]
+
+
+def errors(body: Mapping[str, Any], takes: Takes) -> Found:  # noqa: ARG001 - as every API is asked
+    """What the API would refuse a body for, in the order in which it stands."""
+    given = body.get("input")
+    continued = any(body.get(name) is not None for name in ("previous_response_id", "conversation", "prompt"))
+    if (given is None and continued) or isinstance(given, str):
+        return
+    if not listed(given) or not given:
+        yield "input", "expected text or a list of at least one item"
+        return
+    awaited: dict[str, int] = {}
+    ids: set[str] = set()
+    for at, item in enumerate(given):
+        path = f"input[{at}]"
+        if not isinstance(item, Mapping):
+            yield path, f"expected an object, found {type(item).__name__}"
+            continue
+        kind, call = str(item.get("type") or "message"), item.get("call_id")
+        name = item.get("id")
+        if isinstance(name, str) and kind != "item_reference":
+            if name in ids:
+                yield f"{path}.id", f"two items have the id {name!r}"
+            ids.add(name)
+        if kind == "reasoning" and not _made(given[at + 1] if at + 1 < len(given) else None):
+            yield path, "is reasoning without the item that was made from it behind it"
+        elif kind.endswith("_output"):
+            if isinstance(call, str) and call in awaited:
+                del awaited[call]
+            elif not continued:
+                yield path, f"answers the call {call!r}, which does not await a result here"
+        elif kind.endswith("_call"):
+            # Calls that the provider runs itself (web_search_call …) have no call_id and no output item.
+            if isinstance(call, str):
+                if call in awaited:
+                    yield f"{path}.call_id", f"two open calls have the id {call!r}"
+                awaited[call] = at
+        elif kind == "message":
+            if awaited and item.get("role") != "assistant":
+                waiting = ", ".join(map(repr, awaited))
+                yield path, f"stands between the calls {waiting} and their results"
+            if item.get("role") not in ("user", "assistant", "system", "developer"):
+                yield f"{path}.role", f"expected user, assistant, system or developer, found {item.get('role')!r}"
+            yield from not_filled(item.get("content"), path, calls=False)
+    if awaited:
+        yield f"input[{len(given)}]", f"missing: the results of the calls {', '.join(map(repr, awaited))}"
+    yield from unknown_choice(body)
+
+
+def _made(item: Any) -> bool:
+    """Whether an item is the model's own: what may stand behind its reasoning."""
+    if not isinstance(item, Mapping):
+        return False
+    kind = str(item.get("type") or "message")
+    # References and kinds unknown here may be anything.
+    return item.get("role") == "assistant" if kind == "message" else not kind.endswith("_output")

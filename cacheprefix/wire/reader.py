@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, count, islice
 from operator import is_, ne
@@ -226,6 +227,33 @@ def _size(content: Content) -> int:
     return len(content) if isinstance(content, bytes) else sum(len(text) for _, text in content)
 
 
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The names that an API has for what each of them knows; a module of an API says its own at its top."""
+
+    path: re.Pattern[str]
+    """How the path of its URL ends; the group ``model`` where that names the model."""
+    content: frozenset[str]
+    """Fields of a body that are read into sections, and the model's name; all others are settings."""
+    history: str
+    """The list of messages."""
+    model: str = "model"
+    system: str | None = None
+    """The system text beside the messages; None where it is one of them."""
+    signs: tuple[str, ...] = ()
+    """Fields that tell a bare body from one of the APIs that ``apis`` lists after this one."""
+    inner: Mapping[str, str] = field(default_factory=dict)
+    """Settings that stand inside a field of the content: which, and inside which field."""
+    top_marker: str | None = None
+    """The marker of a whole body: a breakpoint that moves with its end."""
+    only_marked: Mapping[str, Any] = field(default_factory=dict)
+    """What says that nothing is written but at a body's own markers, where the provider else sets one itself."""
+    limits: tuple[str, ...] = ()
+    """Upper bounds of an answer's tokens; the last is the one to write where a body has none."""
+    answer: str = ""
+    """The list in an answer that holds what was answered."""
+
+
 MARKER_FIELDS = ("cache_control", "prompt_cache_breakpoint")
 
 EMPTY = b"null"
@@ -273,15 +301,44 @@ class Reader:
             self._memo.put(key, known)
         return known
 
-    def row(self, messages: Sequence[Any], plain: frozenset[str] = PLAIN, kind: str = "") -> Row:
-        """The messages of a body, as far as an earlier one began with them; ``add`` the rest.
+    def units(self, tier: Tier, name: str, values: Any, split: Split) -> list[Section]:
+        """The sections of a list of units, such as a body's tools."""
+        listed = enumerate(items(values or [], name))
+        return [one for index, value in listed for one in self.unit(tier, f"{name}[{index}]", value, split)]
 
-        ``plain`` are the fields whose order in a message of texts does not matter to how it is read; messages of
-        another ``kind`` are read in another way.
+    def history(
+        self,
+        messages: Sequence[Any],
+        split: Split,
+        *,
+        plain: frozenset[str] = PLAIN,
+        leading: Sequence[str] = (),
+        lead: int = 0,
+        kind: str = "",
+    ) -> list[Section]:
+        """The sections of a body's messages; those that an earlier body began with are not read again.
+
+        Args:
+            messages: all of them.
+            split: how one is read.
+            plain: fields whose order in a message of texts does not matter to how it is read.
+            leading: roles whose messages are system sections while nothing else stands before them.
+            lead: system sections before the messages, which count into their paths.
+            kind: tells messages from those of the same API that are read in another way.
         """
         key = (self.api + kind, self.model)
-        self._row = Row(key, messages, plain) if self._memo is None else self._memo.runs.row(key, messages, plain)
-        return self._row
+        row = Row(key, messages, plain) if self._memo is None else self._memo.runs.row(key, messages, plain)
+        self._row = row
+        end = 0
+        for message in messages if leading else ():
+            if not isinstance(message, Mapping) or message.get("role") not in leading:
+                break
+            end += 1
+        for index in range(row.known, len(messages)):
+            tier: Tier = "system" if index < end else "messages"
+            path = f"{tier}[{index + lead}]" if index < end else f"{tier}[{index}]"
+            row.add(self.unit(tier, path, messages[index], split))
+        return row.sections
 
     def keep(self, prompt: Prompt) -> None:
         """Remember what was read, for a body that begins like it."""
@@ -343,6 +400,11 @@ def pop_marker(block: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], 
     return block, marker
 
 
+def ttl_field(ttl: str | None) -> dict[str, str]:
+    """The field of a marker that says its lifetime; none for the provider's default."""
+    return {} if ttl is None else {"ttl": ttl}
+
+
 def mapping(value: Any, path: str) -> Mapping[str, Any]:
     """``value`` if it is a JSON object, else a ``BodyError`` at ``path``."""
     if not isinstance(value, Mapping):
@@ -364,11 +426,43 @@ def string(value: Any, path: str) -> str:
     return value
 
 
-def settings_of(body: Mapping[str, Any], content: frozenset[str], headers: Mapping[str, str] | None) -> dict[str, str]:
+def messages_of(sections: Iterable[Section]) -> Iterator[list[Section]]:
+    """The sections of each message."""
+    group: list[Section] = []
+    for one in sections:
+        if one.head != "+" and group:
+            yield group
+            group = []
+        group.append(one)
+    if group:
+        yield group
+
+
+def written(sections: Iterable[Section], name: str, wire: Callable[[Section], Iterable[Any]]) -> list[dict[str, Any]]:
+    """The messages that sections describe, their blocks in the field ``name``."""
+    made = []
+    for group in messages_of(sections):
+        full = [one for one in group if one.data != EMPTY or one.kind == "text"]
+        made.append({**open_envelope(group[0].head), name: [block for one in full for block in wire(one)]})
+    return made
+
+
+def top_marker(body: Mapping[str, Any], fields: Fields) -> Marker | None:
+    """The marker of a whole body, in the APIs that have one."""
+    return pop_marker({fields.top_marker: body.get(fields.top_marker)}, "body")[1] if fields.top_marker else None
+
+
+def settings_of(body: Mapping[str, Any], fields: Fields, headers: Mapping[str, str] | None) -> dict[str, str]:
     """Every field that is not content, as canonical JSON, and the headers as ``header:name``."""
     settings = {
-        name: dumps_sorted(value, name) for name, value in body.items() if name not in content and value is not None
+        name: dumps_sorted(value, name)
+        for name, value in body.items()
+        if name not in fields.content and value is not None
     }
     for name, value in (headers or {}).items():
         settings[f"header:{name.lower()}"] = dumps_sorted(value, f"header:{name}")
+    for name, outer in fields.inner.items():
+        held = body.get(outer)
+        if isinstance(held, Mapping) and held.get(name) is not None:
+            settings[name] = dumps_sorted(held[name], f"{outer}.{name}")
     return settings

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cacheprefix.cache.breakpoints.read import back, implicit, markable
 from cacheprefix.prompt import Prompt, Section
+from cacheprefix.wire.apis import SHAPES
 
 if TYPE_CHECKING:
     from cacheprefix.profiles import Profile, Ttl
@@ -164,24 +165,9 @@ def _settle(prompt: Prompt, index: int, totals: Sequence[int], profile: Profile)
 
 
 def carries(prompt: Prompt, index: int) -> bool:
-    """Whether a breakpoint can stand on a section on the wire.
-
-    Anthropic refuses thinking and empty text. OpenAI takes one on content blocks of messages, so not on tools,
-    tool calls, instructions, or the items of tool outputs. Amazon's Nova models cache system and messages and
-    no tools (Bedrock's prompt caching page, read 2026-11-21).
-    """
+    """Whether a breakpoint can stand on a section on the wire, by the rules of its API."""
     section = prompt.sections[index]
-    if not markable(section):
-        return False
-    if prompt.api == "openai-chat":
-        text = section.kind in ("text", "image") and "assistant" not in section.head
-        return section.tier != "tools" and text and ".tool_calls[" not in section.path
-    if prompt.api == "openai-responses":
-        text = section.kind in ("text", "image") and section.head != "instructions"
-        return section.tier != "tools" and text and "assistant" not in section.head
-    if prompt.api == "bedrock":
-        return section.tier != "tools" or "nova" not in prompt.model
-    return prompt.api == "anthropic"
+    return markable(section) and SHAPES[prompt.api].carries(prompt, section)
 
 
 def _lifetime(profile: Profile, gap: float | None, calls: int | None) -> Ttl | None:
