@@ -44,7 +44,7 @@ class SimulatedProvider:
     - ``keep`` bounds how many requests are remembered, ``capacity_tokens`` how much is cached.
     - ``crowding`` spreads busy routing keys over machines as the profile's ``rate_per_key`` says.
     - ``strict`` answers 400 to what the real provider would not take: a result without its call, a call without its
-      result, empty texts, wrong order, a prefill where the model takes none (``cacheprefix.prompt.structure_errors``).
+      result, empty texts, wrong order, a prefill where the model takes none (``cacheprefix.wire.structure_errors``).
 
     Raises ``SetupError`` for a busy port, ``ProfileError`` for unknown rules, ``MissingExtraError``.
     """

@@ -18,7 +18,7 @@ def assert_valid_requests(calls: Any, *, provider: str | None = None) -> None:
 
     ``calls`` as in ``assert_shared_prefix``: a ``prefix_recorder``, or a list of calls, prompts, bodies or requests of
     a simulated provider. ``provider`` names the profile where the model's name does not tell: it knows which models
-    take the beginning of their answer. The rules and their sources stand in ``cacheprefix.prompt.structure_errors``.
+    take the beginning of their answer. The rules and their sources stand in ``cacheprefix.wire.structure_errors``.
     """
     __tracebackhide__ = True
     if isinstance(calls, (str, bytes, Mapping)) or not isinstance(calls, Iterable):
