@@ -156,7 +156,7 @@ class Raising:
         return hook
 
 
-STEPS = ("history.views_of", "layout.offer", "layout.tail_of", "layout.pays", "tool_results.apply")
+STEPS = ("history.views_of", "layout.offer", "layout.tail_of", "layout.pays", "history.apply")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -18,7 +18,7 @@ from cacheprefix import Session, SharedPrefix
 from cacheprefix.profiles import cost_units, default_registry, normalise_usage
 from cacheprefix.server import Reply, Request
 from cacheprefix_crewai import install
-from cacheprefix_crewai.economics import Standing, Turn, costs, extra, keeping
+from cacheprefix_crewai.economics import RoleText, Standing, costs, extra, keeping
 
 
 @dataclass(frozen=True)
@@ -128,10 +128,10 @@ def test_no_plan_gets_dearer(servers, new_llm, plan) -> None:
     assert ratio(plan, servers, new_llm) <= 1.0
 
 
-turns = st.builds(Turn, st.sampled_from("abc"), st.sampled_from([50, 128, 700, 3_000]), st.booleans())
+role_texts = st.builds(RoleText, st.sampled_from("abc"), st.sampled_from([50, 128, 700, 3_000]), st.booleans())
 standings = st.builds(
     Standing,
-    turns=st.lists(turns, min_size=1, max_size=7).map(tuple),
+    texts=st.lists(role_texts, min_size=1, max_size=7).map(tuple),
     read=st.floats(0.02, 0.9),
     blocks=st.booleans(),
     log=st.integers(0, 3_000),
@@ -144,16 +144,16 @@ standings = st.builds(
 @given(standings)
 def test_agents_keep_their_place_only_where_that_is_cheaper(standing) -> None:
     """Never dearer over two runs than all texts behind the results; a short text is never in front."""
-    standing = replace(standing, runs=standing.turns, left=1)
+    standing = replace(standing, runs=standing.texts, left=1)
     kept = keeping(standing)
     assert sum(costs(standing, kept).values()) <= sum(costs(standing, frozenset()).values()) + 1e-6
     for one in kept:
-        assert max(turn.size for turn in standing.turns if turn.agent == one) >= 128
+        assert max(text.size for text in standing.texts if text.agent == one) >= 128
 
 
 def test_a_text_in_front_adds_nothing_to_what_it_cost_before() -> None:
     """Asked four times without results between: paid once and read three times, as in the crew's own layout."""
-    four = Standing(turns=(Turn("a", 1_000, logs=False),) * 4, read=0.1, blocks=False)
+    four = Standing(texts=(RoleText("a", 1_000, logs=False),) * 4, read=0.1, blocks=False)
     assert keeping(four) == {"a"}
     assert extra(four, frozenset("a")) == pytest.approx(0.0)
     assert extra(four, frozenset()) == pytest.approx(2_700)

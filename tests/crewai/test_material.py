@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cacheprefix_crewai.economics import Stake, pays
-from cacheprefix_crewai.shared_text import MIN_CHARS, Piece, common_blocks, given_inputs, referred, used
+from cacheprefix_crewai.layout import MIN_CHARS, Piece, common_blocks, given_inputs, referred, used
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=40)
 lines = st.sampled_from(["a" * 120, "b" * 90, "c" * 260, "", "  ", "short", "\u20ac" * 230, "d" * 199, "e" * 200])

@@ -13,6 +13,7 @@ from cacheprefix.cache import CacheModel
 from cacheprefix.server import Reply, ToolCall
 from cacheprefix_crewai import install
 from cacheprefix_crewai.binding import binding_of
+from cacheprefix_crewai.sending import WarmParts
 
 STEPS = (
     "cacheprefix._requests.plan_breakpoints",
@@ -69,7 +70,7 @@ def test_a_failure_of_ours_sends_the_users_request(made, kind, options, step, mo
     monkeypatch.setattr(step, broken)
     with install(team, session()) as installed:
         done = outputs(team.kickoff(inputs=INPUTS))
-        assert binding_of(team)._warm == {}
+        assert binding_of(team).part(WarmParts)._used == {}
     assert raw(provider) == before
     assert done == plain
     assert installed.session.failures["begin"] == len(before)

@@ -201,7 +201,7 @@ def test_a_failure_of_ours_sends_the_applications_own_request(provide, new_llm, 
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr("cacheprefix_crewai.binding.settle", broken)
+    monkeypatch.setattr("cacheprefix_crewai.layout.settle", broken)
     with install(team) as installed, pytest.warns(UserWarning, match="layout"):
         team.kickoff(inputs=INPUTS)
     assert [body["messages"] for body in bodies(provider)] == before

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix import AbortHandle, ForkPolicy
 from cacheprefix.errors import SetupError
+from cacheprefix_crewai.clients import sender
+from cacheprefix_crewai.crew import binding_on
+from cacheprefix_crewai.history import Execution, Executions
+from cacheprefix_crewai.tools import name_of, schemas
 
 if TYPE_CHECKING:
-    from cacheprefix.prompt import Api
     from cacheprefix.session import ForkResult
     from cacheprefix_crewai.binding import Binding
-    from cacheprefix_crewai.history import Execution
 
 _TRANSPORT = ("stream", "stream_options")
 
@@ -40,13 +41,11 @@ def ask(
     Raises ``SetupError`` for what is not installed or has sent nothing yet, ``UnsafeForkError`` when the fork could
     not read the cached prefix, ``AbortedError`` when it is stopped.
     """
-    from cacheprefix_crewai.installing import binding_on  # noqa: PLC0415 - CrewAI loads slowly
-
     binding = binding_on(target)
     if binding is None:
         message = "ask takes a crew or agents that are installed; install(target) first, and ask before its undo()"
         raise SetupError(message)
-    newest = binding.newest
+    newest = binding.part(Executions).newest
     if newest is None or not newest.body:
         message = "ask continues what was said, and nothing was yet: kick the crew off first"
         raise SetupError(message)
@@ -68,29 +67,6 @@ def ask(
         scope=binding.scope,
         abort=abort,
     )
-
-
-def sender(llm: Any, api: Api) -> Callable[[dict[str, Any]], Any]:
-    """Sends a body by the SDK client of a CrewAI model."""
-    if getattr(llm, "is_litellm", False):
-        from cacheprefix_crewai.sending import for_litellm, is_claude  # noqa: PLC0415 - the two know each other
-
-        def by_litellm(body: dict[str, Any]) -> Any:
-            from litellm import completion  # noqa: PLC0415 - an extra of CrewAI
-
-            return completion(**(for_litellm(body) if is_claude(llm) else body))
-
-        return by_litellm
-
-    def by_client(body: dict[str, Any]) -> Any:
-        client = llm._get_sync_client()
-        if api == "anthropic":
-            create = client.messages.create
-        else:
-            create = client.responses.create if api == "openai-responses" else client.chat.completions.create
-        return create(**_arguments(body, create))
-
-    return by_client
 
 
 def _continued(execution: Execution) -> dict[str, Any]:
@@ -115,17 +91,7 @@ def _missing(target: Any, body: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _arguments(body: Mapping[str, Any], create: Any) -> dict[str, Any]:
-    """A body as the SDK's arguments; fields its version does not name go beside."""
-    known = inspect.signature(create).parameters
-    named = {name: value for name, value in body.items() if name in known}
-    rest = {name: value for name, value in body.items() if name not in known}
-    return {**named, "extra_body": {**(named.get("extra_body") or {}), **rest}} if rest else named
-
-
 def _call_tool(binding: Binding, target: Any, name: str, arguments: Mapping[str, Any]) -> str:
-    from cacheprefix_crewai.tools import name_of, schemas  # noqa: PLC0415 - CrewAI loads slowly
-
     tasks: Sequence[Any] = getattr(target, "tasks", None) or ()
     for owner in (*binding.agents, *tasks):
         for tool in owner.tools or ():

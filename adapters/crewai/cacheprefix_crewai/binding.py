@@ -1,43 +1,40 @@
-"""What ``install`` keeps for a crew: the session, the layouts settled so far, and what to undo."""
+"""Which installation a crew, an agent or a model object belongs to, and which crew is running here."""
 
 from __future__ import annotations
 
 import copyreg
 import uuid
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.contexts import BlockVar
-from cacheprefix.layout import Pass, VolatileRole, Worth
+from cacheprefix.layout import VolatileRole
 from cacheprefix.locks import RLock
-from cacheprefix_crewai.fork_context import BREAKPOINT, Frame, Opening, Volatile, opening_of
-from cacheprefix_crewai.history import Execution, compact_now
-from cacheprefix_crewai.layout import settle
-from cacheprefix_crewai.tool_results import shorten
 
 if TYPE_CHECKING:
     from cacheprefix import Call, Conversation, Session
 
+T = TypeVar("T")
+
 KEY = "__cacheprefix__"
 """Where a crew, agent or model carries its binding: in the instance's dict, out of reach of its dumps."""
 
-_KEEP_FRAMES = 2_000
-_KEEP_TEXTS = 40
+_KEEP_CREWS = 2_000
 _KEEP_CALLS = 10_000
-_WARM_SECONDS = 240.0
-"""A prefix unused for longer may be gone from the provider's cache (5 minutes), so someone leads again."""
 
 RUN: BlockVar[Binding] = BlockVar("cacheprefix_crewai_run")
 """The installed crew that is running here; its threads and tasks inherit it."""
 KICKOFF: BlockVar[str] = BlockVar("cacheprefix_crewai_kickoff")
 """The name that the requests of the kickoff under way have in common."""
 
+Volatile = Callable[[], Mapping[str, str]]
+"""Gives texts by name when a request is about to be sent."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """What the user chose at ``install``."""
 
@@ -54,40 +51,37 @@ class Options:
 
 @dataclass
 class Binding:
-    """One installation. Thread-safe; crew copies, their agents and models share it.
-
-    ``holders`` counts who installed it; the last of them to leave takes it back.
-    """
+    """One installation. Thread-safe; crew copies, their agents and models share it."""
 
     session: Session
     options: Options
     conversation: str = ""
+    """The id of the conversation with the decisions of all runs."""
     agents: list[Any] = field(default_factory=list)
     union: bool = True
     """Whether the crew's tools make a union; two tools of one name do not."""
     active: bool = True
     holders: int = 0
+    """Who installed it; the last of them to leave takes it back."""
     constant: frozenset[str] = frozenset()
     """Inputs that are the same in all runs of the ``kickoff_for_each`` under way."""
     runs_left: int = 0
     undo: list[Callable[[], None]] = field(default_factory=list)
-    texts: OrderedDict[bytes, str] = field(default_factory=OrderedDict)
-    """Task texts of agents without a crew, to find what they have in common."""
-    sent: set[tuple[str, bytes]] = field(default_factory=set)
-    """(model, digest) of shared parts and tool lists that requests carried."""
-    said: dict[str, str] = field(default_factory=dict)
-    """Each agent's text as forks sent it last, by its role."""
-    tasks: Bounded[int, tuple[str, Call]] = field(default_factory=lambda: Bounded(_KEEP_CALLS))
-    newest: Execution | None = None
-    """The run whose request was answered last."""
+    calls: Bounded[int, tuple[str, Call]] = field(default_factory=lambda: Bounded(_KEEP_CALLS))
+    """The names of the tasks and the finished requests, by the request's number."""
 
     def __post_init__(self) -> None:
         self.lock = RLock()
-        self._frames: Bounded[tuple[str, bytes], Frame] = Bounded(_KEEP_FRAMES)
-        self._stale: Bounded[int, list[Any]] = Bounded(_KEEP_FRAMES)
-        self._executions: Bounded[tuple[bytes, int], Execution] = Bounded(_KEEP_FRAMES)
-        self._warm: dict[bytes, float] = {}
-        self._opened = self._looped = 0
+        self._parts: dict[Any, Any] = {}
+        self._stale: Bounded[int, list[Any]] = Bounded(_KEEP_CREWS)
+
+    def part(self, kind: Callable[[Binding], T]) -> T:
+        """What another module keeps for this installation; ``kind`` makes it where it is first asked for."""
+        with self.lock:
+            if kind not in self._parts:
+                self._parts[kind] = kind(self)
+            found: T = self._parts[kind]
+            return found
 
     @property
     def scope(self) -> str:
@@ -100,55 +94,18 @@ class Binding:
         return self.session.conversation(self.conversation, scope=self.scope)
 
     @property
-    def loops(self) -> float:
-        """Further requests a task makes after its first: as seen so far, two at least."""
-        frames = len({(call.agent, task) for task, call in self.tasks.values()})
-        return max(2.0, len(self.tasks) / frames - 1) if frames else 2.0
-
-    def continues(self, frame: Frame) -> bool:
-        """Whether a task's first request is worth marking at its end: tools were mostly used so far.
-
-        Writing a token costs a quarter more than sending it, and reading it again saves nine tenths of it, so that
-        one task in three that goes on is enough.
-        """
-        if not (frame.tools or frame.text_mode):
-            return False
-        with self.lock:
-            return (self._looped + 1) * 3 >= self._opened
-
-    def asked(self, frame: Frame, execution: Execution) -> None:
-        """Count the tasks with tools that began, and those of them that went on."""
-        with self.lock:
-            execution.steps += 1
-            if frame.tools or frame.text_mode:
-                self._opened += execution.steps == 1
-                self._looped += execution.steps == 2
-
-    @property
     def rewrites(self) -> bool:
         """Whether requests may be changed at all."""
         return self.active and self.session.mode == "fork"
 
-    def frame(
-        self, model: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, agent: Any, task: Any
-    ) -> Frame | None:
-        """The layout of an executor's request; None for any other request (a planner's, a converter's).
+    @property
+    def talk(self) -> str:
+        """The name of the conversation under way, a kickoff's; empty outside of one."""
+        return KICKOFF.get() or ""
 
-        Without an ``agent`` (CrewAI's forced final answer names none) only a layout settled before is found.
-        """
-        opening = opening_of(messages)
-        if opening is None:
-            return None
-        key = (model, opening.digest)
-        with self.lock:
-            known = self._frames.get(key)
-            if known is not None:
-                self._frames.move_to_end(key)
-                return known
-            if agent is None or not _of_executor(messages, opening, agent):
-                return None
-            frame = self._frames[key] = settle(self, model, opening, tools, agent, task)
-            return frame
+    def new_talk(self) -> str:
+        """A name for a kickoff that no other has."""
+        return f"{self.conversation}:{uuid.uuid4().hex}"
 
     def began(self, crew: Any) -> None:
         """A run starts: what its tasks hold of an earlier one is none of its outputs."""
@@ -163,81 +120,10 @@ class Binding:
         """Whether a task has its output in the run under way."""
         return task.output is not None and not any(task.output is old for old in self._stale.get(id(crew), ()))
 
-    def remember_text(self, opening: Opening) -> list[str]:
-        """Earlier task texts of agents that run without a crew; takes this one in."""
-        earlier = list(self.texts.values())
-        self.texts[opening.digest] = opening.task
-        if len(self.texts) > _KEEP_TEXTS:
-            self.texts.popitem(last=False)
-        return earlier
-
-    def shortened(self, messages: list[Any], model: str) -> list[Any]:
-        """The messages with large tool results cut to the session's budget, decided once and replayed."""
-        return shorten(self.session, self.held, messages, model)
-
-    def execution(self, digest: bytes, agent: Any, *, first: bool) -> Execution:
-        """The run of a task that a request belongs to. Without an ``agent``, the newest with this opening."""
-        key = (digest, id(agent))
-        with self.lock:
-            if agent is None:
-                key = next((known for known in reversed(self._executions) if known[0] == digest), key)
-            if first:
-                self._executions.pop(key, None)
-            return self._executions.of(key, self._executed)
-
-    def _executed(self) -> Execution:
-        # Of its kickoff, else of this task alone: the next one asks other things for somebody else.
-        conversation = self.held.fork()
-        conversation.id = self.talk or self.new_talk()
-        return Execution(conversation)
-
-    @property
-    def talk(self) -> str:
-        """The name of the conversation under way, a kickoff's; empty outside of one."""
-        return KICKOFF.get() or ""
-
-    def new_talk(self) -> str:
-        """A name for a kickoff that no other has."""
-        return f"{self.conversation}:{uuid.uuid4().hex}"
-
-    def halved(self, model: str, messages: Sequence[Mapping[str, Any]]) -> bool:
-        """Shorten a history that the provider refused; the request that follows replays what was decided."""
-        opening = opening_of(messages)
-        frame = None if opening is None else self._frames.get((model, opening.digest))
-        if frame is None:
-            return False
-        execution = self.execution(frame.opening.digest, None, first=False)
-        laid = self.shortened(frame.messages(messages), model) if frame.forked else list(frame.own(messages))
-        head = frame.head if frame.forked else frame.own_head
-        return compact_now(self.session, execution, laid, head, model)
-
-    def enter(self, key: bytes, worth: Worth) -> Pass:
-        """Lead on a cold shared part, or wait until its leader has begun to answer where that is worth it."""
-        return self.session.follow(self._lane(key), worth)
-
-    async def aenter(self, key: bytes, worth: Worth) -> Pass:
-        """``enter`` without blocking the event loop."""
-        return await self.session.afollow(self._lane(key), worth)
-
-    def _lane(self, key: bytes) -> bytes:
-        return self.scope.encode("utf-8", "surrogatepass") + b"\0" + key
-
-    def is_warm(self, key: bytes) -> bool:
-        """Whether nobody waits for this shared part: it was sent not long ago, or the user wants no gate."""
-        used = self._warm.get(key)
-        return not self.options.gate or (used is not None and self.session.clock() - used < _WARM_SECONDS)
-
-    def warmed(self, key: bytes) -> None:
-        """The shared part is in the provider's cache from now on."""
-        with self.lock:
-            if len(self._warm) > _KEEP_FRAMES:
-                self._warm.clear()
-            self._warm[key] = self.session.clock()
-
     def record(self, task: str, call: Call) -> None:
-        """Keep a call under its task's name."""
+        """Keep a finished request under its task's name."""
         with self.lock:
-            self.tasks[call.index] = (task, call)
+            self.calls[call.index] = (task, call)
 
 
 class Bound:
@@ -304,8 +190,8 @@ class Owners:
         return dict, ()
 
 
-def as_base(base: Any) -> Callable[[Any, Any], Any]:
-    """How an object of a generated subclass is pickled: as one of the class that it was made as."""
+def subclassed(base: Any, methods: Mapping[str, Any]) -> Any:
+    """A subclass with a class's own name, so that an object can change to it; its pickles are of the base."""
 
     def reduce(self: Any, protocol: Any) -> Any:
         build, arguments, *rest = base.__reduce_ex__(self, protocol)
@@ -314,7 +200,8 @@ def as_base(base: Any) -> Callable[[Any, Any], Any]:
             return (copyreg._reconstructor, (base, object, None), *rest)  # type: ignore[attr-defined]
         return (build, arguments, *rest)
 
-    return reduce
+    own = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+    return type(base)(base.__name__, (base,), {**own, "__reduce_ex__": reduce, **methods})
 
 
 def binding_of(target: Any) -> Binding | None:
@@ -340,6 +227,12 @@ def unbind(target: Any, binding: Binding) -> bool:
     return free
 
 
+def owners_of(llm: Any) -> Owners | None:
+    """The installations whose agents use a model object; None for one that none does."""
+    found = getattr(llm, "__dict__", {}).get(KEY)
+    return found if isinstance(found, Owners) else None
+
+
 def binding_for(llm: Any, agent: Any) -> Binding | None:
     """Whose request this is: the live agent's; without one, of the crew that is running here.
 
@@ -355,30 +248,17 @@ def binding_for(llm: Any, agent: Any) -> Binding | None:
     found = _running()
     if found is not None:
         return found
-    owners = getattr(llm, "__dict__", {}).get(KEY)
-    alive = owners.alive if isinstance(owners, Owners) else []
+    owners = owners_of(llm)
+    alive = owners.alive if owners is not None else []
     return alive[0] if len(alive) == 1 else None
 
 
 def asks_for(llm: Any, binding: Binding) -> bool:
     """Whether a request without an agent is the binding's: in its run, or its memory's."""
-    owners = getattr(llm, "__dict__", {}).get(KEY)
-    return RUN.get() is binding or (isinstance(owners, Owners) and owners.remembers)
-
-
-def crew_of(agent: Any) -> Any:
-    """The crew an agent works for; None in a flow."""
-    crew = getattr(agent, "crew", None)
-    return None if crew is None or isinstance(crew, str) else crew
+    owners = owners_of(llm)
+    return RUN.get() is binding or (owners is not None and owners.remembers)
 
 
 def _running() -> Binding | None:
     found = RUN.get()
     return found if found is not None and found.active else None
-
-
-def _of_executor(messages: Iterable[Mapping[str, Any]], opening: Opening, agent: Any) -> bool:
-    """Whether a request comes from an agent's executor: it marks its opening, helpers do not."""
-    first = next(iter(messages))
-    role = str(getattr(agent, "role", ""))
-    return BREAKPOINT in first or (bool(role) and opening.system.startswith(f"You are {role}."))

@@ -1,144 +1,236 @@
-"""The crew's own class: a subclass that says which crew is running, and passes the binding on to its copies."""
+"""What an installation does to a crew, its agents, memory and models, and to the copies that CrewAI makes of them."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
-from cacheprefix_crewai.binding import KEY, KICKOFF, RUN, Binding, as_base, binding_of
-from cacheprefix_crewai.tool_cache import new_turn, resetting
+from cacheprefix_crewai.binding import KICKOFF, RUN, Binding, bind, binding_of, owners_of, subclassed, unbind
+from cacheprefix_crewai.llm import swap, unswap
+from cacheprefix_crewai.tool_cache import forget, new_turn
 
-if TYPE_CHECKING:
-    from cacheprefix_crewai.binding import Binding as _Binding
-
-_RUNS = ("kickoff", "akickoff", "replay")
-_SYNC = ("kickoff", "replay", "_run_sequential_process", "_run_hierarchical_process")
-_ASYNC = ("akickoff", "_arun_sequential_process", "_arun_hierarchical_process")
+_MARK = "__cacheprefix_subclass__"
 
 
-def swap_crew(crew: Any) -> None:
-    """Give a crew the class that knows its binding."""
+def parts_of(target: Any) -> tuple[Any, list[Any]]:
+    """The crew of what a user gave, None for agents, and its agents; none for what ``install`` does not take."""
+    from crewai import Crew  # noqa: PLC0415 - CrewAI loads slowly
+    from crewai.agents.agent_builder.base_agent import BaseAgent  # noqa: PLC0415 - as above
+
+    if isinstance(target, BaseAgent):
+        return None, [target]
+    if isinstance(target, (list, tuple)):
+        return None, list(target) if all(isinstance(one, BaseAgent) for one in target) else []
+    if not isinstance(target, Crew):
+        made = getattr(target, "crew", None)
+        target = made() if callable(made) else target
+    return (target, _agents(target)) if isinstance(target, Crew) else (None, [])
+
+
+def _agents(crew: Any) -> list[Any]:
+    found = list(crew.agents)
+    found += [task.agent for task in crew.tasks if task.agent is not None]
+    if crew.manager_agent is not None:
+        found.append(crew.manager_agent)
+    return list({id(agent): agent for agent in found}.values())
+
+
+def binding_on(target: Any) -> Binding | None:
+    """What is installed on a crew or on one of its agents; None without."""
+    crew, agents = parts_of(target)
+    return next((one for each in (crew, *agents) if (one := binding_of(each)) is not None), None)
+
+
+# ---------------------------------------------------------------------- binding
+
+
+def bind_crew(binding: Binding, crew: Any, *, copy: bool = False) -> None:
+    """Make a crew, its memory and the models that it has itself part of an installation.
+
+    A ``copy`` (one run of a ``kickoff_for_each``) is not restored when the installation ends.
+    """
+    bind(crew, binding)
+    binding.began(crew)
     kind: Any = type(crew)
-    object.__setattr__(crew, "__class__", _subclass(kind))
+    if not hasattr(kind, _MARK):
+        object.__setattr__(crew, "__class__", _subclass(kind))
+    if not copy:
+        binding.undo.append(functools.partial(_freed, crew, binding))
+    for name in ("manager_llm", "planning_llm", "function_calling_llm", "chat_llm"):
+        _bind_llm(binding, crew, name, copy=copy)
+    _bind_memory(binding, getattr(crew, "_memory", None), copy=copy)
 
 
-def unswap_crew(crew: Any) -> None:
-    """Take it back."""
-    object.__setattr__(crew, "__class__", type(crew).__mro__[1])
+def _freed(target: Any, binding: Binding) -> None:
+    """Take an installation off a crew or agent, and the generated class with the last one."""
+    if unbind(target, binding) and hasattr(type(target), _MARK):
+        object.__setattr__(target, "__class__", type(target).__mro__[1])
 
 
-def is_swapped(crew: Any) -> bool:
-    """Whether a crew has the generated class."""
-    return getattr(type(crew), "__cacheprefix_subclass__", False) is True
+def bind_agent(binding: Binding, agent: Any, *, copy: bool = False) -> None:
+    """Make an agent and its models part of an installation."""
+    bind(agent, binding)
+    if not copy:
+        binding.agents.append(agent)
+        binding.undo.append(functools.partial(_freed, agent, binding))
+    for name in ("llm", "function_calling_llm"):
+        _bind_llm(binding, agent, name, copy=copy)
 
 
-@contextmanager
-def running(crew: Any, name: str = "") -> Iterator[None]:
-    """What happens here belongs to the crew's binding, in its threads and tasks too; ``name`` is the method's."""
-    binding = binding_of(crew)
-    # A kickoff is a conversation: the same crew's next one is somebody else's.
-    token, talk = RUN.set(binding), None
-    if binding is not None and name in _RUNS:
-        talk = KICKOFF.set(binding.new_talk())
+def _bind_copy(binding: Binding, crew: Any) -> None:
+    if binding_of(crew) is None:
+        bind_crew(binding, crew, copy=True)
+    for agent in _agents(crew):
+        if binding_of(agent) is None:
+            bind_agent(binding, agent, copy=True)
+
+
+def _bind_manager(binding: Binding, crew: Any) -> None:
+    manager = crew.manager_agent
+    if manager is not None and binding_of(manager) is None:
+        bind_agent(binding, manager)
+
+
+def _bind_memory(binding: Binding, memory: Any, *, copy: bool) -> None:
+    """Watch a memory's model: a copy that the memory made of its own, or of an agent's."""
+    memory = getattr(memory, "_memory", None) or memory  # a scope or slice holds the memory it looks into
+    llm = getattr(memory, "_llm_instance", None)
+    if llm is None and isinstance(getattr(memory, "llm", None), str):
+        llm = _made_by(binding, memory)
+    if llm is not None:
+        _bind_llm(binding, memory, "_llm_instance", copy=copy)
+        owners = owners_of(llm)
+        if owners is not None:
+            owners.remembers = True
+
+
+def _bind_llm(binding: Binding, owner: Any, name: str, *, copy: bool) -> None:
+    from crewai.llms.base_llm import BaseLLM  # noqa: PLC0415 - CrewAI loads slowly
+
+    # Not by the attribute: CrewAI warns of one that it deprecates, which the application has not asked for.
+    llm = vars(owner)[name] if name in vars(owner) else getattr(owner, name, None)
+    if isinstance(llm, str) and name in ("manager_llm", "planning_llm"):
+        model = llm
+        llm = binding.session.attempt(name, lambda: _made(binding, owner, name, model), None)
+    if isinstance(llm, BaseLLM) and swap(llm, binding) and not copy:
+        binding.undo.append(lambda: unswap(llm, binding))
+
+
+def _made(binding: Binding, owner: Any, name: str, model: str) -> Any:
+    """A model given by name is made now, as CrewAI would at kickoff, so that it can be watched."""
+    from crewai.utilities.llm_utils import create_llm  # noqa: PLC0415 - CrewAI loads slowly
+
+    llm = create_llm(model)
+    setattr(owner, name, llm)
+    binding.undo.append(lambda: setattr(owner, name, model))
+    return llm
+
+
+def _made_by(binding: Binding, memory: Any) -> Any:
+    """The model that a memory makes from a name, made now instead of at its first use; None where it cannot be."""
     try:
-        yield
-    finally:
-        if talk is not None:
-            KICKOFF.reset(talk)
-        RUN.reset(token)
+        llm = memory._llm
+    except Exception:
+        # CrewAI raises again where the model is needed, and not every memory comes to need it.
+        binding.session.note(f"memory: its model {memory.llm!r} cannot be made yet, so its requests are not counted")
+        return None
+    binding.undo.append(lambda: setattr(memory, "_llm_instance", None))
+    return llm
+
+
+# ---------------------------------------------------------------------- the crew's own class
 
 
 @functools.lru_cache(maxsize=16)
 def _subclass(base: Any) -> Any:
-    own: dict[str, Any] = {
-        "__module__": base.__module__,
-        "__qualname__": base.__qualname__,
-        "__doc__": base.__doc__,
-        "__cacheprefix_subclass__": True,
-        "__reduce_ex__": as_base(base),
-    }
-    for name in _SYNC:
-        if hasattr(base, name):
-            own[name] = _ran(base, name)
-    for name in _ASYNC:
-        if hasattr(base, name):
-            own[name] = _aran(base, name)
+    """A crew's class that says which crew is running, and passes the binding on to its copies."""
 
     def copy(self: Any) -> Any:
-        from cacheprefix_crewai.installing import bind_copy  # noqa: PLC0415 - the two modules know each other
-
         made = base.copy(self)
         binding = binding_of(self)
         if binding is not None:
-            binding.session.attempt("crew copy", lambda: bind_copy(binding, made), None)
+            binding.session.attempt("crew copy", lambda: _bind_copy(binding, made), None)
         return made
 
     def _create_manager_agent(self: Any) -> Any:
-        from cacheprefix_crewai.installing import bind_manager  # noqa: PLC0415 - the two modules know each other
-
         made = base._create_manager_agent(self)
         binding = binding_of(self)
         if binding is not None:
-            binding.session.attempt("manager agent", lambda: bind_manager(binding, self), None)
+            binding.session.attempt("manager agent", lambda: _bind_manager(binding, self), None)
         return made
 
-    def kickoff_for_each(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        with _several(binding_of(self), inputs):
-            return base.kickoff_for_each(self, inputs, *args, **kwargs)
+    def reset_memories(self: Any, command_type: str) -> None:
+        base.reset_memories(self, command_type)
+        binding = binding_of(self)
+        if binding is not None:
+            forget(binding)
 
-    async def kickoff_for_each_async(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        with _several(binding_of(self), inputs):
-            return await base.kickoff_for_each_async(self, inputs, *args, **kwargs)
-
-    async def akickoff_for_each(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        with _several(binding_of(self), inputs):
-            return await base.akickoff_for_each(self, inputs, *args, **kwargs)
-
-    for function in (copy, _create_manager_agent, kickoff_for_each, kickoff_for_each_async, akickoff_for_each):
-        if hasattr(base, function.__name__):
+    own: dict[str, Any] = {_MARK: True}
+    for block, names in _BLOCKS:
+        own |= {name: _inside(getattr(base, name), block) for name in names if hasattr(base, name)}
+    for function in (copy, _create_manager_agent, reset_memories):
+        if hasattr(base, function.__name__):  # another version of CrewAI may lack it
             own[function.__name__] = functools.wraps(getattr(base, function.__name__))(function)
-    if hasattr(base, "reset_memories"):
-        own["reset_memories"] = resetting(base)
-    return type(base)(base.__name__, (base,), own)
+    return subclassed(base, own)
 
 
-def _ran(base: type, name: str) -> Any:
-    @functools.wraps(getattr(base, name))
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _next_run(self, name)
-        with running(self, name):
-            return getattr(base, name)(self, *args, **kwargs)
+def _inside(method: Any, block: Callable[[Any, str, Any], AbstractContextManager[None]]) -> Any:
+    """A method of a crew, run inside ``block(crew, name, inputs)``."""
+    name = method.__name__
 
-    return run
+    def inputs(given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        return given[0] if given else named.get("inputs")
 
+    def run(self: Any, *given: Any, **named: Any) -> Any:
+        with block(self, name, inputs(given, named)):
+            return method(self, *given, **named)
 
-def _aran(base: type, name: str) -> Any:
-    @functools.wraps(getattr(base, name))
-    async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _next_run(self, name)
-        with running(self, name):
-            return await getattr(base, name)(self, *args, **kwargs)
+    async def arun(self: Any, *given: Any, **named: Any) -> Any:
+        with block(self, name, inputs(given, named)):
+            return await method(self, *given, **named)
 
-    return run
+    return functools.wraps(method)(arun if inspect.iscoroutinefunction(method) else run)
 
 
-def _next_run(crew: Any, name: str) -> None:
+@contextmanager
+def _running(crew: Any, *_: Any) -> Iterator[None]:
+    """What happens here belongs to the crew's binding, in its threads and tasks too."""
+    token = RUN.set(binding_of(crew))
+    try:
+        yield
+    finally:
+        RUN.reset(token)
+
+
+@contextmanager
+def _kickoff(crew: Any, name: str, _: Any) -> Iterator[None]:
+    """One run of the crew. A kickoff is a conversation: the same crew's next one is somebody else's."""
     binding = binding_of(crew)
-    if binding is None or name not in _RUNS:
+    if binding is None:
+        with _running(crew):
+            yield
         return
     binding.session.attempt("kickoff", lambda: binding.began(crew), None)
     if name != "replay":
         with binding.lock:
             binding.runs_left = max(0, binding.runs_left - 1)
         new_turn(binding, crew)
+    with _running(crew):
+        token = KICKOFF.set(binding.new_talk())
+        try:
+            yield
+        finally:
+            KICKOFF.reset(token)
 
 
 @contextmanager
-def _several(binding: _Binding | None, inputs: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+def _several(crew: Any, _: str, inputs: Any) -> Iterator[None]:
     """Several runs are known beforehand: which inputs stay the same, and how many are to come."""
-    if not isinstance(binding, Binding) or not isinstance(inputs, (list, tuple)) or not inputs:
+    binding = binding_of(crew)
+    if binding is None or not isinstance(inputs, (list, tuple)) or not inputs:
         yield
         return
     first = inputs[0]
@@ -155,4 +247,17 @@ def _several(binding: _Binding | None, inputs: Sequence[Mapping[str, Any]]) -> I
             binding.constant, binding.runs_left = before
 
 
-__all__ = ["KEY", "is_swapped", "running", "swap_crew", "unswap_crew"]
+_BLOCKS = (
+    (_kickoff, ("kickoff", "akickoff", "replay")),
+    (
+        _running,
+        (
+            "_run_sequential_process",
+            "_run_hierarchical_process",
+            "_arun_sequential_process",
+            "_arun_hierarchical_process",
+        ),
+    ),
+    (_several, ("kickoff_for_each", "kickoff_for_each_async", "akickoff_for_each")),
+)
+"""The crew's methods, by what is known while they run."""

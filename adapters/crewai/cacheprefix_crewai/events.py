@@ -6,8 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cacheprefix import Call
-    from cacheprefix_crewai.sending import Sending
+    from cacheprefix import Call, Session
 
 
 @functools.cache
@@ -32,22 +31,22 @@ def cache_event() -> type[Any]:
     return PrefixCallEvent
 
 
-def announce(sending: Sending, call: Call) -> None:
-    """Emit the event of a call, if anyone listens for it; failures stay ours."""
-    sending.binding.session.attempt("event", lambda: _emit(sending, call), None)
+def announce(session: Session, llm: Any, task: str, call: Call) -> None:
+    """Emit the event of a finished request, if anyone listens for it; failures stay ours."""
+    session.attempt("event", lambda: _emit(llm, task, call), None)
 
 
-def _emit(sending: Sending, call: Call) -> None:
+def _emit(llm: Any, task: str, call: Call) -> None:
     from crewai.events.event_bus import crewai_event_bus  # noqa: PLC0415
 
     event = cache_event()
     if not _listened(crewai_event_bus, event):
         return
     crewai_event_bus.emit(
-        sending.llm,
+        llm,
         event=event(
             agent_role=call.agent,
-            task_name=sending.task,
+            task_name=task,
             model=call.model,
             input_tokens=call.input_tokens if call.usage.input_tokens is None else call.usage.input_tokens,
             cache_read_tokens=call.usage.cache_read_tokens,

@@ -1,4 +1,4 @@
-"""A task's history in the session's limits: compaction in place of CrewAI's summariser, and the request budget."""
+"""A task's history within the session's limits: large tool results, compaction, the request budget."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.history import plan_compaction, replay
 from cacheprefix.prompt import dumps
 from cacheprefix.wire import apply, views_of
-from cacheprefix_crewai.tools import name_of
+from cacheprefix_crewai.binding import binding_of
+from cacheprefix_crewai.clients import sender
+from cacheprefix_crewai.tools import ToolHooks, name_of
 
 if TYPE_CHECKING:
     from cacheprefix import Conversation, Session
     from cacheprefix.prompt import Api, MessageView
+    from cacheprefix_crewai.binding import Binding
 
 _MARKS = "_cacheprefix"
 """Where the core notes that a message is a summary; no provider knows the field."""
+_KEEP = 2_000
 
 
 @dataclass
@@ -39,61 +44,111 @@ class Execution:
     """Requests so far."""
 
 
+class Executions:
+    """The runs of tasks that an installation has seen, the newest of which is continued by ``ask``."""
+
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
+        self._kept: Bounded[tuple[bytes, int], Execution] = Bounded(_KEEP)
+        self._opened = self._looped = 0
+        self.newest: Execution | None = None
+        """The run whose request was answered last."""
+
+    def of(self, digest: bytes, agent: Any, *, first: bool) -> Execution:
+        """The run of a task that a request belongs to. Without an ``agent``, the newest with this opening."""
+        key = (digest, id(agent))
+        with self._binding.lock:
+            if agent is None:
+                key = next((known for known in reversed(self._kept) if known[0] == digest), key)
+            if first:
+                self._kept.pop(key, None)
+            return self._kept.of(key, self._new)
+
+    def _new(self) -> Execution:
+        # Privacy: of its kickoff, else of this task alone; the next one asks other things for somebody else.
+        conversation = self._binding.held.fork()
+        conversation.id = self._binding.talk or self._binding.new_talk()
+        return Execution(conversation)
+
+    def asked(self, execution: Execution, *, loops: bool) -> None:
+        """Count a request; of tasks that have tools (``loops``), those that began and those that went on."""
+        with self._binding.lock:
+            execution.steps += 1
+            if loops:
+                self._opened += execution.steps == 1
+                self._looped += execution.steps == 2
+
+    @property
+    def go_on(self) -> bool:
+        """Whether a task's first request is worth a mark at its end: one task in three went on with tools so far.
+
+        Writing a token costs a quarter more than sending it, and reading it again saves nine tenths of it: a mark
+        pays from ``0.25 / 0.9``, a little over one task in four. Before the first task, they are taken to go on.
+        """
+        with self._binding.lock:
+            return (self._looped + 1) * 3 >= self._opened
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What of a request its history stands between, and the model that reads it."""
+
+    model: str
+    head: int
+    """Messages of the opening: they always stay."""
+    tools: Sequence[Any] | None = None
+    volatile: str = ""
+    """Text behind the history, for this request only."""
+
+
 def limits(session: Session) -> bool:
     """Whether the session bounds histories, so that CrewAI need not."""
     return session.compaction is not None or session.request_budget is not None
 
 
-def condensed(
-    session: Session,
-    execution: Execution,
-    messages: Sequence[Any],
-    head: int,
-    tools: Sequence[Any] | None,
-    model: str,
-    beside: int = 0,
-) -> list[Any]:
-    """The messages with what was decided on them; those of the opening (the first ``head``) always stay.
+def condensed(session: Session, execution: Execution, messages: Sequence[Any], around: Around) -> list[Any]:
+    """The messages with what was decided on them; those of the opening always stay.
 
-    ``beside`` are tokens of volatile text. Fails open, but for ``BudgetError`` where a request budget cannot be met.
+    Fails open, but for ``BudgetError`` where a request budget cannot be met.
     """
-    views = session.attempt("compaction", lambda: _views(session, messages, head, model), None)
+    views = session.attempt("compaction", lambda: _views(session, messages, around), None)
     if views is None:
         return list(messages)
-    static = beside + _tool_tokens(session, tools, model)
-    ask = None
+    beside = [dumps(tool, f"tool {name_of(tool)}").decode() for tool in around.tools or ()]
+    static = sum(session.count(text, around.model) for text in (*beside, around.volatile) if text)
+    held, ask = execution.conversation, None
     if session.compaction is not None and session.compaction.summarise == "fork" and execution.body:
-        from cacheprefix_crewai.asking import sender  # noqa: PLC0415 - only where a model writes the summaries
-
-        send = sender(execution.llm, execution.api)
-        held = execution.conversation
         ask = session.summary_by_fork(
-            body=execution.body, api=execution.api, send=send, conversation=held.id, scope=held.scope
+            body=execution.body,
+            api=execution.api,
+            send=sender(execution.llm, execution.api),
+            conversation=held.id,
+            scope=held.scope,
         )
-    decisions = session.condense(execution.conversation, views, model, execution.api, static_tokens=static, ask=ask)
+    decisions = session.condense(held, views, around.model, execution.api, static_tokens=static, ask=ask)
     return session.attempt("compaction", lambda: _applied(messages, decisions), list(messages))
 
 
-def compact_now(session: Session, execution: Execution, messages: Sequence[Any], head: int, model: str) -> bool:
+def compact_now(session: Session, execution: Execution, messages: Sequence[Any], around: Around) -> bool:
     """Halve a history that the provider refused as too long. False when nothing of it may go."""
     rules = session.compaction
     if rules is None:
         return False
-    views = _views(session, messages, head, model)
-    count = session.counter(model)
-    ledger = execution.conversation.ledger
-    tokens = replay(views, ledger, session.budget, count=count).tokens
+    views = _views(session, messages, around)
+    count = session.counter(around.model)
+    held = execution.conversation
+    tokens = replay(views, held.ledger, session.budget, count=count).tokens
     smaller = replace(rules, trigger=max(2, tokens - 1), target=max(1, tokens // 2))
-    plan = plan_compaction(views, ledger, smaller, count=count, budget=session.budget, readable=True, force=True)
+    plan = plan_compaction(views, held.ledger, smaller, count=count, budget=session.budget, readable=True, force=True)
     if not plan.due:
         return False
-    execution.conversation.merge(plan.commit(session.results, scope=execution.conversation.scope))
+    held.merge(plan.commit(session.results, scope=held.scope))
     return True
 
 
-def _views(session: Session, messages: Sequence[Any], head: int, model: str) -> list[MessageView]:
-    views = views_of(messages, "openai-chat", session.counter(model))
-    return [replace(view, pinned=True) if at < head else view for at, view in enumerate(views)]
+def _views(session: Session, messages: Sequence[Any], around: Around) -> list[MessageView]:
+    views = views_of(messages, "openai-chat", session.counter(around.model))
+    return [replace(view, pinned=True) if at < around.head else view for at, view in enumerate(views)]
 
 
 def _applied(messages: Sequence[Any], decisions: Sequence[Any]) -> list[Any]:
@@ -105,5 +160,40 @@ def _applied(messages: Sequence[Any], decisions: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _tool_tokens(session: Session, tools: Sequence[Any] | None, model: str) -> int:
-    return sum(session.count(dumps(tool, f"tool {name_of(tool)}").decode(), model) for tool in tools or ())
+def shortened(binding: Binding, messages: list[Any], model: str) -> list[Any]:
+    """The messages of a request with large tool results cut to the session's budget, decided once and replayed."""
+    session, kept = binding.session, binding.held
+    if session.budget is None and not kept.ledger.alters:
+        return messages
+
+    def work() -> list[Any]:
+        views = views_of(messages, "openai-chat", lambda text: session.count(text, model))
+        decisions = session.shorten(kept, views, model)
+        return list(apply(messages, decisions, "openai-chat")) if decisions else messages
+
+    return session.attempt("tool-result budget", work, messages)
+
+
+def _after_tool(context: Any) -> str | None:
+    """Cut a large result when it comes, before CrewAI's own deferral sees it.
+
+    CrewAI stores a result over a quarter of the window in a file of random name and adds a tool to read it, which
+    changes every request from its beginning. A result within the budget is never deferred.
+    """
+    binding = binding_of(context.agent)
+    result = context.tool_result
+    if binding is None or not binding.rewrites or not isinstance(result, str) or binding.session.budget is None:
+        return None
+    name, arguments = context.tool_name, str(context.tool_input or {})
+    call = {"id": "call_0001", "type": "function", "function": {"name": name, "arguments": arguments}}
+    messages: list[Any] = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_0001", "name": name, "content": result},
+    ]
+    model = str(getattr(getattr(context.agent, "llm", None), "model", ""))
+    text = shortened(binding, messages, model)[-1].get("content")
+    return text if isinstance(text, str) and text != result else None
+
+
+RESULT_BUDGET = ToolHooks(after=_after_tool)
+"""Cuts tool results of all crews that were installed with a budget."""

@@ -1,89 +1,398 @@
-"""Settle the layout of a task's requests: what to share, and whether it pays."""
+"""How a task's requests are laid out: what they begin with, what tasks share, where the agent's text stands."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.bodies import LONG_ROLE as LONG
+from cacheprefix.bounded import Bounded
 from cacheprefix.prompt import dumps
-from cacheprefix_crewai.economics import Stake, Standing, Turn, extra, keeping, pays
-from cacheprefix_crewai.fork_context import SYSTEM, Frame, Opening, instruction_of, tail_of
-from cacheprefix_crewai.shared_text import MIN_CHARS, Piece, common_blocks, given_inputs, referred, used
-from cacheprefix_crewai.tools import Offer, name_of, offer, ordered, rules_for
+from cacheprefix_crewai.economics import RoleText, Stake, Standing, extra, keeping, pays
+from cacheprefix_crewai.tools import Offer, canonical_ids, coworkers_note, name_of, offer, ordered, rules_for
 
 if TYPE_CHECKING:
+    from cacheprefix import Session
+    from cacheprefix.prompt import Prompt
     from cacheprefix_crewai.binding import Binding
 
-TEXT_TOOLS = "\nYou ONLY have access to the following tools"
-ACTION = "\nAction Input: "
+SYSTEM = (
+    "You are one of several specialists who work on the same material. "
+    "The message with your role and task comes last; act in that role."
+)
+"""The shared system text where the session has none."""
+BREAKPOINT = "cache_breakpoint"
+"""CrewAI's own mark on a message; the session sets the marks of a fork, and LiteLLM would send this key."""
+MIN_CHARS = 200
+"""Shorter texts stay where they are: the reference to them would cost as much as they do."""
+
+_TEXT_TOOLS = "\nYou ONLY have access to the following tools"
+_ACTION = "\nAction Input: "
 _LABEL_TOKENS = 14
+"""About what a reference and the label it names cost."""
+_LIMITS_TOKENS = 8
+"""About what the sentence on a role's tools costs."""
+_FEWEST_LOOPS = 2.0
+_KEEP = 2_000
+_KEEP_TEXTS = 40
 
 Mark = tuple[str, bytes]
 """A model, and the digest of what a request of it begins with."""
 
 
-def settle(
-    binding: Binding, model: str, opening: Opening, tools: Sequence[Any] | None, agent: Any, task: Any
-) -> Frame:
-    """The frame of an execution. Called once for each, under the binding's lock."""
-    session = binding.session
-    role = _role(agent)
-    name = _task_name(task, opening)
-    plain = Frame(role, name, opening, tools)
+@dataclass(frozen=True, slots=True)
+class LLMCall:
+    """What a model object was called with, by CrewAI or the application."""
+
+    llm: Any
+    messages: Any
+    tools: Any = None
+    task: Any = None
+    agent: Any = None
+    response_model: Any = None
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return str(getattr(self.llm, "model", ""))
+
+
+# ---------------------------------------------------------------------- what several tasks have in common
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A text that stands in the shared part, and the words that refer to it from a task."""
+
+    label: str
+    text: str
+
+    @property
+    def reference(self) -> str:
+        """What stands in a task in place of the text."""
+        return f"(see {self.label} above)"
+
+    @property
+    def block(self) -> str:
+        """How the text stands in the shared part."""
+        return f"[{self.label}]\n{self.text}"
+
+
+def given_inputs(
+    inputs: Mapping[str, object], texts: Sequence[str], names: Iterable[str] | None, constant: frozenset[str]
+) -> list[Piece]:
+    """The interpolated inputs to hoist: those named, or else long ones that two texts contain.
+
+    What is the same in all runs of a ``kickoff_for_each`` (``constant``) comes first, and is hoisted for one
+    text too. An input that is no string, or that no text contains, stays where it is.
+    """
+    wanted = None if names is None else set(names)
+    found = []
+    for name, value in inputs.items():
+        if not isinstance(value, str) or not value.strip():
+            continue
+        uses = sum(value in text for text in texts)
+        if wanted is None:
+            take = len(value) >= MIN_CHARS and uses >= (1 if name in constant else 2)
+        else:
+            take = name in wanted and uses > 0
+        if take:
+            found.append((name not in constant, name, Piece(f"shared input {name!r}", value)))
+    return [piece for *_, piece in sorted(found, key=lambda item: item[:2])]
+
+
+def common_blocks(texts: Sequence[str], first_label: int = 1) -> list[Piece]:
+    """Runs of whole lines, together at least 200 characters long, that two texts have in common.
+
+    In order of their first appearance; of two that overlap only the first is taken.
+    """
+    lines = [text.split("\n") for text in texts]
+    where: dict[str, list[tuple[int, int]]] = {}
+    for number, own in enumerate(lines):
+        for index, line in enumerate(own):
+            if line.strip():
+                where.setdefault(line, []).append((number, index))
+    found: list[Piece] = []
+    for number, own in enumerate(lines):
+        index = 0
+        while index < len(own):
+            others = [(lines[other], start) for other, start in where.get(own[index], ()) if other > number]
+            length = max((_equal_lines(own, index, other, start) for other, start in others), default=0)
+            block = "\n".join(own[index : index + length]).strip()
+            if len(block) >= MIN_CHARS and all(block not in piece.text for piece in found):
+                found.append(Piece(f"shared text {first_label + len(found)}", block))
+            index += max(length, 1)
+    return found
+
+
+def _equal_lines(a: Sequence[str], i: int, b: Sequence[str], j: int) -> int:
+    length = 0
+    while i + length < len(a) and j + length < len(b) and a[i + length] == b[j + length]:
+        length += 1
+    return length
+
+
+def referred(text: str, pieces: Iterable[Piece]) -> str:
+    """The text with every piece replaced by the words that refer to it."""
+    for piece in pieces:
+        text = text.replace(piece.text, piece.reference)
+    return text
+
+
+def used(text: str, pieces: Iterable[Piece]) -> list[Piece]:
+    """The pieces a text contains."""
+    return [piece for piece in pieces if piece.text in text]
+
+
+# ---------------------------------------------------------------------- one task in one agent's hands
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How an executor's requests begin: its system text, the user text with the task, and what follows."""
+
+    system: str
+    task: str
+    rest: int
+    """Index of the first message behind both."""
+
+    @property
+    def digest(self) -> bytes:
+        """The same for all requests of one execution."""
+        state = blake2b(self.system.encode("utf-8", "surrogatepass"), digest_size=16)
+        state.update(b"\0" + self.task.encode("utf-8", "surrogatepass"))
+        return state.digest()
+
+
+def opening_of(messages: Sequence[Mapping[str, Any]]) -> Opening | None:
+    """The opening of an executor's request; None for requests of another shape (files, images, templates)."""
+    if not messages:
+        return None
+    system, at = "", 0
+    if messages[0].get("role") == "system":
+        content = messages[0].get("content")
+        if not isinstance(content, str):
+            return None
+        system, at = content, 1
+    if len(messages) <= at or messages[at].get("role") != "user":
+        return None
+    task = messages[at].get("content")
+    if not isinstance(task, str) or not task or messages[at].get("files"):
+        return None
+    return Opening(system, task, at + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLayout:
+    """What all requests of one task are made of. ``forked`` is False where they stay the application's."""
+
+    role: str
+    task: str
+    """The task's name, or the beginning of its description."""
+    opening: Opening
+    tools: Sequence[Any] | None
+    """As the application passes them."""
+    forked: bool = False
+    offer: Offer = field(default_factory=lambda: Offer(None))
+    system: str = ""
+    log: tuple[Piece, ...] = ()
+    """Results of earlier tasks that later ones need too."""
+    tail: str = ""
+    front: str = ""
+    """The agent's text, where it stands in front of the log and not in the tail."""
+    text_mode: bool = False
+    """Whether the tools are described in the system text, and called in the answer's text."""
+    missing: str = ""
+    """What an unforked request, too short to share, leaves to the session to say."""
+
+    @property
+    def loops(self) -> bool:
+        """Whether the task may go on after its first request: it has tools."""
+        return bool(self.tools or self.text_mode)
+
+    @property
+    def head(self) -> int:
+        """Messages before the tool loop: the system text, the log, the role with its task."""
+        return 2 + bool(self.front) + len(self.log)
+
+    def own(self, given: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
+        """The messages in the application's own layout, with what is missing in front of their first text.
+
+        The very same messages where nothing is.
+        """
+        if not self.missing:
+            return given
+        # Without a system message there is none to be: the model may not take one.
+        text = "\n\n".join(part for part in (self.missing, str(given[0].get("content") or "")) if part)
+        return [{**given[0], "content": text}, *given[1:]]
+
+    @property
+    def key(self) -> bytes:
+        """The same for all layouts that share their whole cached part."""
+        state = blake2b(self.system.encode("utf-8", "surrogatepass"), digest_size=16)
+        for piece in self.log:
+            state.update(b"\0" + piece.block.encode("utf-8", "surrogatepass"))
+        return state.digest()
+
+    def messages(self, given: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """The request's messages in this layout; those of the tool loop as they are but for canonical ids."""
+        head: list[Any] = [{"role": "system", "content": self.system}]
+        head += [{"role": "user", "content": self.front}] * bool(self.front)
+        head += [{"role": "user", "content": piece.block} for piece in self.log]
+        head.append({"role": "user", "content": self.tail})
+        return [*head, *canonical_ids(unmarked(given[self.opening.rest :]))]
+
+    def boundary(self, prompt: Prompt) -> int | None:
+        """The number of leading sections shared with the other roles, or with the agent's own next task."""
+        data = self.tail.encode("utf-8", "surrogatepass")
+        return next((i for i, section in enumerate(prompt.sections) if section.data == data), None)
+
+    def marks(self, model: str, front: str) -> list[Mark]:
+        """What stands for a request's tools, system text (and the agent's in front), and for each result behind."""
+        head = _digest(self.system, *map(_schema, self.offer.tools or ())) + (_digest(front) if front else b"")
+        logs = ((model, head + _digest(*(piece.block for piece in self.log[: i + 1]))) for i in range(len(self.log)))
+        return [(model, head), *logs]
+
+    def behind_mark(self, model: str, front: str) -> Mark:
+        """What stands for an agent's text behind the results."""
+        return model, self.marks(model, "")[-1][1] + _digest("behind", front)
+
+
+def unmarked(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The messages without CrewAI's marks; those that carry none are the same objects."""
+    return [
+        {key: value for key, value in message.items() if key != BREAKPOINT} if BREAKPOINT in message else message
+        for message in messages
+    ]
+
+
+# ---------------------------------------------------------------------- an installation's layouts
+
+
+class Layouts:
+    """The layouts of an installation's tasks, each settled at the task's first request and kept."""
+
+    def __init__(self, binding: Binding) -> None:
+        self.binding = binding
+        self.sent: set[Mark] = set()
+        """What requests carried: shared parts, tool lists, agents' texts in their places."""
+        self.said: dict[str, str] = {}
+        """Each agent's text as forks sent it last, by its role."""
+        self._settled: Bounded[tuple[str, bytes], TaskLayout] = Bounded(_KEEP)
+        self._texts: OrderedDict[bytes, str] = OrderedDict()
+
+    def of(self, call: LLMCall) -> TaskLayout | None:
+        """The layout of an executor's request; None for any other request (a planner's, a converter's).
+
+        Without an agent (CrewAI's forced final answer names none) only a layout settled before is found.
+        """
+        opening = opening_of(call.messages)
+        if opening is None:
+            return None
+        with self.binding.lock:
+            known = self.settled(call.model, opening)
+            if known is not None or call.agent is None or not _of_executor(call, opening):
+                return known
+            layout = self._settled[call.model, opening.digest] = settle(self, call, opening)
+            return layout
+
+    def settled(self, model: str, opening: Opening) -> TaskLayout | None:
+        """The layout that an opening got before."""
+        key = (model, opening.digest)
+        with self.binding.lock:
+            known = self._settled.get(key)
+            if known is not None:
+                self._settled.move_to_end(key)
+            return known
+
+    def texts(self, crew: Any, opening: Opening) -> list[str]:
+        """The texts that may have something in common: a crew's tasks', or those seen of agents without one."""
+        if crew is not None:
+            return [f"{task.description}\n{task.expected_output}" for task in crew.tasks]
+        earlier = list(self._texts.values())
+        self._texts[opening.digest] = opening.task
+        if len(self._texts) > _KEEP_TEXTS:
+            self._texts.popitem(last=False)
+        return [*earlier, opening.task]
+
+    def text_of(self, agent: Any) -> str:
+        """An agent's text: as it was sent, or about what it will be."""
+        known = self.said.get(_role(agent))
+        return known or "\n".join(str(getattr(agent, name, "")) for name in ("role", "goal", "backstory"))
+
+    @property
+    def loops(self) -> float:
+        """Further requests a task makes after its first: as seen so far, two at least."""
+        calls = self.binding.calls
+        tasks = len({(call.agent, task) for task, call in calls.values()})
+        return max(_FEWEST_LOOPS, len(calls) / tasks - 1) if tasks else _FEWEST_LOOPS
+
+
+def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
+    """Decide on the layout of a task. Called once for each, under the binding's lock."""
+    binding, session, agent = layouts.binding, layouts.binding.session, call.agent
+    role, model = _role(agent), call.model
+    name = getattr(call.task, "name", None) or getattr(call.task, "description", None) or opening.task
+    plain = TaskLayout(role, " ".join(str(name).split())[:60], opening, call.tools)
     if not binding.rewrites or not binding.union:
         return plain
     if _worded(agent):
         return replace(plain, missing=_missing(binding, role, opening))
     crew = getattr(agent, "crew", None)
     crew = None if isinstance(crew, str) else crew
-    text_mode = not tools and ACTION in opening.system
+    text_mode = not call.tools and _ACTION in opening.system
     rules = rules_for(session, model, getattr(agent, "llm", None))
-    offered = Offer(None) if text_mode else offer(session, rules, tools)
+    offered = Offer(None) if text_mode else offer(session, rules, call.tools)
     if offered is None:
         return plain
     alone = _speaks_alone(crew, agent)
-    if alone and tools and _same_for_all(crew):
+    if alone and call.tools and _same_for_all(crew):
         # In CrewAI's order, in which a manager's workers find their own tools cached.
-        offered = Offer([ordered(tool) for tool in tools])
-    texts = _texts(crew) if crew is not None else [*binding.remember_text(opening), opening.task]
+        offered = Offer([ordered(tool) for tool in call.tools])
+    texts = layouts.texts(crew, opening)
     pieces = _pieces(binding, crew, texts)
     if crew is not None and crew.process == "hierarchical" and not alone:
         return plain  # a worker's task is in the manager's own words and shares nothing
     moved = opening.system if alone else _text_tools(opening.system, crew, binding) if text_mode else ""
-    log = _log(crew, opening.task)
     opened = session.prefix.text if binding.options.declared or not alone else ""
     system = "\n\n".join(part for part in (opened, moved.strip("\n"), *(piece.block for piece in pieces)) if part)
-    every = [*pieces, *log]
+    log = tuple(_log(crew, opening.task))
+    draft = replace(plain, forked=True, offer=offered, system=system, log=log, text_mode=text_mode)
     instruction = instruction_of(session, role, opening, moved)
-    tail = tail_of(session, instruction, opening, every, offered, tools)
-    frame = Frame(
-        role,
-        name,
-        opening,
-        tools,
-        forked=True,
-        offer=offered,
-        system=system,
-        log=tuple(log),
-        tail=tail,
-        text_mode=text_mode,
-    )
-    front = referred(instruction, pieces)
-    standing = _standing(binding, model, frame, crew, task, front)
+    behind = replace(draft, tail=tail_of(session, draft, instruction, [*pieces, *log]))
+    case = _Case(layouts, call, draft, crew, texts, pieces, moved, referred(instruction, pieces))
+    standing = case.standing()
     kept = keeping(standing)
-    if not _worthwhile(binding, model, frame, crew, task, pieces, moved, texts, standing, kept):
-        binding.sent.add(_own_mark(model, role))
+    if not case.forks(standing, kept):
+        layouts.sent.add(_own_mark(model, role))
         return replace(plain, missing=_missing(binding, role, opening))
-    binding.said[role] = front
+    layouts.said[role] = case.front
     if role not in kept:
-        binding.sent.update([*_marks(model, frame, ""), _behind_mark(model, frame, front)])
-        return frame
-    binding.sent.update([_marks(model, frame, "")[0], *_marks(model, frame, front)])
+        layouts.sent.update([*draft.marks(model, ""), draft.behind_mark(model, case.front)])
+        return behind
+    layouts.sent.update([draft.marks(model, "")[0], *draft.marks(model, case.front)])
     again = f"Your role is {role}." if log else ""
-    return replace(frame, front=front, tail=tail_of(session, again, opening, every, offered, tools))
+    return replace(draft, front=case.front, tail=tail_of(session, draft, again, [*pieces, *log]))
+
+
+def instruction_of(session: Session, role: str, opening: Opening, moved: str) -> str:
+    """Role, goal and backstory. ``moved`` is the part of the system text that stands in the shared one already."""
+    instruction = opening.system.replace(moved, "", 1).rstrip() if moved else opening.system
+    if session.tail == "cards" and session.prefix.roles.get(role) == instruction:
+        instruction = session.tail_for(role, instruction)
+    return instruction
+
+
+def tail_of(session: Session, layout: TaskLayout, instruction: str, pieces: Sequence[Piece]) -> str:
+    """The agent's text and its task, with references in place of what is shared, and the limits of its tools."""
+    offered = layout.offer
+    limits = session.tail_for("", "", tools=offered.said) if offered.said is not None else ""
+    roster = "" if offered.tools == list(layout.tools or ()) else coworkers_note(layout.tools)
+    parts = [instruction, layout.opening.task.lstrip("\n"), roster, limits]
+    return referred("\n\n".join(part for part in parts if part), pieces)
 
 
 def _missing(binding: Binding, role: str, opening: Opening) -> str:
@@ -99,179 +408,161 @@ def _missing(binding: Binding, role: str, opening: Opening) -> str:
     return "\n\n".join(text for text in texts if text and text not in said)
 
 
-def _worthwhile(
-    binding: Binding,
-    model: str,
-    frame: Frame,
-    crew: Any,
-    task: Any,
-    pieces: Sequence[Piece],
-    moved: str,
-    texts: Sequence[str],
-    standing: Standing,
-    kept: frozenset[str],
-) -> bool:
-    session, opening = binding.session, frame.opening
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What the costs of a task are counted from: the layout it would have, and the tasks beside it."""
 
-    def count(text: str) -> int:
-        return session.count(text, model)
+    layouts: Layouts
+    call: LLMCall
+    layout: TaskLayout
+    crew: Any
+    texts: Sequence[str]
+    """Of the crew's tasks in its order; without a crew, those seen so far."""
+    pieces: Sequence[Piece]
+    moved: str
+    """The part of the agent's system text that stands in the shared one."""
+    front: str
+    """The agent's text as a fork would say it."""
 
-    union = sum(count(_schema(tool)) for tool in frame.offer.tools or ())
-    own_tools = sum(count(_schema(tool)) for tool in frame.tools or ())
-    system = count(frame.system)
-    log = [count(piece.block) for piece in frame.log]
-    if not session.shares(binding.conversation, model, lambda: union + system + sum(log) - count(session.prefix.text)):
-        return False
-    marks = _marks(model, frame, "")
-    sizes = [union + system, *log]
-    known = sum(size for mark, size in zip(marks, sizes, strict=True) if mark in binding.sent)
-    own = sum(count(piece.text) for piece in used(opening.task + opening.system, [*pieces, *frame.log]))
-    listed = (model, _digest("tools", *map(_schema, frame.tools or ())))
-    stake = Stake(
-        fresh=sum(sizes) - known,
-        known=known,
-        own_tools=own_tools,
-        tools_known=listed in binding.sent,
-        own_texts=own + count(moved),
-        later=tuple(_later(binding, crew, task, frame, pieces, moved, texts, count)),
-        overhead=_LABEL_TOKENS * len(used(opening.task, [*pieces, *frame.log])) + 8 * (frame.offer.said is not None),
-        loops=binding.loops if frame.tools or frame.text_mode else 0,
-        places=extra(standing, kept),
-    )
-    profile = session.profile(model)
-    # A declared text is said in the crew's own layout too, so that an agent whose long text is cached there may stay.
-    stays = standing.turns[0].size >= LONG and (standing.short or frame.role in standing.own)
-    said = session.prefix.text.strip() == session.prefix.system.strip()
-    forced = (binding.options.declared and not (stays and said)) or bool(binding.options.shared_context)
-    if not forced and not pays(stake, profile.read):
-        binding.sent.add(listed)
-        session.note(
-            f"{frame.role}: what its task shares with others is too little to pay, its requests are left as they are"
+    @property
+    def tasks(self) -> list[Any]:
+        """The crew's tasks."""
+        return [] if self.crew is None else list(self.crew.tasks)
+
+    @property
+    def at(self) -> int | None:
+        """The place of this task among them; None for one that the crew has not got."""
+        return next((i for i, one in enumerate(self.tasks) if one is self.call.task), None)
+
+    def count(self, text: str) -> int:
+        """The tokens of a text."""
+        return self.layouts.binding.session.count(text, self.call.model)
+
+    def size(self, tools: Iterable[Any] | None) -> int:
+        """The tokens of a list of tools."""
+        return sum(self.count(_schema(tool)) for tool in tools or ())
+
+    def carried(self, text: str, pieces: Iterable[Piece]) -> int:
+        """The tokens of the shared texts that a text contains."""
+        return sum(self.count(piece.text) for piece in used(text, pieces))
+
+    def forks(self, standing: Standing, kept: frozenset[str]) -> bool:
+        """Whether the task's requests are forks: where that is cheaper, and where the user gave them a shared text."""
+        binding, layout = self.layouts.binding, self.layout
+        session, options = binding.session, binding.options
+        head = self.size(layout.offer.tools) + self.count(layout.system)
+        log = [self.count(piece.block) for piece in layout.log]
+        beside = head + sum(log)
+        if not session.shares(binding.conversation, self.call.model, lambda: beside - self.count(session.prefix.text)):
+            return False  # too short for the provider's cache
+        listed = (self.call.model, _digest("tools", *map(_schema, layout.tools or ())))
+        stake = self._stake([head, *log], listed, extra(standing, kept))
+        # A declared text is said in the crew's own layout too: an agent whose long text is cached there may stay.
+        stays = standing.texts[0].size >= LONG and (standing.short or layout.role in standing.own)
+        said = session.prefix.text.strip() == session.prefix.system.strip()
+        forced = (options.declared and not (stays and said)) or bool(options.shared_context)
+        if not forced and not pays(stake, standing.read):
+            self.layouts.sent.add(listed)
+            session.note(
+                f"{layout.role}: what its task shares with others is too little to pay, "
+                "its requests are left as they are"
+            )
+            return False
+        return True
+
+    def _stake(self, sizes: Sequence[int], listed: Mark, places: float) -> Stake:
+        """The counts for ``pays``. ``sizes`` are tokens of the shared head and each result."""
+        layout, sent = self.layout, self.layouts.sent
+        shared = [*self.pieces, *layout.log]
+        marks = layout.marks(self.call.model, "")
+        known = sum(size for mark, size in zip(marks, sizes, strict=True) if mark in sent)
+        own = self.carried(layout.opening.task + layout.opening.system, shared) + self.count(self.moved)
+        references = _LABEL_TOKENS * len(used(layout.opening.task, shared))
+        return Stake(
+            fresh=sum(sizes) - known,
+            known=known,
+            own_tools=self.size(layout.tools),
+            tools_known=listed in sent,
+            own_texts=own,
+            later=tuple(self._later()),
+            overhead=references + _LIMITS_TOKENS * (layout.offer.said is not None),
+            loops=self.layouts.loops if layout.loops else 0,
+            places=places,
         )
-        return False
-    return True
 
+    def standing(self) -> Standing:
+        """What the agents' texts and the results of earlier tasks have come to, and the tasks still to come."""
+        layouts, layout, model, front = self.layouts, self.layout, self.call.model, self.front
+        binding, sent, role = layouts.binding, layouts.sent, layout.role
+        profile = binding.session.profile(model)
+        log = [self.count(piece.block) for piece in layout.log]
 
-def _standing(binding: Binding, model: str, frame: Frame, crew: Any, task: Any, front: str) -> Standing:
-    """What the agents' texts and the results of earlier tasks have come to, and the tasks still to come."""
-    session, profile, log = binding.session, binding.session.profile(model), frame.log
+        def size(role: str) -> int:
+            return self.count(texts[role]) if role in texts else 0
 
-    def size(role: str) -> int:
-        return session.count(texts[role], model) if role in texts else 0
+        def text(task: Any) -> RoleText:
+            role, context = _role(task.agent), task.context
+            return RoleText(role, size(role), bool(context) if isinstance(context, list) else context is not None)
 
-    def met(marks: Sequence[Mark]) -> int | None:
-        if marks[0] not in binding.sent:
-            return None
-        return sum(size for mark, size in zip(marks[1:], sizes, strict=True) if mark in binding.sent)
+        def met(marks: Sequence[Mark]) -> int | None:
+            if marks[0] not in sent:
+                return None
+            return sum(size for mark, size in zip(marks[1:], log, strict=True) if mark in sent)
 
-    sizes = [session.count(piece.block, model) for piece in log]
-    tasks = list(crew.tasks) if crew is not None else []
-    at = next((i for i, one in enumerate(tasks) if one is task), None)
-    waiting = [] if at is None else [one for one in tasks[at + 1 :] if not binding.finished(crew, one)]
-    texts = {} if not front else {**{_role(one.agent): _said(binding, one.agent) for one in tasks}, frame.role: front}
-    this = Turn(frame.role, size(frame.role), logs=True)
-    runs = tuple(Turn(_role(one.agent), size(_role(one.agent)), logs=_logs(one)) for one in tasks)
-    later = tuple(Turn(_role(one.agent), size(_role(one.agent)), logs=_logs(one)) for one in waiting)
-    fronts = {role: met(_marks(model, frame, text)) for role, text in texts.items()}
-    tools = sum(session.count(_schema(tool), model) for tool in frame.tools or ())
-    head = sum(session.count(_schema(tool), model) for tool in frame.offer.tools or ())
-    head += session.count(frame.system, model)
-    return Standing(
-        turns=(this, *later),
-        read=profile.read,
-        blocks=profile.match == "block",
-        short=head < profile.min_tokens,
-        runs=runs if crew is not None else (this,),
-        left=max(binding.runs_left, binding.again(crew)) if crew is not None else 1,
-        log=sum(sizes),
-        known=met(_marks(model, frame, "")) or 0,
-        grows=min(sizes, default=0),
-        front={role: had for role, had in fronts.items() if had is not None},
-        behind={frame.role: sum(sizes)} if _behind_mark(model, frame, front) in binding.sent else {},
-        own=frozenset(role for role in texts if _own_mark(model, role) in binding.sent),
-        uncached=frozenset(role for role in texts if tools + size(role) < profile.min_tokens),
-    )
+        tasks, at = self.tasks, self.at
+        waiting = [] if at is None else [one for one in tasks[at + 1 :] if not binding.finished(self.crew, one)]
+        texts = {} if not front else {**{_role(one.agent): layouts.text_of(one.agent) for one in tasks}, role: front}
+        this = RoleText(role, size(role))
+        fronts = {one: met(layout.marks(model, said)) for one, said in texts.items()}
+        tools = self.size(layout.tools)
+        head = self.size(layout.offer.tools) + self.count(layout.system)
+        return Standing(
+            texts=(this, *map(text, waiting)),
+            read=profile.read,
+            blocks=profile.match == "block",
+            short=head < profile.min_tokens,
+            runs=tuple(map(text, tasks)) if self.crew is not None else (this,),
+            left=max(binding.runs_left, binding.again(self.crew)) if self.crew is not None else 1,
+            log=sum(log),
+            known=met(layout.marks(model, "")) or 0,
+            grows=min(log, default=0),
+            front={one: had for one, had in fronts.items() if had is not None},
+            behind={role: sum(log)} if layout.behind_mark(model, front) in sent else {},
+            own=frozenset(one for one in texts if _own_mark(model, one) in sent),
+            uncached=frozenset(one for one in texts if tools + size(one) < profile.min_tokens),
+        )
 
+    def _later(self) -> list[int]:
+        """What each task still to come would carry of the shared texts itself."""
+        binding, layout, at = self.layouts.binding, self.layout, self.at
+        if self.crew is None:
+            waiting = max(0, len(binding.agents) - len(self.texts))
+            return [self.carried(layout.opening.task, self.pieces)] * waiting
+        if at is None:
+            return []
+        moved, later = self.count(self.moved), []
+        for index, (task, text) in enumerate(zip(self.tasks, self.texts, strict=True)):
+            if index == at or binding.finished(self.crew, task):
+                continue
+            needed = [piece for piece in layout.log if index > at and self._consumes(task, piece)]
+            later.append(self.carried(text, self.pieces) + moved + sum(self.count(piece.text) for piece in needed))
+        labels = {f"shared input {name!r}" for name in binding.constant}
+        constant = [piece for piece in self.pieces if piece.label in labels]
+        return later + [self.carried(text, constant) + moved for text in self.texts] * binding.runs_left
 
-def _marks(model: str, frame: Frame, front: str) -> list[Mark]:
-    """What stands for a request's tools, system text (and the agent's in front), and for each result behind them."""
-    head = _digest(frame.system, *map(_schema, frame.offer.tools or ())) + (_digest(front) if front else b"")
-    logs = ((model, head + _digest(*(piece.block for piece in frame.log[: i + 1]))) for i in range(len(frame.log)))
-    return [(model, head), *logs]
-
-
-def _behind_mark(model: str, frame: Frame, front: str) -> Mark:
-    return model, _marks(model, frame, "")[-1][1] + _digest("behind", front)
-
-
-def _own_mark(model: str, role: str) -> Mark:
-    return model, _digest("own", role)
-
-
-def _worded(agent: Any) -> bool:
-    """Whether the application lays the agent's prompt out itself: by templates, or without a system message."""
-    templates = ("system_template", "prompt_template", "response_template")
-    return getattr(agent, "use_system_prompt", True) is False or any(getattr(agent, name, None) for name in templates)
-
-
-def _role(agent: Any) -> str:
-    return str(getattr(agent, "role", "")).strip()
-
-
-def _said(binding: Binding, agent: Any) -> str:
-    """An agent's text: as it was sent, or about what it will be."""
-    known = binding.said.get(_role(agent))
-    return known or "\n".join(str(getattr(agent, name, "")) for name in ("role", "goal", "backstory"))
-
-
-def _logs(task: Any) -> bool:
-    """Whether results of earlier tasks stand in a task."""
-    return bool(task.context) if isinstance(task.context, list) else task.context is not None
-
-
-def _later(
-    binding: Binding,
-    crew: Any,
-    task: Any,
-    frame: Frame,
-    pieces: Sequence[Piece],
-    moved: str,
-    texts: Sequence[str],
-    count: Any,
-) -> list[int]:
-    """What each task still to come would carry of the shared texts itself."""
-    if crew is None:
-        waiting = max(0, len(binding.agents) - len(texts))
-        own = sum(count(piece.text) for piece in used(frame.opening.task, pieces))
-        return [own] * waiting
-    tasks = list(crew.tasks)
-    at = next((i for i, one in enumerate(tasks) if one is task), None)
-    if at is None:
-        return []
-    later = []
-    for index, (one, text) in enumerate(zip(tasks, texts, strict=True)):
-        if index == at or binding.finished(crew, one):
-            continue
-        own = sum(count(piece.text) for piece in used(text, pieces)) + count(moved)
-        own += sum(count(piece.text) for piece in frame.log if index > at and _consumes(one, tasks, piece))
-        later.append(own)
-    constant = [piece for piece in pieces if any(piece.label == f"shared input {name!r}" for name in binding.constant)]
-    again = [sum(count(piece.text) for piece in used(text, constant)) + count(moved) for text in texts]
-    return later + again * binding.runs_left
+    def _consumes(self, task: Any, piece: Piece) -> bool:
+        source = next((one for one in self.tasks if getattr(one.output, "raw", None) == piece.text), None)
+        return source is not None and _needs(task, source)
 
 
 def _pieces(binding: Binding, crew: Any, texts: Sequence[str]) -> list[Piece]:
+    """What the tasks' texts have in common: the user's shared context, inputs, and then blocks of lines."""
     options = binding.options
     pieces = [Piece("the shared context", options.shared_context)] if options.shared_context else []
     inputs = getattr(crew, "_inputs", None) or {}
     bare = [referred(text, pieces) for text in texts]
     pieces += given_inputs(inputs, bare, options.shared_inputs, binding.constant)
-    bare = [referred(text, pieces) for text in texts]
-    return pieces + common_blocks(bare)
-
-
-def _texts(crew: Any) -> list[str]:
-    return [f"{task.description}\n{task.expected_output}" for task in crew.tasks]
+    return pieces + common_blocks([referred(text, pieces) for text in texts])
 
 
 def _log(crew: Any, text: str) -> list[Piece]:
@@ -282,6 +573,7 @@ def _log(crew: Any, text: str) -> list[Piece]:
     found = []
     for index, task in enumerate(tasks):
         raw = getattr(task.output, "raw", None)
+        # Privacy: only what CrewAI itself put into this task's text.
         if not raw or len(raw) < MIN_CHARS or raw not in text:
             continue
         if sum(_needs(other, task) for other in tasks[index + 1 :]) > 1:
@@ -295,20 +587,26 @@ def _needs(task: Any, earlier: Any) -> bool:
     return earlier in context if isinstance(context, list) else context is not None
 
 
-def _consumes(task: Any, tasks: Sequence[Any], piece: Piece) -> bool:
-    source = next((one for one in tasks if getattr(one.output, "raw", None) == piece.text), None)
-    return source is not None and _needs(task, source)
-
-
 def _text_tools(system: str, crew: Any, binding: Binding) -> str:
     """The description of tools in a text-mode system prompt, where all agents have the same tools."""
-    start = system.find(TEXT_TOOLS)
+    start = system.find(_TEXT_TOOLS)
     if start < 0:
         return ""
     agents = list(crew.agents) if crew is not None else binding.agents
-    kinds = {tuple(sorted(str(tool.name) for tool in agent.tools or [])) for agent in agents}
     end = system.find("\n```", system.rfind("Final Answer:"))
-    return system[start : end + 4] if len(kinds) == 1 and end > 0 else ""
+    return system[start : end + 4] if len({_tool_names(agent) for agent in agents}) == 1 and end > 0 else ""
+
+
+def _of_executor(call: LLMCall, opening: Opening) -> bool:
+    """Whether a request comes from an agent's executor: it marks its opening, helpers do not."""
+    role = str(getattr(call.agent, "role", ""))
+    return BREAKPOINT in call.messages[0] or (bool(role) and opening.system.startswith(f"You are {role}."))
+
+
+def _worded(agent: Any) -> bool:
+    """Whether the application lays the agent's prompt out itself: by templates, or without a system message."""
+    templates = ("system_template", "prompt_template", "response_template")
+    return getattr(agent, "use_system_prompt", True) is False or any(getattr(agent, name, None) for name in templates)
 
 
 def _speaks_alone(crew: Any, agent: Any) -> bool:
@@ -325,12 +623,20 @@ def _same_for_all(crew: Any) -> bool:
     if crew.process == "hierarchical":
         waiting = [task for task in crew.tasks if task.agent is not crew.manager_agent]
         return not any(task.tools or task.agent is not None for task in waiting)
-    return len({tuple(sorted(str(tool.name) for tool in task.tools or [])) for task in crew.tasks}) == 1
+    return len({_tool_names(task) for task in crew.tasks}) == 1
 
 
-def _task_name(task: Any, opening: Opening) -> str:
-    name = getattr(task, "name", None) or getattr(task, "description", None) or opening.task
-    return " ".join(str(name).split())[:60]
+def _tool_names(owner: Any) -> tuple[str, ...]:
+    return tuple(sorted(str(tool.name) for tool in owner.tools or []))
+
+
+def _role(agent: Any) -> str:
+    return str(getattr(agent, "role", "")).strip()
+
+
+def _own_mark(model: str, role: str) -> Mark:
+    """What stands for an agent's text in the crew's own layout."""
+    return model, _digest("own", role)
 
 
 def _schema(tool: Any) -> str:

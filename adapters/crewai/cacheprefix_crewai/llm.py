@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.contexts import BlockVar
-from cacheprefix_crewai.binding import KEY, Binding, Owners, as_base, binding_for
+from cacheprefix_crewai.binding import KEY, Binding, Owners, binding_for, owners_of, subclassed
 from cacheprefix_crewai.history import limits
-from cacheprefix_crewai.sending import Sending
+from cacheprefix_crewai.layout import LLMCall
+from cacheprefix_crewai.sending import PendingRequest, halved
 
 if TYPE_CHECKING:
     from cacheprefix.prompt import Api
 
-SENDING: BlockVar[Sending] = BlockVar("cacheprefix_crewai_sending")
+REQUEST: BlockVar[PendingRequest] = BlockVar("cacheprefix_crewai_request")
+"""The request that is being sent here."""
 
 _KINDS: Mapping[str, str] = {
     "crewai.llms.providers.openai.completion": "openai",
@@ -29,6 +32,8 @@ _KINDS: Mapping[str, str] = {
 _DEFERRED = 0.25
 """Share of the window above which CrewAI moves a tool result to a file (crewai 1.15.30, base_llm.py)."""
 _USAGE = ("_extract_openai_token_usage", "_extract_responses_token_usage", "_extract_anthropic_token_usage")
+_NAMES = ("messages", "tools", "callbacks", "available_functions", "from_task", "from_agent", "response_model")
+"""Arguments of ``call`` by position, in all of CrewAI's classes; an application's own may take fewer."""
 
 
 def kind_of(llm: Any) -> str | None:
@@ -52,10 +57,9 @@ def swap(llm: Any, binding: Binding) -> bool:
             f"{base.__module__}.{base.__qualname__}: requests of this model class are neither changed nor measured"
         )
         return False
-    owners = vars(llm).get(KEY)
-    if not isinstance(owners, Owners):
-        owners = Owners()
-        vars(llm)[KEY] = owners
+    owners = owners_of(llm)
+    if owners is None:
+        owners = vars(llm)[KEY] = Owners()
         own: Any = type(llm)
         object.__setattr__(llm, "__class__", _subclass(own, kind))
     owners.add(binding)
@@ -64,8 +68,8 @@ def swap(llm: Any, binding: Binding) -> bool:
 
 def unswap(llm: Any, binding: Binding) -> None:
     """Take the class back when no other crew uses the model object."""
-    owners = vars(llm).get(KEY)
-    if not isinstance(owners, Owners):
+    owners = owners_of(llm)
+    if owners is None:
         return
     owners.discard(binding)
     if not owners.alive:
@@ -73,30 +77,43 @@ def unswap(llm: Any, binding: Binding) -> None:
         object.__setattr__(llm, "__class__", type(llm).__mro__[1])
 
 
-_NAMES = ("messages", "tools", "callbacks", "available_functions", "from_task", "from_agent", "response_model")
-"""Arguments of ``call`` by position, in all of CrewAI's classes; an application's own may take fewer."""
-
-
-def _open(llm: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Sending | None:
+def _open(llm: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> PendingRequest | None:
     """What to do with a request; None to leave it to the class as it is."""
     asked = {**dict(zip(_NAMES, given, strict=False)), **named}
-    messages, agent = asked.get("messages"), asked.get("from_agent")
-    current = SENDING.get()
-    if current is not None and current.messages is messages:
+    call = LLMCall(
+        llm,
+        asked.get("messages"),
+        asked.get("tools"),
+        asked.get("from_task"),
+        asked.get("from_agent"),
+        asked.get("response_model"),
+    )
+    current = REQUEST.get()
+    if current is not None and current.messages is call.messages:
         return None  # the class repeats a request of its own, which is laid out already
-    binding = binding_for(llm, agent)
-    if binding is None:
-        return None
-    schema = asked.get("response_model")
-    return Sending.opened(binding, llm, messages, asked.get("tools"), asked.get("from_task"), agent, schema)
+    binding = binding_for(llm, call.agent)
+    return None if binding is None else PendingRequest.opened(binding, call)
+
+
+@contextmanager
+def _sending(request: PendingRequest) -> Iterator[None]:
+    """The class's own methods find the request here; what they raise ends it."""
+    token = REQUEST.set(request)
+    try:
+        yield
+    except BaseException:
+        request.failed()
+        raise
+    finally:
+        REQUEST.reset(token)
 
 
 def _changed(
-    sending: Sending, given: tuple[Any, ...], named: Mapping[str, Any], *, takes_tools: bool
+    request: PendingRequest, given: tuple[Any, ...], named: Mapping[str, Any], *, takes_tools: bool
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments as they came, but for messages and tools of another layout."""
     places, names = list(given), dict(named)
-    for at, (name, value) in enumerate((("messages", sending.messages), ("tools", sending.tools))):
+    for at, (name, value) in enumerate((("messages", request.messages), ("tools", request.tools))):
         if at < len(places):
             places[at] = value
         elif name in names or name == "messages" or (value is not None and takes_tools):
@@ -111,69 +128,51 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
 
     @functools.wraps(base.call)
     def call(self: Any, *given: Any, **named: Any) -> Any:
-        sending = _open(self, given, named)
-        if sending is None:
+        request = _open(self, given, named)
+        if request is None:
             return base.call(self, *given, **named)
-        messages, tools = sending.given, sending.given_tools
-        sending.enter()
+        request.enter()
         while True:
-            token = SENDING.set(sending)
-            try:
-                places, names = _changed(sending, given, named, takes_tools=takes_tools)
+            with _sending(request):
+                places, names = _changed(request, given, named, takes_tools=takes_tools)
                 result = base.call(self, *places, **names)
-            except BaseException:
-                sending.failed()
-                raise
-            finally:
-                SENDING.reset(token)
-            sending.answered(result)
-            again = sending.refused(result, messages, tools)
+            request.answered(result)
+            again = request.refused(result)
             if again is None:
                 return result
-            sending = again
+            request = again
 
     @functools.wraps(base.acall)
     async def acall(self: Any, *given: Any, **named: Any) -> Any:
-        sending = _open(self, given, named)
-        if sending is None:
+        request = _open(self, given, named)
+        if request is None:
             return await base.acall(self, *given, **named)
-        messages, tools = sending.given, sending.given_tools
-        await sending.aenter()
+        await request.aenter()
         while True:
-            token = SENDING.set(sending)
-            try:
-                places, names = _changed(sending, given, named, takes_tools=takes_tools)
+            with _sending(request):
+                places, names = _changed(request, given, named, takes_tools=takes_tools)
                 result = await base.acall(self, *places, **names)
-            except BaseException:
-                sending.failed()
-                raise
-            finally:
-                SENDING.reset(token)
-            sending.answered(result)
-            again = sending.refused(result, messages, tools)
+            request.answered(result)
+            again = request.refused(result)
             if again is None:
                 return result
-            sending = again
-
-    # CrewAI wraps every class's own ``call`` in its retry policy; the class underneath has it already.
-    call._crewai_rate_limit_wrapped = True  # type: ignore[attr-defined]
-    acall._crewai_rate_limit_wrapped = True  # type: ignore[attr-defined]
+            request = again
 
     def _prepare_completion_params(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = base._prepare_completion_params(self, *args, **kwargs)
         api: Api = "anthropic" if kind == "anthropic" else "openai-chat"
         # Anthropic's class words ``tool_choice`` by it.
         functions = kwargs.get("available_functions", args[3] if len(args) > 3 else None)
-        return _begun(self, params, api, functools.partial(_original, self, kind, functions))
+        return _begun(self, params, api, functools.partial(_original, self, functions))
 
     def _prepare_responses_params(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = base._prepare_responses_params(self, *args, **kwargs)
         return _begun(self, params, "openai-responses", functools.partial(_original_responses, self))
 
-    def _original(self: Any, of: str, functions: Any, messages: Any, tools: Any) -> Any:
-        if of == "openai":
+    def _original(self: Any, functions: Any, messages: Any, tools: Any) -> Any:
+        if kind == "openai":
             return base._prepare_completion_params(self, base._format_messages(self, messages), tools)
-        if of == "anthropic":
+        if kind == "anthropic":
             formatted, system = base._format_messages_for_anthropic(self, messages)
             return base._prepare_completion_params(self, formatted, system, tools, functions)
         return base._prepare_completion_params(self, messages, tools, True)  # noqa: FBT003
@@ -182,9 +181,9 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
         return base._prepare_responses_params(self, base._format_messages(self, messages), tools)
 
     def _track_token_usage_internal(self: Any, usage_data: Any) -> Any:
-        sending = SENDING.get()
-        if sending is not None:
-            sending.reported(usage_data, exact=kind == "litellm")
+        request = REQUEST.get()
+        if request is not None:
+            request.reported(usage_data, exact=kind == "litellm")
         return base._track_token_usage_internal(self, usage_data)
 
     def is_context_window_overflowing_threshold(
@@ -206,19 +205,18 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
         binding = _bounding(self)
         model = str(getattr(self, "model", ""))
         if binding is not None and binding.session.attempt(
-            "compaction", lambda: binding.halved(model, messages), otherwise=False
+            "compaction", lambda: halved(binding, model, messages), otherwise=False
         ):
             return None
         return base.summarize_messages(self, messages, callbacks, verbose)
 
     def _emit_stream_chunk_event(self: Any, *args: Any, **kwargs: Any) -> Any:
-        sending = SENDING.get()
-        if sending is not None:
-            sending.first_token()
+        request = REQUEST.get()
+        if request is not None:
+            request.first_token()
         return base._emit_stream_chunk_event(self, *args, **kwargs)
 
-    own: dict[str, Any] = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    own |= {"call": call, "acall": acall, "__reduce_ex__": as_base(base)}
+    own: dict[str, Any] = {"call": call, "acall": acall}
     for function in (
         _prepare_completion_params,
         _prepare_responses_params,
@@ -233,10 +231,8 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
     counting = getattr(base, "is_tool_result_overflowing_threshold", None)
     if "tuple" not in str(getattr(counting, "__annotations__", {}).get("return")):
         own.pop("is_tool_result_overflowing_threshold", None)  # another version answers in another shape
-    for name in _USAGE:
-        if hasattr(base, name):
-            own[name] = _watched(base, name)
-    return type(base)(base.__name__, (base,), own)
+    own |= {name: _watched(base, name) for name in _USAGE if hasattr(base, name)}
+    return subclassed(base, own)
 
 
 def _bounding(llm: Any) -> Binding | None:
@@ -245,33 +241,20 @@ def _bounding(llm: Any) -> Binding | None:
     return binding if binding is not None and binding.rewrites and limits(binding.session) else None
 
 
-def _begun(llm: Any, params: Any, api: Api, original: Any) -> Any:
-    sending = SENDING.get()
-    if sending is None or sending.llm is not llm or not isinstance(params, dict):
+def _begun(llm: Any, params: Any, api: Api, original: Callable[[Any, Any], Any]) -> Any:
+    request = REQUEST.get()
+    if request is None or request.call.llm is not llm or not isinstance(params, dict):
         return params
-    return sending.begin(params, api, original)
+    return request.begin(params, api, original)
 
 
 def _watched(base: type, name: str) -> Any:
     """CrewAI's reader of a response's usage; the provider's own object is kept on the way."""
 
-    def read(response: Any) -> Any:
-        sending = SENDING.get()
-        if sending is not None:
-            sending.reported(getattr(response, "usage", None), exact=True)
-        return getattr(base, name)(response)
+    def read(*given: Any) -> Any:
+        request = REQUEST.get()
+        if request is not None:
+            request.reported(getattr(given[-1], "usage", None), exact=True)
+        return getattr(base, name)(*given)
 
-    if isinstance(base.__dict__.get(name, _static(base, name)), staticmethod):
-        return staticmethod(read)
-
-    def read_of(self: Any, response: Any) -> Any:
-        sending = SENDING.get()
-        if sending is not None:
-            sending.reported(getattr(response, "usage", None), exact=True)
-        return getattr(base, name)(self, response)
-
-    return read_of
-
-
-def _static(base: type, name: str) -> Any:
-    return next((one.__dict__[name] for one in base.__mro__ if name in one.__dict__), None)
+    return staticmethod(read) if isinstance(inspect.getattr_static(base, name), staticmethod) else read

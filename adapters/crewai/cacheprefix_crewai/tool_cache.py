@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.locks import Lock
 from cacheprefix.session import ToolUse
 from cacheprefix_crewai.binding import binding_of
+from cacheprefix_crewai.tools import ToolHooks
 
 if TYPE_CHECKING:
     from cacheprefix.toolcache import Attempt, Origin
     from cacheprefix_crewai.binding import Binding
-
-_LOCK = Lock()
-_USERS: list[object] = []
 
 _MCP = ("crewai.tools.mcp_", "mcpadapt", "mcp.")
 
@@ -46,40 +42,12 @@ _CALLS: ContextVar[tuple[_Held, ...]] = ContextVar("cacheprefix_crewai_calls", d
 """Calls under way here, the innermost last: a tool may run an agent that calls tools."""
 
 
-def cache_tools(binding: Binding) -> None:
-    """Answer tool calls of an installation from its session's cache; two hooks serve all installations."""
-    from crewai.hooks.tool_hooks import (  # noqa: PLC0415 - CrewAI loads slowly
-        register_after_tool_call_hook,
-        register_before_tool_call_hook,
-    )
-
-    with _LOCK:
-        if not _USERS:
-            register_before_tool_call_hook(_before)
-            register_after_tool_call_hook(_after)
-        _USERS.append(binding)
-    binding.undo.append(lambda: _leave(binding))
-
-
 def new_turn(binding: Binding, crew: Any) -> None:
     """A kickoff is the user's turn: the crew's tasks may ask again what they asked before."""
     calls = binding.session.tool_calls
     if calls.cache is not None:
         for task in crew.tasks:
             calls.new_turn(_conversation(binding, task), scope=binding.options.scope)
-
-
-def _leave(binding: Binding) -> None:
-    from crewai.hooks.tool_hooks import (  # noqa: PLC0415 - CrewAI loads slowly
-        unregister_after_tool_call_hook,
-        unregister_before_tool_call_hook,
-    )
-
-    with _LOCK:
-        _USERS[:] = [one for one in _USERS if one is not binding]
-        if not _USERS:
-            unregister_before_tool_call_hook(_before)
-            unregister_after_tool_call_hook(_after)
 
 
 def _before(context: Any) -> None:
@@ -107,6 +75,10 @@ def _after(context: Any) -> None:
     for held in calls[found:]:
         _fail(held)
     _CALLS.set(calls[:found])
+
+
+TOOL_CACHE = ToolHooks(before=_before, after=_after)
+"""Answers tool calls of all crews that were installed with a tool cache."""
 
 
 def _take_place(binding: Binding, agent: Any, handler: Any) -> None:
@@ -211,14 +183,6 @@ def _origin(tool: Any) -> Origin:
     return "mcp" if any(kind.__module__.startswith(_MCP) for kind in type(made).__mro__) else "local"
 
 
-def resetting(base: Any) -> Callable[..., None]:
-    """``Crew.reset_memories`` that forgets the kept tool results too."""
-
-    @functools.wraps(base.reset_memories)
-    def reset_memories(self: Any, command_type: str) -> None:
-        base.reset_memories(self, command_type)
-        binding = binding_of(self)
-        if binding is not None:
-            binding.session.tool_calls.reset(binding.conversation, binding.options.scope)
-
-    return reset_memories
+def forget(binding: Binding) -> None:
+    """Forget the kept tool results, as ``Crew.reset_memories`` does CrewAI's own."""
+    binding.session.tool_calls.reset(binding.conversation, binding.options.scope)

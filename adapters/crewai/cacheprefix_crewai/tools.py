@@ -1,13 +1,14 @@
-"""The crew's union of tools, and how a role is kept to its own without touching the cached part."""
+"""The crew's tools: their union, how a role is kept to its own, and functions that CrewAI calls around each tool."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.bodies import allowed_choice
 from cacheprefix.errors import ToolClashError
+from cacheprefix.locks import Lock
 from cacheprefix.prompt import Api, dumps, loads
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ DELEGATION = frozenset({"delegate_work_to_coworker", "ask_question_to_coworker"}
 """CrewAI words these for each agent by its coworkers; in the union they name the whole crew."""
 
 _LAST = "additionalProperties"
+_LOCK = Lock()
 
 Choice = tuple[str, ...] | None
 
@@ -49,6 +51,26 @@ def schemas(tools: Sequence[Any]) -> list[dict[str, Any]]:
     return convert_tools_to_openai_schema(list(tools))[0]
 
 
+def crew_tools(crew: Any, agents: Sequence[Any]) -> list[dict[str, Any]]:
+    """The schemas of all tools that requests of these agents may carry; without a ``crew``, the agents' own."""
+    own = [schema for agent in agents for schema in schemas(agent.tools or [])]
+    if crew is None:
+        return own
+    from crewai import Process  # noqa: PLC0415 - CrewAI loads slowly
+    from crewai.tools.agent_tools.agent_tools import AgentTools  # noqa: PLC0415 - as above
+
+    found = own + [schema for task in crew.tasks for schema in schemas(task.tools or [])]
+    if crew.process == Process.hierarchical or any(agent.allow_delegation for agent in crew.agents):
+        # With one roster, the whole crew's: what an agent's own names stands in its tail (``coworkers_note``).
+        found += schemas(AgentTools(agents=crew.agents).tools())
+    memory = getattr(crew, "_memory", None)
+    if memory is not None:
+        from crewai.tools.memory_tools import create_memory_tools  # noqa: PLC0415 - CrewAI loads slowly
+
+        found += schemas(create_memory_tools(memory))
+    return found
+
+
 def name_of(tool: Any) -> str:
     """The name of a tool schema."""
     return str(tool.get("function", tool).get("name", "")) if isinstance(tool, Mapping) else ""
@@ -72,7 +94,7 @@ def adopt(session: Session, tools: Sequence[Mapping[str, Any]]) -> bool:
     unique: dict[str, Mapping[str, Any]] = {}
     for tool in map(ordered, tools):
         known = unique.setdefault(name_of(tool), tool)
-        if known is not tool and _plain(known) != _plain(tool) and name_of(tool) not in DELEGATION:
+        if known is not tool and _meaning(known) != _meaning(tool) and name_of(tool) not in DELEGATION:
             return _clash(session, name_of(tool))
     try:
         session.adopt_tools(unique.values(), render)
@@ -82,9 +104,10 @@ def adopt(session: Session, tools: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def rules_for(session: Session, model: str, llm: Any) -> Profile:
-    """The provider's rules, less what the way to it refuses: LiteLLM takes no ``allowed_tools`` (1.88.6)."""
+    """The provider's rules, less what LiteLLM does not let through."""
     profile = session.profile(model)
     if profile.tool_choice_safe == "allowed_tools" and getattr(llm, "is_litellm", False):
+        # LiteLLM 1.88.6 refuses a ``tool_choice`` of this kind; the limits are then said in the tail.
         return replace(profile, tool_choice_safe="none")
     return profile
 
@@ -103,7 +126,7 @@ def offer(session: Session, profile: Profile, tools: Sequence[Any] | None) -> Of
         name = name_of(tool)
         if name not in by_name:
             extra.append(tool)
-        elif name not in DELEGATION and _plain(by_name[name]) != _plain(tool):
+        elif name not in DELEGATION and _meaning(by_name[name]) != _meaning(tool):
             session.note(f"tool {name!r} differs from the one in the shared union; its requests are left as they are")
             return None
     if extra:
@@ -111,11 +134,14 @@ def offer(session: Session, profile: Profile, tools: Sequence[Any] | None) -> Of
         session.note(f"tools that came late stand behind the shared union: {listed}")
     sent = [*natives, *extra]
     if not own:
+        # A request without tools carries the union too, or it would share nothing: forbidden by ``tool_choice`` where
+        # the provider keeps its cache then, by words where a new ``tool_choice`` would void it.
         safe = profile.tool_choice_safe != "keep"
         return Offer(sent, () if safe else None, None if safe else (), forbidden=True)
     if set(own) >= set(by_name):
         return Offer(sent)
     if profile.tool_choice_safe == "allowed_tools":
+        # The provider takes a list of allowed tools and keeps its cache.
         return Offer(sent, tuple(own))
     return Offer(sent, said=tuple(own))
 
@@ -136,7 +162,7 @@ def with_choice(params: dict[str, Any], names: Choice, api: Api) -> dict[str, An
     if names is None or not params.get("tools"):
         return params
     if names and api == "anthropic":
-        return params
+        return params  # its ``tool_choice`` takes one name or all, and voids the cached messages
     return {**params, "tool_choice": allowed_choice(names, api)}
 
 
@@ -175,7 +201,8 @@ def _native(tool: Any) -> Any:
     return {"type": "function", "function": {**loads(tool.schema), "strict": True}}
 
 
-def _plain(tool: Any) -> bytes:
+def _meaning(tool: Any) -> bytes:
+    """What two tools of one name must have in common to be the same one."""
     inner = render(tool)
     return dumps([inner.get("description"), ordered(inner.get("parameters"))], "tool")
 
@@ -186,3 +213,36 @@ def _clash(session: Session, name: str) -> bool:
         "give one of them another name to share this crew's requests"
     )
     return False
+
+
+class ToolHooks:
+    """Functions that CrewAI calls before and after every tool, as long as an installation needs them.
+
+    CrewAI's hooks are the process's, so one registration serves all installations.
+    """
+
+    def __init__(self, *, before: Callable[[Any], None] | None = None, after: Callable[[Any], str | None]) -> None:
+        self._before, self._after = before, after
+        self._users: list[object] = []
+
+    def use(self, user: object) -> Callable[[], None]:
+        """Register the functions for an installation; the function returned lets them go."""
+        from crewai.hooks import tool_hooks  # noqa: PLC0415 - CrewAI loads slowly
+
+        with _LOCK:
+            if not self._users:
+                if self._before is not None:
+                    tool_hooks.register_before_tool_call_hook(self._before)
+                tool_hooks.register_after_tool_call_hook(self._after)
+            self._users.append(user)
+        return lambda: self._leave(user)
+
+    def _leave(self, user: object) -> None:
+        from crewai.hooks import tool_hooks  # noqa: PLC0415 - CrewAI loads slowly
+
+        with _LOCK:
+            self._users[:] = [one for one in self._users if one is not user]
+            if not self._users:
+                if self._before is not None:
+                    tool_hooks.unregister_before_tool_call_hook(self._before)
+                tool_hooks.unregister_after_tool_call_hook(self._after)
