@@ -22,7 +22,10 @@ from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import Api, MessageView, Prompt, digest_of, dumps_sorted, loads
 from cacheprefix.session import Session
 from cacheprefix.wire import apply, form_of, sendable, views_of
-from cacheprefix.wire.answers import Answer, begins, history_field, read_answer, result_messages, user_message
+from cacheprefix.wire.answers import begins, history_field, read_answer, result_messages, user_message
+from cacheprefix.wire.apis import CHATS, SHAPES, chat_of
+from cacheprefix.wire.messages import Answer
+from cacheprefix.wire.openai_chat import SYSTEM_ROLES, tool_name
 
 __all__ = [
     "LONG_ROLE",
@@ -39,7 +42,6 @@ __all__ = [
 
 LONG_ROLE = _places.LONG
 """Tokens from which on a role's text may keep its place; a shorter one always goes to the end."""
-_SYSTEM = ("system", "developer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,10 +288,12 @@ def fork_body(
     laid = {**given, history_field(api): [*system, *history[:at], *spoken, *history[at:]], **tools.fields}
     for name in ("system", "instructions"):
         laid.pop(name, None)
-    if api == "anthropic" and session.prefix.text:
-        laid["system"] = session.prefix.text
-    if asks_usage and api == "openai-chat" and laid.get("stream") and "stream_options" not in laid:
-        laid["stream_options"] = {"include_usage": True}
+    fields = SHAPES[api].FIELDS
+    if fields.system and not fields.leading and session.prefix.text:
+        laid[fields.system] = session.prefix.text
+    if asks_usage and laid.get("stream"):
+        for name, value in fields.asks_usage.items():
+            laid.setdefault(name, dict(value))
     return replace(plain, body=laid, tail=tail, forked=True, permitted=tools.permitted, continues=continues)
 
 
@@ -299,12 +303,7 @@ def allowed_choice(names: Sequence[str], api: Api) -> Any:
     OpenAI's ``allowed_tools``, and ``none`` for no names; on Anthropic nothing but no names can be said. Where either
     leaves the cache whole, and by which source, stands in the profile (``tool_choice_safe`` and its evidence).
     """
-    if not names:
-        return {"type": "none"} if api == "anthropic" else "none"
-    if api == "openai-responses":
-        return {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": n} for n in names]}
-    tools = [{"type": "function", "function": {"name": name}} for name in names]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
+    return chat_of(api).allowed_choice(names)
 
 
 def instruction_of(texts: Sequence[str], shared: str) -> str:
@@ -327,7 +326,8 @@ def _laid(
     """History, system messages, tail, tools and their lane, and whether sharing gains anything."""
     given = body.get(history_field(api)) or []
     history = [user_message(given)] if isinstance(given, str) else list(given)
-    own = [_text(body.get("system" if api == "anthropic" else "instructions"))] if api != "openai-chat" else []
+    fields = SHAPES[api].FIELDS
+    own = [_text(body.get(fields.system))] if fields.system else []
     while history and _leads(history[0]):
         own.append(_text(history.pop(0).get("content")))
     model = str(body.get("model", ""))
@@ -339,7 +339,7 @@ def _laid(
     schemas = sum(session.count(tool.schema.decode(), model) for tool in carried)
     shares = lane.shares and session.shares(role.conversation, model, lambda: sum(spoken) + schemas)
     shared = session.prefix.text
-    system = [{"role": "system", "content": shared}] if shared and api != "anthropic" else []
+    system = [{"role": "system", "content": shared}] if shared and fields.leading else []
     return history, system, tail, tools, lane, shares
 
 
@@ -384,9 +384,6 @@ def _own(session: Session, given: dict[str, Any], api: Api, role: Role, history:
     return session.attempt("layout", lambda: _completed(session, given, api, role), given)
 
 
-_CHAINED = ("previous_response_id", "conversation")
-
-
 def _kept_elsewhere(session: Session, body: Mapping[str, Any], api: Api) -> bool:
     """Whether the provider keeps the history that a request goes on from.
 
@@ -394,10 +391,11 @@ def _kept_elsewhere(session: Session, body: Mapping[str, Any], api: Api) -> bool
     only ``instructions`` are for one request alone. An application that has histories kept begins them without a sign
     of it, so that from then on all that may be kept is laid out so.
     """
-    if api != "openai-responses":
+    fields = SHAPES[api].FIELDS
+    if not fields.chained:
         return False
-    chained = any(body.get(name) is not None for name in _CHAINED)
-    if chained or body.get("prompt") is not None:
+    chained = any(body.get(name) is not None for name in fields.chained)
+    if chained or (fields.template and body.get(fields.template) is not None):
         if chained:
             session.beside["kept elsewhere"] = True
         session.note(
@@ -414,12 +412,12 @@ def _begun(session: Session, history: Sequence[Any], body: Mapping[str, Any], ap
     Nothing may stand behind it. Models that take none answer 400, and OpenAI's read an answer that was given before.
     """
     last = history[-1] if history else None
-    begins = api == "anthropic" and isinstance(last, Mapping) and last.get("role") == "assistant"
+    begins = SHAPES[api].FIELDS.begun and isinstance(last, Mapping) and last.get("role") == "assistant"
     return int(begins and session.profile(str(body.get("model", "")), api).prefill)
 
 
 def _leads(message: Any) -> bool:
-    return isinstance(message, Mapping) and message.get("role") in _SYSTEM
+    return isinstance(message, Mapping) and message.get("role") in SYSTEM_ROLES
 
 
 def _completed(session: Session, body: dict[str, Any], api: Api, role: Role) -> dict[str, Any]:
@@ -427,29 +425,30 @@ def _completed(session: Session, body: dict[str, Any], api: Api, role: Role) -> 
 
     The very same body where it says all of that itself.
     """
-    if body.get("prompt") is not None and api == "openai-responses":
+    fields = SHAPES[api].FIELDS
+    if fields.template and body.get(fields.template) is not None:
         # Instructions would stand in place of the template's.
         return body
-    name, place = history_field(api), "system" if api == "anthropic" else "instructions"
+    name, place = history_field(api), fields.system
     given = body.get(name) or []
     history = [user_message(given)] if isinstance(given, str) else list(given)
-    own = body.get(place) if api != "openai-chat" else None
+    own = body.get(place) if place else None
     lead = [one.get("content") for one in history if _leads(one)]
     said = "\n\n".join(_text(one) for one in (own, *lead))
     texts = (session.prefix.system.strip(), role.instruction.strip())
     missing = "\n\n".join(text for text in texts if text and text not in said)
     passing = tail_text("", "", volatile=role.volatile)
-    if _kept_elsewhere(session, body, api):
+    if place and _kept_elsewhere(session, body, api):
         # The input stays in the provider's history, the instructions do not.
         missing, passing = "\n\n".join(filter(None, (missing, passing))), ""
         return {**body, place: "\n\n".join(filter(None, (missing, _text(own))))} if missing else body
     if not history or not (missing or passing):
         return body
-    if missing and api == "openai-chat":
+    if missing and place is None:
         history.insert(0, {"role": "system", "content": missing})
-    elif missing and isinstance(own, list):
+    elif missing and place and isinstance(own, list):
         body = {**body, place: [{"type": "text", "text": missing}, *own]}
-    elif missing:
+    elif missing and place:
         body = {**body, place: f"{missing}\n\n{own}" if own else missing}
     begun = len(history) - _begun(session, history, body, api)
     made = with_volatile({**body, name: history[:begun]}, api, passing)
@@ -481,12 +480,12 @@ def _tools(
         return Lane((), shares=True), _Tools({})
     # Copies: what the application later does to its dicts must not change the prefix.
     union = session.adopt_tools(copy.deepcopy(own), dict)
-    bound = tuple(_name(tool) for tool in own)
+    bound = tuple(tool_name(tool) for tool in own)
     talk = session.conversation(role.conversation)
     lane = session.lane(talk, role.name, bound, model, spoken=lambda: spoken)
     names, known = set(lane.tools), {tool.name for tool in union}
     kept = [_rendered(tool.native, loads(tool.schema), api) for tool in union if tool.name in names]
-    fields = {"tools": [*kept, *(tool for tool in own if _name(tool) not in known)]}
+    fields = {"tools": [*kept, *(tool for tool in own if tool_name(tool) not in known)]}
     if set(bound) >= names:
         return lane, _Tools(fields if fields["tools"] else {})
     safe = session.profile(model, api).tool_choice_safe
@@ -498,28 +497,13 @@ def _tools(
 
 def _rendered(native: Any, schema: Mapping[str, Any], api: Api) -> Any:
     """A tool as the application declared it, where that is this API's form."""
-    if isinstance(native, Mapping) and _plain(native):
-        forms = {"openai-chat": "function" in native, "anthropic": "input_schema" in native}
-        if forms.get(api, native.get("type") == "function" and "function" not in native):
-            return dict(native)
-    if api == "anthropic":
-        rest = {key: value for key, value in schema.items() if key != "parameters"}
-        return {**rest, "input_schema": schema["parameters"]}
-    if api == "openai-responses":
-        return {"type": "function", "strict": False, **schema}
-    return {"type": "function", "function": dict(schema)}
+    shape = chat_of(api)
+    return dict(native) if isinstance(native, Mapping) and shape.declares(native) else shape.tool(schema)
 
 
 def _plain(tool: Any) -> bool:
     """Whether a tool is a function of the application's, and not one that the provider runs."""
-    if not isinstance(tool, Mapping):
-        return False
-    return "function" in tool or "input_schema" in tool or tool.get("type") == "function"
-
-
-def _name(tool: Mapping[str, Any]) -> str:
-    inner = tool.get("function")
-    return str((inner if isinstance(inner, Mapping) else tool).get("name") or "")
+    return isinstance(tool, Mapping) and any(shape.declares(tool) for shape in CHATS.values())
 
 
 def _text(content: Any) -> str:

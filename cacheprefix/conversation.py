@@ -46,6 +46,7 @@ from cacheprefix.locks import Lock, RLock
 from cacheprefix.prompt import Count, MessageView, ReplaceResult, Role, digest_of, estimate_tokens
 from cacheprefix.unnamed import is_named
 from cacheprefix.wire import Form, decode, views_of
+from cacheprefix.wire.apis import CHATS
 
 Ask = Callable[[SummaryRequest], str]
 """Asks the model for a summary; ``Session.summary_by_fork`` makes one that rides on the cached prefix."""
@@ -746,10 +747,10 @@ class Conversation:
     ) -> Boundaries:
         """The predicted cacheable prefix of the next request and where its stable parts end; nothing changes."""
         built = self.build(volatile, settle=False)
-        field, beside = ("input", "instructions") if self.api == "openai-responses" else ("messages", "system")
-        body: dict[str, Any] = {"model": model or self.model, field: built.messages}
-        if self.api != "openai-chat" and built.system:
-            body[beside] = built.system
+        fields = CHATS[self.api].FIELDS
+        body: dict[str, Any] = {"model": model or self.model, fields.history: built.messages}
+        if fields.system and built.system:
+            body[fields.system] = built.system
         if tools:
             body["tools"] = list(tools)
         count = self._terms.count

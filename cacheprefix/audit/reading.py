@@ -19,6 +19,7 @@ from cacheprefix.errors import BodyError, plain
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, normalise_usage
 from cacheprefix.prompt import Api, CountTokens, Prompt, default_counter
 from cacheprefix.wire import Memo, decode, guess_api
+from cacheprefix.wire.apis import SHAPES
 
 MERGED_FILES = 64
 """Files read side by side and merged by time; more than that are read one after another."""
@@ -129,7 +130,7 @@ class Reading:
         return Ready(index, where, at, bare, prompt, profile, item.size, usage, item.reader, unknown)
 
     def _prompt(self, body: Mapping[str, Any], api: Api, model: str, record: Record, profile: Profile) -> Prompt:
-        named = body.get("modelId" if api == "bedrock" else "model")
+        named = body.get(SHAPES[api].FIELDS.model)
         if not named or self._overrides.model:
             body = {**body, "model": model}
         return decode(

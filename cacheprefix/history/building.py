@@ -10,6 +10,7 @@ from typing import Any
 from cacheprefix.history.state import ContextState, check_system
 from cacheprefix.prompt import Prompt, estimate_tokens
 from cacheprefix.prompt.views import MESSAGE_TOKENS, Count, Role
+from cacheprefix.wire.apis import CHATS
 from cacheprefix.wire.apply_decisions import sendable, text_message
 from cacheprefix.wire.message_views import views_of
 
@@ -128,7 +129,7 @@ def build(
     tokens = 0
     if system:
         tokens += counter(system) + MESSAGE_TOKENS
-        if state.api == "openai-chat":
+        if CHATS[state.api].FIELDS.system is None:
             out.append({"role": "system", "content": system})
             boundaries.append(0)
     for zone in state.zones:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from cacheprefix.wire.anthropic import THINKING
+from cacheprefix.wire.openai_responses import is_call, is_output, is_reasoning
+
 Mode = Literal["none", "manual", "agent_cycle"]
 """When messages become history: at once, when told, or with the agent's final answer."""
 TransitionHook = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
@@ -18,7 +21,7 @@ def trim_tool_outputs(lines: int = 20) -> TransitionHook:
         for message in messages:
             if message.get("role") == "tool":
                 message["content"] = _trimmed(message.get("content"), lines)
-            if _is_output(message):
+            if is_output(message):
                 message["output"] = _trimmed(message.get("output"), lines)
             for block in _blocks(message):
                 if block.get("type") == "tool_result":
@@ -32,14 +35,14 @@ def drop_tool_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A hook that commits words only: tool results go, and calls with them; text beside a call stays."""
     kept: list[dict[str, Any]] = []
     for number, message in enumerate(messages):
-        if message.get("role") == "tool" or _is_output(message) or _is_call(message):
+        if message.get("role") == "tool" or is_output(message) or is_call(message):
             continue
-        if message.get("type") == "reasoning" and not _answered(messages[number + 1 :]):
+        if is_reasoning(message) and not _answered(messages[number + 1 :]):
             continue
         blocks = _blocks(message)
         if blocks:
             words = [block for block in blocks if block.get("type") not in ("tool_use", "tool_result")]
-            if any(block.get("type") not in ("thinking", "redacted_thinking") for block in words):
+            if any(block.get("type") not in THINKING for block in words):
                 kept.append({**message, "content": words})
             continue
         if "tool_calls" in message or "function_call" in message:
@@ -50,20 +53,12 @@ def drop_tool_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return kept
 
 
-def _is_output(item: Mapping[str, Any]) -> bool:
-    return str(item.get("type", "")).endswith("_call_output") and "call_id" in item
-
-
-def _is_call(item: Mapping[str, Any]) -> bool:
-    return str(item.get("type", "")).endswith("_call") and "call_id" in item
-
-
 def _answered(items: Sequence[Mapping[str, Any]]) -> bool:
     """Whether words follow reasoning in the same answer: it may not stand without what it was made for."""
     for item in items:
         if item.get("role") == "assistant":
             return True
-        if not _is_call(item) and item.get("type") != "reasoning":
+        if not is_call(item) and not is_reasoning(item):
             return False
     return False
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from cacheprefix.prompt import Api
+from cacheprefix.wire.apis import CHATS, form_of
 
 VolatileRole = Literal["user", "system", "developer"]
 """Under which role text for one request alone is sent."""
@@ -46,18 +47,12 @@ def with_volatile(body: Mapping[str, Any], api: Api, text: str, role: VolatileRo
     """A finished body with ``text`` at its very end; what stands before it is what it was.
 
     It is added when breakpoints are set, so none stands behind it and nothing is written that no request repeats.
-    Anthropic knows no system message there, and takes it as a block of the user's.
+    Anthropic knows no system message there, and takes it as a block of the user's; a body of an API whose messages
+    are not written one by one stays as it is.
     """
-    name = "input" if api == "openai-responses" else "messages"
-    history = body.get(name)
-    if not text or not isinstance(history, list):
+    form = form_of(api)
+    shape = None if form is None else CHATS[form]
+    history = None if shape is None else body.get(shape.FIELDS.history)
+    if shape is None or not text or not isinstance(history, list):
         return dict(body)
-    if api != "anthropic":
-        return {**body, name: [*history, {"role": role, "content": text}]}
-    block = {"type": "text", "text": text}
-    last = history[-1] if history else {}
-    if last.get("role") != "user":
-        return {**body, name: [*history, {"role": "user", "content": [block]}]}
-    content = last.get("content")
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
-    return {**body, name: [*history[:-1], {**last, "content": [*blocks, block]}]}
+    return {**body, shape.FIELDS.history: shape.with_last(history, text, role)}

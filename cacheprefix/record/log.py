@@ -18,6 +18,7 @@ from cacheprefix.errors import BodyError, SetupError
 from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import Api, dumps, loads
 from cacheprefix.wire import api_of_path
+from cacheprefix.wire.apis import SHAPES
 
 HEADERS = ("anthropic-beta", "anthropic-version", "openai-beta")
 """Request headers that are written down: those that decide about the cache. Nothing else is, so no key ever is."""
@@ -167,7 +168,7 @@ class CallLog:
             self._count("unreadable")
             return None
         if named is not None and not ({"model", "modelId"} & request.keys()):
-            request = {"modelId" if api == "bedrock" else "model": named, **request}
+            request = {SHAPES[api].FIELDS.model: named, **request}
         reports = () if exchange.too_large else tuple(_reports(exchange))
         usage = _usage(reports)
         failed = exchange.status >= 400 or not exchange.whole

@@ -9,7 +9,8 @@ from typing import Any, Literal, Protocol
 from cacheprefix.prompt import Api
 from cacheprefix.server import Reply, Rule, Rules, SimulatedProvider, ToolCall, fill
 from cacheprefix.session import Session
-from cacheprefix.wire.answers import history_field, read_answer, result_messages, user_message
+from cacheprefix.wire.answers import read_answer, result_messages, user_message
+from cacheprefix.wire.apis import chat_of
 
 Way = Literal["invoke", "stream", "ainvoke", "astream"]
 """How a model is called: at once or streamed, synchronous or not."""
@@ -121,18 +122,15 @@ def play(team: Team, api: Api, model: str, send: Callable[[Role, dict[str, Any]]
 def _body(team: Team, api: Api, model: str, role: Role, transcript: Sequence[Any]) -> dict[str, Any]:
     body: dict[str, Any] = {"model": model}
     history = list(transcript)
+    shape = chat_of(api)
     if api == "anthropic":
-        body |= {"max_tokens": 1024, "system": team.system(role)}
-        listed = [{**_without(tool, "parameters"), "input_schema": tool["parameters"]} for tool in team.tools]
-    elif api == "openai-responses":
-        body |= {"instructions": team.system(role), "store": False}
-        listed = [{"type": "function", "strict": False, **tool} for tool in team.tools]
-    else:
+        body["max_tokens"] = 1024
+    if shape.FIELDS.system is None:
         history.insert(0, {"role": "system", "content": team.system(role)})
-        listed = [{"type": "function", "function": dict(tool)} for tool in team.tools]
-    body[history_field(api)] = history
+    else:
+        body[shape.FIELDS.system] = team.system(role)
+    if api == "openai-responses":
+        body["store"] = False
+    listed = [shape.tool(tool) for tool in team.tools]
+    body[shape.FIELDS.history] = history
     return {**body, "tools": listed} if listed else body
-
-
-def _without(given: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in given.items() if key != name}

@@ -16,6 +16,7 @@ from typing_extensions import Self
 from cacheprefix.errors import BodyError, SetupError
 from cacheprefix.prompt import Prompt, loads
 from cacheprefix.wire import api_of_path, decode, guess_api
+from cacheprefix.wire.apis import SHAPES
 
 if TYPE_CHECKING:
     from cacheprefix.profiles import Profile
@@ -172,7 +173,7 @@ def _prompt(path: str, content: bytes, headers: Mapping[str, str]) -> Prompt | N
         if not isinstance(body, Mapping):
             return None
         if named is not None:
-            body = {**body, "modelId" if api == "bedrock" else "model": named}
+            body = {**body, SHAPES[api].FIELDS.model: named}
         kept = {name: headers[name] for name in ("anthropic-beta",) if name in headers}
         return decode(body, api, headers=kept)
     # Counting tokens takes a prompt as well, and caches nothing.

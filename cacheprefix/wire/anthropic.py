@@ -63,6 +63,7 @@ FIELDS = Fields(
     top_marker="cache_control",
     limits=("max_tokens",),
     answer="content",
+    begun=True,
 )
 AHEAD = ("message_start", "ping")
 """Events of a stream that say that the request was taken, and nothing of the answer."""
@@ -313,6 +314,33 @@ def results(told: Sequence[tuple[ToolRequest, str, bool]]) -> list[dict[str, Any
         for call, text, failed in told
     ]
     return [{"role": "user", "content": blocks}]
+
+
+def tool(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool's declaration; ``schema`` has its name, description and parameters."""
+    rest = {key: value for key, value in schema.items() if key != "parameters"}
+    return {**rest, "input_schema": schema["parameters"]}
+
+
+def declares(given: Mapping[str, Any]) -> bool:
+    """Whether a tool is declared in this API's form."""
+    return "input_schema" in given
+
+
+def allowed_choice(names: Sequence[str]) -> Any:
+    """The ``tool_choice`` that allows no tool, for no ``names``; that some are allowed cannot be said here."""
+    return {"type": "auto" if names else "none"}
+
+
+def with_last(history: Sequence[Any], text: str, role: str) -> list[Any]:  # noqa: ARG001 - as every API is asked
+    """The messages with a text behind them: a block of the user's, since no system message may stand there."""
+    block = {"type": "text", "text": text}
+    last = history[-1] if history else {}
+    if last.get("role") != "user":
+        return [*history, {"role": "user", "content": [block]}]
+    content = last.get("content")
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+    return [*history[:-1], {**last, "content": [*blocks, block]}]
 
 
 def errors(body: Mapping[str, Any], takes: Takes) -> Found:

@@ -52,6 +52,18 @@ class ChatShape(Shape, Protocol):
     def answer(self, data: Mapping[str, Any]) -> Answer:
         """What an answer says and calls. Raises ``BodyError`` when it is none."""
 
+    def tool(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """A tool's declaration; ``schema`` has its name, description and parameters."""
+
+    def declares(self, given: Mapping[str, Any]) -> bool:
+        """Whether a tool is declared in this API's form."""
+
+    def allowed_choice(self, names: Sequence[str]) -> Any:
+        """The ``tool_choice`` that allows only ``names``, and none of the tools for no names."""
+
+    def with_last(self, history: Sequence[Any], text: str, role: str) -> list[Any]:
+        """The messages with a text behind them, under ``role`` where one of that role may stand there."""
+
     def results(self, told: Sequence[tuple[ToolRequest, str, bool]]) -> list[dict[str, Any]]:
         """Messages that answer tool calls: request, text, and whether it is an error."""
 

@@ -48,16 +48,18 @@ from cacheprefix.wire.reader import (
     ttl_field,
 )
 
+# A tuple: what stands as a role in a body may be anything, also what has no hash.
+SYSTEM_ROLES = ("system", "developer")
 FIELDS = Fields(
     path=re.compile(r"/chat/completions$"),
     content=frozenset({"model", "messages", "tools", "functions"}),
     history="messages",
+    leading=SYSTEM_ROLES,
     only_marked={"prompt_cache_options": {"mode": "explicit"}},
     limits=("max_tokens", "max_completion_tokens"),
+    asks_usage={"stream_options": {"include_usage": True}},
     answer="choices",
 )
-# A tuple: what stands as a role in a body may be anything, also what has no hash.
-SYSTEM_ROLES = ("system", "developer")
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Assistant fields beside the content in which OpenAI-compatible servers carry visible reasoning."""
 
@@ -72,7 +74,7 @@ def sections(body: Mapping[str, Any], reader: Reader) -> list[Section]:
     """The sections of a chat-completions body in cache order."""
     tools = [one for name in ("tools", "functions") for one in reader.units("tools", name, body.get(name), split_tool)]
     messages = items(body.get("messages", []), "messages")
-    return tools + reader.history(messages, split_message, plain=_PLAIN, leading=SYSTEM_ROLES)
+    return tools + reader.history(messages, split_message, plain=_PLAIN, leading=FIELDS.leading)
 
 
 def unit(body: Mapping[str, Any], field: str, number: int) -> tuple[Any, Split]:
@@ -281,6 +283,27 @@ def results(told: Sequence[tuple[ToolRequest, str, bool]]) -> list[dict[str, Any
     return [{"role": "tool", "tool_call_id": call.id, "content": text} for call, text, _ in told]
 
 
+def tool(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool's declaration; ``schema`` has its name, description and parameters."""
+    return {"type": "function", "function": dict(schema)}
+
+
+def declares(given: Mapping[str, Any]) -> bool:
+    """Whether a tool is declared in this API's form."""
+    return "function" in given
+
+
+def allowed_choice(names: Sequence[str]) -> Any:
+    """The ``tool_choice`` that allows only ``names``."""
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}} if names else "none"
+
+
+def with_last(history: Sequence[Any], text: str, role: str) -> list[Any]:
+    """The messages with a text behind them."""
+    return [*history, {"role": role, "content": text}]
+
+
 def errors(body: Mapping[str, Any], takes: Takes) -> Found:  # noqa: ARG001 - as every API is asked
     """What the API would refuse a body for, in the order in which it stands."""
     messages = body.get("messages")
@@ -352,11 +375,12 @@ def unknown_choice(body: Mapping[str, Any]) -> Found:
     inner = choice.get("allowed_tools", choice)
     some = choice.get("type") == "allowed_tools"
     wanted = as_list(inner.get("tools") if isinstance(inner, Mapping) else None) if some else [choice]
-    names = {_tool_name(tool) for tool in as_list(body.get("tools"))}
-    yield from unknown((name for tool in wanted if (name := _tool_name(tool))), names, "tool_choice")
+    names = {tool_name(one) for one in as_list(body.get("tools"))}
+    yield from unknown((name for one in wanted if (name := tool_name(one))), names, "tool_choice")
 
 
-def _tool_name(tool: Any) -> str:
+def tool_name(tool: Any) -> str:
+    """The name of a tool that stands by itself or inside a declaration of chat completions; empty without one."""
     inner = tool.get("function") or tool.get("custom") if isinstance(tool, Mapping) else None
     held = inner if isinstance(inner, Mapping) else tool
     return str(held.get("name") or "") if isinstance(held, Mapping) else ""

@@ -57,15 +57,20 @@ from cacheprefix.wire.reader import (
     string,
 )
 
+_TEMPLATE = "prompt"
+
 FIELDS = Fields(
     path=re.compile(r"/responses$"),
     content=frozenset({"model", "instructions", "input", "tools"}),
     history="input",
     system="instructions",
+    leading=SYSTEM_ROLES,
     signs=("input", "instructions"),
     only_marked={"prompt_cache_options": {"mode": "explicit"}},
     limits=("max_output_tokens",),
     answer="output",
+    chained=("previous_response_id", "conversation"),
+    template=_TEMPLATE,
 )
 AHEAD = ("response.created", "response.queued", "response.in_progress")
 """Events of a stream that tell of a response before the prompt is read."""
@@ -93,7 +98,7 @@ def sections(body: Mapping[str, Any], reader: Reader) -> list[Section]:
         return made
     # Instructions count into the paths of the system items behind them.
     lead, kind = (0, "") if instructions is None else (1, "instructed")
-    return made + reader.history(items(given, "input"), _split_item, leading=SYSTEM_ROLES, lead=lead, kind=kind)
+    return made + reader.history(items(given, "input"), _split_item, leading=FIELDS.leading, lead=lead, kind=kind)
 
 
 def unit(body: Mapping[str, Any], field: str, number: int) -> tuple[Any, Split]:
@@ -283,10 +288,31 @@ def results(told: Sequence[tuple[ToolRequest, str, bool]]) -> list[dict[str, Any
     return [{"type": "function_call_output", "call_id": call.id, "output": text} for call, text, _ in told]
 
 
+def tool(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool's declaration; ``schema`` has its name, description and parameters."""
+    return {"type": "function", "strict": False, **schema}
+
+
+def declares(given: Mapping[str, Any]) -> bool:
+    """Whether a tool is declared in this API's form."""
+    return given.get("type") == "function" and "function" not in given
+
+
+def allowed_choice(names: Sequence[str]) -> Any:
+    """The ``tool_choice`` that allows only ``names``."""
+    tools = [{"type": "function", "name": name} for name in names]
+    return {"type": "allowed_tools", "mode": "auto", "tools": tools} if names else "none"
+
+
+def with_last(history: Sequence[Any], text: str, role: str) -> list[Any]:
+    """The items with a text behind them."""
+    return [*history, {"role": role, "content": text}]
+
+
 def errors(body: Mapping[str, Any], takes: Takes) -> Found:  # noqa: ARG001 - as every API is asked
     """What the API would refuse a body for, in the order in which it stands."""
     given = body.get("input")
-    continued = any(body.get(name) is not None for name in ("previous_response_id", "conversation", "prompt"))
+    continued = any(body.get(name) is not None for name in (*FIELDS.chained, _TEMPLATE))
     if (given is None and continued) or isinstance(given, str):
         return
     if not listed(given) or not given:

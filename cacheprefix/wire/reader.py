@@ -240,6 +240,8 @@ class Fields:
     model: str = "model"
     system: str | None = None
     """The system text beside the messages; None where it is one of them."""
+    leading: tuple[str, ...] = ()
+    """Roles whose messages are system text where nothing else stands before them; none where none may be such."""
     signs: tuple[str, ...] = ()
     """Fields that tell a bare body from one of the APIs that ``apis`` lists after this one."""
     inner: Mapping[str, str] = field(default_factory=dict)
@@ -250,8 +252,16 @@ class Fields:
     """What says that nothing is written but at a body's own markers, where the provider else sets one itself."""
     limits: tuple[str, ...] = ()
     """Upper bounds of an answer's tokens; the last is the one to write where a body has none."""
+    asks_usage: Mapping[str, Any] = field(default_factory=dict)
+    """What a streaming request asks with for its usage, where it is not told unasked."""
     answer: str = ""
     """The list in an answer that holds what was answered."""
+    begun: bool = False
+    """Whether a last message of the assistant's is the beginning of the answer, and not one that was given before."""
+    chained: tuple[str, ...] = ()
+    """What a request goes on from that the provider keeps."""
+    template: str | None = None
+    """A prompt that the provider keeps, in which own instructions would stand in place of its own."""
 
 
 MARKER_FIELDS = ("cache_control", "prompt_cache_breakpoint")
