@@ -65,12 +65,18 @@ def test_an_answered_call_goes_back_as_a_valid_history(api):
     assert [(result.name, result.text) for view in views for result in view.results] == [("look", "found")]
 
 
-@pytest.mark.parametrize("api", CHATS)
-def test_a_bound_of_the_answer_stands_in_a_field_of_the_api(api):
+@pytest.mark.parametrize(
+    ("api", "own", "older"),
+    [
+        ("openai-chat", "max_completion_tokens", "max_tokens"),
+        ("openai-responses", "max_output_tokens", "max_output_tokens"),
+        ("anthropic", "max_tokens", "max_tokens"),
+    ],
+)
+def test_a_bound_of_the_answer_stands_in_a_field_of_the_api(api, own, older):
     """In the one that the body uses already, or else in the API's own."""
-    name = CHATS[api].FIELDS.limits[0]
-    assert limited({name: 9}, api, 5) == {name: 5}
-    assert limited({}, api, 5) == {CHATS[api].FIELDS.limits[-1]: 5}
+    assert limited({older: 9}, api, 5) == {older: 5}
+    assert limited({}, api, 5) == {own: 5}
 
 
 @pytest.mark.parametrize("api", CHATS)
@@ -89,3 +95,11 @@ def test_every_api_is_known_by_a_field_that_none_asked_later_has():
     known = [shape.FIELDS.signs for shape in SHAPES.values()]
     assert [bool(signs) for signs in known] == [True, True, True, True, False]
     assert len({name for signs in known for name in signs}) == sum(len(signs) for signs in known)
+
+
+def test_two_texts_of_the_user_are_one_message_of_anthropic():
+    """A text behind the user's is a block of it, and the message given stays as it is."""
+    history = [user_message("hi")]
+    made = CHATS["anthropic"].with_last(history, "now", "system")
+    assert [block["text"] for block in made[0]["content"]] == ["hi", "now"]
+    assert (len(made), history) == (1, [user_message("hi")])
