@@ -462,8 +462,9 @@ class Conversation:
         self._answers = _Answers()
         self._branches: OrderedDict[str, _Branch] = OrderedDict()
         self._newest: Conversation | None = None
-        self.messages_seen: int | None = None
-        """Messages of the framework's history when it was last seen."""
+        self.messages_seen: dict[str, tuple[int, int] | None] = {}
+        """The framework's history when it was last seen: its length and its last message's hash, by the name of the
+        graph that has it; "" is the outermost."""
 
     # ------------------------------------------------------------------ decisions on a framework's history
 

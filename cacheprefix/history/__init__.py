@@ -5,7 +5,7 @@ from cacheprefix.history.building import Boundaries, Built, boundaries_of, build
 from cacheprefix.history.compaction import Circumstances, Compaction, plan_compaction
 from cacheprefix.history.compaction_plan import Plan, Prices
 from cacheprefix.history.groups import digests_of, orphans_of
-from cacheprefix.history.ledger import Ledger, join_updates, merge_json, update_json
+from cacheprefix.history.ledger import Ledger, merge_json, update_json
 from cacheprefix.history.policies import clear_thinking, clear_tool_results, drop_tool_uses, sliding_window
 from cacheprefix.history.reading_back import READ_TOOL_SCHEMA, full_result_reader
 from cacheprefix.history.record import join_context, to_join
@@ -75,7 +75,6 @@ __all__ = [
     "grep",
     "hand_over",
     "join_context",
-    "join_updates",
     "loads",
     "merge_json",
     "new_state",

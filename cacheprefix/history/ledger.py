@@ -273,38 +273,68 @@ def _ends(section: str, value: str) -> list[str]:
 
 
 _GONE: Final = "gone"
-"""In an update: what is to be forgotten, by section. No saved ledger has it."""
+"""Beside the sections: what was dropped, by section and address, with the number of the drop."""
+
+_DROPS = 256
+"""Dropped addresses that a saved value names, at most; those that were dropped together stay together."""
+
+_Drops = dict[Key, int]
 
 
 def merge_json(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any]:
-    """``merge`` on the JSON form, fit as a reducer of a framework's state channel; what ``new`` drops is forgotten."""
-    fresh = Ledger.from_json(new)
-    known, gone = Ledger.from_json(old), (new or {}).get(_GONE) or {}
-    if gone:
-        known = known.without([(section, key) for section, keys in gone.items() for key in keys])
-    return known.merge(fresh).to_json()
+    """``merge`` on the JSON form, fit as a reducer of a framework's state channel; what either dropped stays dropped.
+
+    What was decided on an address after the later drop of it stands. The value names what was dropped, so that a graph
+    around this one, whose own value still holds it, forgets it too. Associative, commutative, idempotent.
+    """
+    mine, theirs = _drops(old), _drops(new)
+    known = Ledger.from_json(old).without(at for at, number in theirs.items() if number > mine.get(at, 0))
+    fresh = Ledger.from_json(new).without(at for at, number in mine.items() if number > theirs.get(at, 0))
+    drops = {at: max(mine.get(at, 0), theirs.get(at, 0)) for at in (*mine, *theirs)}
+    return _with_drops(known.merge(fresh).to_json(), _newest(drops))
 
 
-def update_json(before: Ledger, after: Ledger) -> dict[str, Any]:
-    """What ``merge_json`` makes ``after`` of ``before`` with; empty where nothing changed."""
-    fresh = after.since(before)
-    gone: dict[str, list[str]] = {}
-    for section, key in before.missing(after):
-        gone.setdefault(section, []).append(key)
-    if not len(fresh) and not gone:
+def update_json(before: Mapping[str, Any] | None, after: Ledger) -> dict[str, Any]:
+    """What ``merge_json`` makes ``after`` of the saved value ``before`` with; empty where nothing changed."""
+    held, known = Ledger.from_json(before), _drops(before)
+    fresh = after.since(held)
+    number = 1 + max(known.values(), default=0)
+    drops = dict.fromkeys(held.missing(after), number)
+    if not len(fresh) and not drops:
         return {}
-    return {**fresh.to_json(), **({_GONE: gone} if gone else {})}
+    # An address that was dropped and is decided on again: the decision is younger than the drop.
+    again = {at: known[at] for at in fresh._merged() if at in known}
+    anew = {at: number for at, values in fresh._merged().items() if not set(held._values(at)) <= set(values)}
+    return _with_drops(fresh.to_json(), {**again, **anew, **drops})
 
 
-def join_updates(first: Mapping[str, Any] | None, second: Mapping[str, Any]) -> dict[str, Any]:
-    """Two updates as one."""
-    if not first:
-        return dict(second)
-    both: dict[str, list[str]] = {}
-    for update in (first, second):
-        for section, keys in (update.get(_GONE) or {}).items():
-            both.setdefault(section, []).extend(keys)
-    return {**merge_json(first, second), **({_GONE: both} if both else {})}
+def _drops(value: Mapping[str, Any] | None) -> _Drops:
+    found = (value or {}).get(_GONE)
+    if not isinstance(found, Mapping):
+        return {}
+    return {
+        (section, key): number
+        for section, keys in found.items()
+        if isinstance(keys, Mapping)
+        for key, number in keys.items()
+        if isinstance(number, int)
+    }
+
+
+def _newest(drops: _Drops) -> _Drops:
+    """The latest drops: older ones have long arrived wherever they had to."""
+    ranked = sorted(drops.values(), reverse=True)
+    least = ranked[_DROPS - 1] if len(ranked) > _DROPS else 0
+    return {at: number for at, number in drops.items() if number >= least}
+
+
+def _with_drops(value: dict[str, Any], drops: _Drops) -> dict[str, Any]:
+    if not drops:
+        return value
+    gone: dict[str, dict[str, int]] = {}
+    for (section, key), number in sorted(drops.items()):
+        gone.setdefault(section, {})[key] = number
+    return {**value, _GONE: gone}
 
 
 def _migrate(data: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cacheprefix.errors import StateError
-from cacheprefix.history import Ledger, merge_json
+from cacheprefix.history import Ledger, merge_json, update_json
 
 SECTION = st.sampled_from(["results", "turns", "actions", "inserts", "epochs"])
 ENTRY = st.tuples(SECTION, st.sampled_from("abcdefgh"), st.sampled_from(["k", "c:r:9:", "c:r:8:", "=1"]))
@@ -31,6 +31,63 @@ def test_merge_is_associative_commutative_and_idempotent(a, b, c):
     assert a.merge(a) == a
     assert a.merge(b).merge(b) == a.merge(b)
     assert merge_json(a.to_json(), b.to_json()) == a.merge(b).to_json() == merge_json(b.to_json(), a.to_json())
+
+
+ENTRIES = st.lists(ENTRY, max_size=6)
+
+
+def _went_on(draw, value):
+    """A ledger as it may be after a value: some decisions dropped, some made."""
+    held = Ledger.from_json(value)
+    gone = [(section, key) for section, key, _ in held if draw(st.booleans())]
+    return held.without(gone).record(draw(ENTRIES))
+
+
+@st.composite
+def saved(draw):
+    """A saved value after some updates, each of which decides anew and drops some of what was decided."""
+    value = {}
+    for _ in range(draw(st.integers(0, 3))):
+        value = merge_json(value, update_json(value, _went_on(draw, value)))
+    return value
+
+
+@given(saved(), saved(), saved())
+def test_saved_values_with_drops_merge_in_any_order(a, b, c):
+    """A drop and a later decision on the same address come out the same, however branches are joined."""
+    assert merge_json(merge_json(a, b), c) == merge_json(a, merge_json(b, c))
+    assert merge_json(a, b) == merge_json(b, a)
+    assert merge_json(a, a) == merge_json(a, None)
+    assert merge_json(merge_json(a, b), b) == merge_json(a, b)
+
+
+@given(st.data(), saved())
+def test_an_update_makes_of_a_saved_value_what_was_decided(data, value):
+    """Also where it drops, and where it decides again on what was dropped before."""
+    after = _went_on(data.draw, value)
+    once = merge_json(value, update_json(value, after))
+    assert Ledger.from_json(once) == after
+    assert update_json(once, after) == {}
+
+
+@given(st.data(), saved())
+def test_what_an_inner_graph_drops_its_outer_graphs_drop_too(data, value):
+    """It starts with the outer value and hands its own back, over as many graphs as there are."""
+    middle = merge_json(value, update_json(value, _went_on(data.draw, value)))
+    after = _went_on(data.draw, middle)
+    innermost = merge_json(middle, update_json(middle, after))
+    assert Ledger.from_json(merge_json(value, merge_json(middle, innermost))) == after
+
+
+def test_a_saved_value_names_the_latest_drops_alone():
+    """A thread that drops something with each turn does not grow; what one turn drops stays together."""
+    value, sizes = {}, []
+    for turn in range(40):
+        after = Ledger().record([("results", f"{turn}-{n}", "k") for n in range(20)])
+        value = merge_json(value, update_json(value, after))
+        sizes.append(sum(map(len, value.get("gone", {}).values())))
+    assert max(sizes) <= 260 + 20
+    assert {f"38-{n}" for n in range(20)} <= set(value["gone"]["results"])
 
 
 @given(LEDGERS, LEDGERS)

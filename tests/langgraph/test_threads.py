@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from langchain_core.messages import HumanMessage, RemoveMessage, SystemMessage
+from langchain_core.messages import AnyMessage, HumanMessage, RemoveMessage, SystemMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
@@ -109,6 +109,115 @@ def test_messages_taken_out_of_a_thread_take_their_decisions_along(chat, fresh):
     app.invoke({"messages": [HumanMessage("And now?")]}, config)
     assert not any("old-value-0-" in body for body in _bodies(chat, before))
     assert "old-value" not in str(app.get_state(config).values["cacheprefix"])
+
+
+class Replacing(PrefixState):
+    """A state whose messages are replaced by what a node gives back."""
+
+    messages: list[AnyMessage]
+
+
+def _around(inner, state, saver=None):
+    """A graph with another graph as its only node."""
+    graph = StateGraph(state)
+    graph.add_node("inner", inner)
+    graph.add_edge(START, "inner")
+    graph.add_edge("inner", END)
+    return graph.compile(checkpointer=saver)
+
+
+def _nested(chat, session, saver, depth, outer=State):
+    """Roles in a subgraph that clears its messages where it is told to, so many graphs deep."""
+
+    def clear(given):
+        if given["messages"][-1].text == "Clear.":
+            return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), HumanMessage("What is the weather?")]}
+        return None
+
+    graph = StateGraph(State)
+    graph.add_node("clear", clear)
+    graph.add_node("roles", _graph(chat, session))
+    graph.add_edge(START, "clear")
+    graph.add_edge("clear", "roles")
+    made = graph.compile()
+    for level in range(depth):
+        last = level == depth - 1
+        made = _around(made, outer if last else State, saver if last else None)
+    return made
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_thread_whose_roles_are_in_subgraphs_is_cleared_like_any_other(chat, depth, fresh):
+    """The outermost checkpoint's decisions on what is gone go too, though no role runs in the outermost graph."""
+    saver, config, session = InMemorySaver(), _thread("t"), _session(chat)
+    app = _nested(chat, session, saver, depth)
+    for number in range(14):
+        app.invoke({"messages": [_said("old", number)]}, config)
+    assert "old-value" in str(app.get_state(config).values["cacheprefix"])
+    if fresh:
+        session = _session(chat)
+        app = _nested(chat, session, saver, depth)
+    app.update_state(config, {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES)]})
+    before = len(chat.bodies)
+    app.invoke({"messages": [HumanMessage("What is the weather?")]}, config)
+    assert not any("old-value" in body for body in _bodies(chat, before))
+    assert "old-value" not in str(app.get_state(config).values["cacheprefix"])
+    assert not session.failures
+
+
+def test_what_a_subgraph_removes_leaves_the_state_around_it(chat):
+    """Where the outer state takes the subgraph's messages over, decisions on removed ones do not come back."""
+    saver, config, session = InMemorySaver(), _thread("t"), _session(chat)
+    app = _nested(chat, session, saver, 1, Replacing)
+    said = []
+    for number in range(14):
+        said = app.invoke({"messages": [*said, _said("old", number)]}, config)["messages"]
+    assert "old-value" in str(app.get_state(config).values["cacheprefix"])
+    app.invoke({"messages": [*said, HumanMessage("Clear.")]}, config)
+    assert "old-value" not in str(app.get_state(config).values)
+    assert not session.failures
+
+
+def test_a_thread_that_is_cleared_and_grows_at_once_leaves_nothing_behind(chat):
+    """More messages than before are looked at too, where they do not go on from those that there were."""
+    saver, config = InMemorySaver(), _thread("t")
+    app = _graph(chat, _session(chat), saver)
+    for number in range(14):
+        app.invoke({"messages": [_said("old", number)]}, config)
+    assert "old-value" in str(app.get_state(config).values["cacheprefix"])
+    fresh = [HumanMessage(f"Another talk, {number}.") for number in range(80)]
+    app.update_state(config, {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *fresh]}, as_node="__start__")
+    app.invoke(None, config)
+    assert "old-value" not in str(app.get_state(config).values)
+
+
+def test_a_subgraph_given_less_drops_nothing_of_the_thread(chat):
+    """Where the outermost graph has roles of its own, what is gone is what its own state no longer has."""
+    saver, config, session = InMemorySaver(), _thread("t"), _session(chat)
+    worker = _graph(chat, session, roles=("worker",))
+    graph = StateGraph(State)
+    graph.add_node("helper", _graph_node(chat, session))
+    graph.add_node("worker", lambda given: worker.invoke({**given, "messages": [HumanMessage("Look it up.")]}))
+    graph.add_edge(START, "helper")
+    graph.add_edge("helper", "worker")
+    app = graph.compile(checkpointer=saver)
+    for number in range(14):
+        app.invoke({"messages": [_said("old", number)]}, config)
+    kept = app.get_state(config).values["cacheprefix"]
+    assert "old-value" in str(kept)
+    assert "gone" not in kept
+
+
+def _graph_node(chat, session):
+    """One role as a node."""
+    model = wrap_model(chat.model(), session)
+
+    @forked(session, role="helper")
+    def helper(given):
+        return {"messages": [model.invoke([SystemMessage(f"{HANDBOOK}\n\nYou are helper."), *given["messages"]])]}
+
+    return helper
 
 
 def test_runs_without_a_thread_are_conversations_of_their_own(chat):

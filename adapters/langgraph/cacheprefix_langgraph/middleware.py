@@ -22,7 +22,7 @@ from typing_extensions import NotRequired
 
 from cacheprefix import Session
 from cacheprefix.config import given_or_configured
-from cacheprefix.history import Ledger, update_json
+from cacheprefix.history import update_json
 from cacheprefix.layout import ForkPolicy, VolatileRole, tail_text
 from cacheprefix_langgraph.fork_context import Frame, said_now, scope_of, unlaid, within_frame
 from cacheprefix_langgraph.model import session_of, shadow, wrap_model
@@ -207,7 +207,7 @@ class PrefixMiddleware(AgentMiddleware):
         before = _ledger_in(request)
 
         def answered() -> Any:
-            update = update_json(Ledger.from_json(before), ledger)
+            update = update_json(before, ledger)
             if not update:
                 return response
             command: Command[Any] = Command(update={CHANNEL: update})

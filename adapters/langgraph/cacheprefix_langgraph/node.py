@@ -18,7 +18,7 @@ from langgraph.pregel.protocol import PregelProtocol
 from cacheprefix import Session
 from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError
-from cacheprefix.history import Ledger, update_json
+from cacheprefix.history import update_json
 from cacheprefix.layout import ForkPolicy, VolatileRole
 from cacheprefix.locks import Lock
 from cacheprefix_langgraph.fork_context import FRAME, Frame, aunder, said_now, scope_of, under, unlaid, within_frame
@@ -163,9 +163,12 @@ class _Fork:
         if frame is None or frame.state is None:
             return result
         ledger = frame.state.ledger
-        before = Ledger.from_json(ledger_in(state, self.session))
-        update = update_json(before, ledger)
-        return self.session.attempt("ledger", lambda: with_update(result, update, self.session, self.name), result)
+
+        def made() -> Any:
+            update = update_json(ledger_in(state, self.session), ledger)
+            return with_update(result, update, self.session, self.name)
+
+        return self.session.attempt("ledger", made, result)
 
 
 def _function(function: Callable[..., Any], fork: _Fork) -> Callable[..., Any]:

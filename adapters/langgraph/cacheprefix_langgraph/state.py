@@ -14,7 +14,7 @@ from langgraph.types import Command
 from typing_extensions import NotRequired, TypedDict
 
 from cacheprefix import Conversation, Session
-from cacheprefix.history import Ledger, digests_of, join_updates, merge_json
+from cacheprefix.history import Ledger, digests_of, merge_json
 from cacheprefix_langgraph.fork_context import checkpoint_of, scope_of, talk_of
 from cacheprefix_langgraph.views import Views
 
@@ -106,37 +106,52 @@ def conversation_of(
     """
     scope = scope_of(config)
     found = session.conversation(talk_of(session, config, said, scope), scope=scope)
+    level = level_of(config)
+    if key and not level:
+        found.messages_seen.setdefault(level, None)
     if ledger is None:
         return found
     known = Ledger.from_json(ledger)
-    whole = _thread(config, key) if key and known.alters else None
+    # Where the outermost graph has forks, they drop what is gone from it: a subgraph may have been given less.
+    own = bool(key) and known.alters and (not level or "" not in found.messages_seen)
+    whole = _messages_of(config, key) if own else None
     if whole is not None:
-        known = standing(known, whole, found)
+        known = standing(known, whole, found, level)
     return found.at(checkpoint_of(config), known, returned=returned)
 
 
-def _thread(config: Mapping[str, Any] | None, key: str) -> list[BaseMessage] | None:
-    """All messages of a thread, as the outermost graph's state has them: a node may have been given less."""
-    configurable = (config or {}).get("configurable") or {}
-    read, inside = configurable.get("__pregel_read"), "|" in str(configurable.get("checkpoint_ns", ""))
-    if inside or not callable(read) or not has_channel(read, key):
+def level_of(config: Mapping[str, Any] | None) -> str:
+    """The graph that a node belongs to, by the names of the nodes around it; empty for the outermost."""
+    path = str(((config or {}).get("configurable") or {}).get("checkpoint_ns", "")).split("|")[:-1]
+    return "|".join(step.split(":", 1)[0] for step in path)
+
+
+def _messages_of(config: Mapping[str, Any] | None, key: str) -> list[BaseMessage] | None:
+    """All messages that a node's graph has in its state: the node may have been given less."""
+    read = ((config or {}).get("configurable") or {}).get("__pregel_read")
+    if not callable(read) or not has_channel(read, key):
         return None
     value = read(key, False)  # noqa: FBT003 - LangGraph takes it by position
     return [one for one in value if isinstance(one, BaseMessage)] if isinstance(value, list) else None
 
 
-def standing(found: Ledger, messages: Sequence[BaseMessage], talk: Conversation) -> Ledger:
+def standing(found: Ledger, messages: Sequence[BaseMessage], talk: Conversation, level: str) -> Ledger:
     """A thread's ledger without what was decided on messages that are gone from it (cleared, removed, rewound).
 
-    ``messages`` are all that the thread has. They are looked at only where they became fewer, and when a process sees
-    the thread first.
+    ``messages`` are all that the graph at ``level`` has. They are looked at only where they do not go on from those
+    seen before, and when a process sees the graph first.
     """
-    known, talk.messages_seen = talk.messages_seen, len(messages)
-    if known is not None and len(messages) >= known:
+    known = talk.messages_seen.get(level)
+    talk.messages_seen[level] = (len(messages), _mark(messages[-1:]))
+    if known is not None and len(messages) >= known[0] and known[1] == _mark(messages[: known[0]][-1:]):
         return found
     live = digests_of(Views().of(messages, len))
     talk.keep(live)
     return found.standing(live)
+
+
+def _mark(messages: Sequence[BaseMessage]) -> int:
+    return hash(tuple((message.id, str(message.content)) for message in messages))
 
 
 def with_update(result: Any, update_: Mapping[str, Any], session: Session, node: str) -> Any:
@@ -159,7 +174,7 @@ def with_update(result: Any, update_: Mapping[str, Any], session: Session, node:
     if result is None:
         return update
     if isinstance(result, dict):
-        return {**result, CHANNEL: join_updates(result.get(CHANNEL), update[CHANNEL])}
+        return {**result, CHANNEL: merge_json(result.get(CHANNEL), update[CHANNEL])}
     if isinstance(result, Command):
         return _command(result, update)
     if isinstance(result, (list, tuple)) and any(isinstance(item, Command) for item in result):
@@ -173,6 +188,6 @@ def _command(command: Command[Any], update: dict[str, Any]) -> Any:
     if command.update is None:
         return replace(command, update=update)
     if isinstance(command.update, dict):
-        merged = join_updates(command.update.get(CHANNEL), update[CHANNEL])
+        merged = merge_json(command.update.get(CHANNEL), update[CHANNEL])
         return replace(command, update={**command.update, CHANNEL: merged})
     return replace(command, update=[*command._update_as_tuples(), (CHANNEL, update[CHANNEL])])
