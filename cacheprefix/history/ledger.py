@@ -143,6 +143,12 @@ class Ledger:
         known = other._merged()
         return sorted(key for key in self._merged() if key not in known)
 
+    def lost_from(self, older: Ledger) -> list[Key]:
+        """Section and address of what ``older`` holds and this one does not, or holds otherwise."""
+        if older is self:
+            return []
+        return sorted(at for at, values in older._merged().items() if not {*values} <= {*self._values(at)})
+
     def without(self, keys: Iterable[tuple[str, str]]) -> Ledger:
         """The ledger without these sections' addresses."""
         gone = set(keys)
@@ -299,13 +305,12 @@ def update_json(before: Mapping[str, Any] | None, after: Ledger) -> dict[str, An
     held, known = Ledger.from_json(before), _drops(before)
     fresh = after.since(held)
     number = 1 + max(known.values(), default=0)
-    drops = dict.fromkeys(held.missing(after), number)
+    drops = dict.fromkeys(after.lost_from(held), number)
     if not len(fresh) and not drops:
         return {}
     # An address that was dropped and is decided on again: the decision is younger than the drop.
-    again = {at: known[at] for at in fresh._merged() if at in known}
-    anew = {at: number for at, values in fresh._merged().items() if not set(held._values(at)) <= set(values)}
-    return _with_drops(fresh.to_json(), {**again, **anew, **drops})
+    again = {(section, key): known[section, key] for section, key, _ in fresh if (section, key) in known}
+    return _with_drops(fresh.to_json(), {**again, **drops})
 
 
 def _drops(value: Mapping[str, Any] | None) -> _Drops:

@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any
 
 from cacheprefix.locks import RLock, reset_in_child
+from cacheprefix.stores import in_a_loop
 
 PREFILL = 0.0001
 """u: seconds that it takes to compute a token, which a follower reads instead: ten thousand a second, the order of
@@ -144,6 +145,8 @@ class Pass:
         flight = self.flight if self._release else None
         if flight is None or flight.joined.done():
             return flight is not None
+        if in_a_loop():
+            return flight.joined.done()
         with contextlib.suppress(FutureTimeoutError):
             flight.joined.result(timeout=seconds)
         return flight.joined.done()
@@ -250,13 +253,16 @@ class Gate:
         self._flights = {}
 
     def enter(self, key: bytes, worth: Worth = ALWAYS) -> Pass:
-        """Become the leader of ``key``, or wait in this thread for the one there is, while that pays."""
-        began = self._clock()
+        """Become the leader of ``key``, or wait in this thread for the one there is, while that pays.
+
+        A thread that runs an event loop waits for nobody: the leader may be a task of that loop.
+        """
+        began, free = self._clock(), not in_a_loop()
         while True:
             flight = self._lead(key, worth, began)
             if isinstance(flight, Pass):
                 return flight
-            left = self._left(flight, worth, began)
+            left = self._left(flight, worth, began) if free else 0.0
             ok = False
             if left > 0:
                 self._wait(flight, 1)

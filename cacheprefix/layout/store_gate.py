@@ -11,7 +11,7 @@ from functools import partial
 
 from cacheprefix.layout.gate import ALWAYS, Gate, Pass, Worth
 from cacheprefix.locks import Lock, reset_in_child
-from cacheprefix.stores import Elected, Lease, Store, aelect, apart, elect
+from cacheprefix.stores import Elected, Lease, Store, aelect, apart, elect, in_a_loop
 
 LEASE_SECONDS = 2.0
 """How long a leader that was killed, or hangs with its whole process, is still waited for by other processes."""
@@ -63,7 +63,7 @@ class StoreGate:
         """Become the leader of ``key``, or wait in this thread for the one there is, in whatever process."""
         began = self._clock()
         mine = self._local.enter(key, worth)
-        if not mine.leader or self._clock() < self._rests_until:
+        if not mine.leader or self._clock() < self._rests_until or in_a_loop():
             return mine
         name, left, call = _name(key), self._left(worth, began), self._call(worth, began)
         look = partial(self._store.get, name)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cacheprefix import Session, SharedPrefix
-from cacheprefix.layout import Gate, Pace, Worth
+from cacheprefix.layout import Gate, Pace, StoreGate, Worth
 from cacheprefix.stores import MemoryStore
 
 
@@ -239,6 +239,20 @@ def test_a_leader_of_several_processes_is_streamed():
     """Its siblings cannot be seen from here; a store was given because there are some."""
     session = Session(gate_store=MemoryStore(), gate_price=0.0)
     assert session.followed(session.follow(b"k", Worth(2.0, usual=1.0)), "worker", "gpt-5.6")
+
+
+@pytest.mark.parametrize("processes", [False, True])
+async def test_a_thread_that_runs_a_loop_waits_for_nobody(processes):
+    """The leader may be a task of that very loop: a model that is asked there without awaiting it goes at once."""
+    gate = StoreGate(MemoryStore(), 30, failed=print) if processes else Gate(30)
+    leader = await gate.aenter(b"k")
+    began = time.monotonic()
+    assert not gate.enter(b"k").leader
+    leader.release(ok=True)
+    alone = gate.enter(b"other")
+    assert alone.leader
+    assert not alone.joined(30)
+    assert time.monotonic() - began < 3
 
 
 async def test_a_loop_that_has_ended_is_not_woken(caplog):

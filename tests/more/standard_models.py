@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from langchain_openai import ChatOpenAI
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 
 from cacheprefix import Session, SharedPrefix
-from cacheprefix.server import SimulatedProvider
+from cacheprefix.server import Reply, Request, SimulatedProvider, ToolCall
 from cacheprefix_langgraph import wrap_model
 
 LAYER = os.environ.get("CACHEPREFIX_LAYER", "plain")
@@ -33,10 +33,32 @@ def vcr() -> None:
     """Of a test that is left out without recordings."""
 
 
+ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "magic_function": {"input": 3},
+    "get_weather": {"location": "San Francisco, CA"},
+    "unicode_customer": {"customer_name": "你好啊集团 こんにちは株式会社", "description": "A company."},
+}
+"""What a model makes of the questions in the tests, by tool."""
+
+
+def answer(request: Request) -> Reply:
+    """The call of a tool that the question is about, once; else a text, or what the request forces."""
+    name = next((name for name in request.asked.tools if name in ARGUMENTS), None)
+    if name is None or request.rounds or request.asked.choice == "none":
+        return Reply("The answer of a model, in a few words.")
+    return Reply(tool_calls=(ToolCall(name, ARGUMENTS[name]),))
+
+
 @pytest.fixture(scope="module")
 def providers() -> Iterator[dict[str, SimulatedProvider]]:
-    """One provider a rule set."""
-    with SimulatedProvider("openai") as openai, SimulatedProvider("anthropic") as anthropic:
+    """One provider a rule set, which models that the tests make themselves find too."""
+    with (
+        SimulatedProvider("openai", script=answer) as openai,
+        SimulatedProvider("anthropic", script=answer) as anthropic,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("OPENAI_BASE_URL", openai.openai_base_url)
+        patch.setenv("ANTHROPIC_BASE_URL", anthropic.anthropic_base_url)
         yield {"openai": openai, "anthropic": anthropic}
 
 
