@@ -23,7 +23,6 @@ STANDING: Mapping[str, tuple[str, ...]] = {
         ),
     ),
     "cacheprefix_autogen": ("agent fork_agent front_door",),
-    "cacheprefix_langgraph": ("prewarming sending",),
 }
 """The circles of each package, by the modules in them. None may be added and none may grow; take a module out of the
 list once it has left its circle. The list ends when it is empty."""

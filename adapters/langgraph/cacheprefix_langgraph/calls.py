@@ -16,9 +16,10 @@ from cacheprefix.bodies import Lane, allowed_choice
 from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph.fork_context import FRAME, Frame, Rewritten, scope_of, thread_of
 from cacheprefix_langgraph.layout import completed, placed, rewrite, summarise_first
+from cacheprefix_langgraph.pending import SENDING, Sending
 from cacheprefix_langgraph.request_bodies import base_of, model_name, shows_body
 from cacheprefix_langgraph.sdk_clients import asummariser, summariser
-from cacheprefix_langgraph.sending import SENDING, Sending, session_in
+from cacheprefix_langgraph.sending import session_in
 from cacheprefix_langgraph.state import conversation_of, ledger_in
 from cacheprefix_langgraph.tools import ONE_CALL, name_of, one_call, union_of, without_limit
 from cacheprefix_langgraph.tracing import agent_in, outside, traced_config

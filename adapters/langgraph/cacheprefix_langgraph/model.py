@@ -25,14 +25,12 @@ from cacheprefix.errors import SetupError
 from cacheprefix.layout import FOLLOW
 from cacheprefix_langgraph.calls import ahead, enter, waiting
 from cacheprefix_langgraph.configured_models import configured
+from cacheprefix_langgraph.pending import SENDING, Sending, fail
 from cacheprefix_langgraph.request_bodies import BASE, TRANSPORT, Body, api_of, base_of
 from cacheprefix_langgraph.sending import (
-    SENDING,
-    Sending,
     aprepared,
     begin,
     current,
-    fail,
     finish,
     prepared,
     session_in,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cacheprefix import Session
     from cacheprefix.prompt import Prompt
     from cacheprefix.session import PendingCall
-    from cacheprefix_langgraph.sending import Sending
+    from cacheprefix_langgraph.pending import Sending
 
 _POLICY = ForkPolicy(purpose="prewarm")
 

@@ -1,10 +1,10 @@
-"""One request between the rewrite and its answer: its body, its turn, and its place behind siblings."""
+"""Sending a request: its body, its turn, and its place behind siblings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import Token
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,12 +12,12 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, SystemMessage
 
 from cacheprefix import Session
-from cacheprefix.contexts import BlockVar
 from cacheprefix.layout import FOLLOW, Pass, with_volatile
 from cacheprefix.prompt import Prompt
 from cacheprefix.session import Boundary, unmodified
-from cacheprefix_langgraph.fork_context import FRAME, Frame, Rewritten, siblings
+from cacheprefix_langgraph.fork_context import FRAME, siblings
 from cacheprefix_langgraph.layout import apart, boundary
+from cacheprefix_langgraph.pending import SENDING, Sending, fail
 from cacheprefix_langgraph.prewarming import awarm, warm, warming, warms
 from cacheprefix_langgraph.request_bodies import Body, as_sent, likeness, own_body, readable, shows_body
 from cacheprefix_langgraph.tools import CHOSEN
@@ -26,47 +26,6 @@ from cacheprefix_langgraph.wrapping import wrapping
 
 if TYPE_CHECKING:
     from langchain_core.outputs import ChatResult
-
-    from cacheprefix.session import PendingCall
-
-Request = tuple[Sequence[BaseMessage], Mapping[str, Any]]
-"""Messages and options."""
-
-
-@dataclass(slots=True)
-class Sending:
-    """One request between the rewrite and its answer."""
-
-    session: Session
-    frame: Frame | None
-    rewritten: Rewritten | None
-    tools: Sequence[Any] | None
-    """The tools as the application had bound them."""
-    conversation: str
-    scope: str | None = None
-    """Whose cache it is; None for the session's."""
-    traced: dict[str, Any] | None = None
-    """The metadata that callbacks were given for this call."""
-    own: bool = False
-    """Whether it keeps the application's own layout because that costs less."""
-    single: bool = False
-    """Whether the application wants no more than one tool call, which the provider is no longer told."""
-    agent: str = ""
-    """Who asks, where no fork says so."""
-    streamed: bool = False
-    """Whether the class is about to stream the answer, which some of them build another body for."""
-    turn: PendingCall | None = None
-    payload: dict[str, Any] | None = None
-    """The finished body, where it was made before the class asks for it."""
-    body: dict[str, Any] | None = None
-    """What is sent, where the class was shown another body to read the answer by."""
-    asked: Request | None = None
-    """The request as the application made it, where it was rewritten."""
-    undone: Request | None = None
-    """The same, once it has taken the rewritten one's place because that could not be begun."""
-
-
-SENDING: BlockVar[Sending] = BlockVar("cacheprefix_langgraph_sending")
 
 
 class Prepared(NamedTuple):
@@ -329,12 +288,6 @@ def current(model: Any) -> tuple[Sending, Token[list[Sending] | None]]:
         conversation, scope = (frame.conversation, frame.scope) if frame else ("", None)
         sending = Sending(session_in(model), frame, None, None, conversation, scope)
     return sending, SENDING.set(sending)
-
-
-def fail(sending: Sending) -> None:
-    """Say that the request came to nothing, so that no sibling waits for it."""
-    if sending.turn is not None:
-        sending.turn.fail()
 
 
 def finish(sending: Sending, result: ChatResult) -> None:

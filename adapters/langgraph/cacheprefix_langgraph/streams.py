@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages.ai import UsageMetadata, add_usage
 
+from cacheprefix_langgraph.pending import SENDING, Sending, fail
 from cacheprefix_langgraph.request_bodies import api_of
-from cacheprefix_langgraph.sending import SENDING, Sending, close, fail
+from cacheprefix_langgraph.sending import close
 from cacheprefix_langgraph.whole_answers import UnfinishedError
 from cacheprefix_langgraph.wrapping import wrapping
 

@@ -14,7 +14,7 @@ from cacheprefix import Session
 from cacheprefix_langgraph.fork_context import Frame, running
 
 if TYPE_CHECKING:
-    from cacheprefix_langgraph.sending import Sending
+    from cacheprefix_langgraph.pending import Sending
 
 _POOLS = ("ThreadPoolExecutor-", "asyncio_")
 _HOOKS = (".before_model", ".after_model", ".before_agent", ".after_agent")

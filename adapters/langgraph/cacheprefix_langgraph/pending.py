@@ -1,0 +1,61 @@
+"""One request between the rewrite and its answer: what its parts know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import BaseMessage
+
+from cacheprefix import Session
+from cacheprefix.contexts import BlockVar
+from cacheprefix_langgraph.fork_context import Frame, Rewritten
+
+if TYPE_CHECKING:
+    from cacheprefix.session import PendingCall
+
+Request = tuple[Sequence[BaseMessage], Mapping[str, Any]]
+"""Messages and options."""
+
+
+@dataclass(slots=True)
+class Sending:
+    """One request between the rewrite and its answer."""
+
+    session: Session
+    frame: Frame | None
+    rewritten: Rewritten | None
+    tools: Sequence[Any] | None
+    """The tools as the application had bound them."""
+    conversation: str
+    scope: str | None = None
+    """Whose cache it is; None for the session's."""
+    traced: dict[str, Any] | None = None
+    """The metadata that callbacks were given for this call."""
+    own: bool = False
+    """Whether it keeps the application's own layout because that costs less."""
+    single: bool = False
+    """Whether the application wants no more than one tool call, which the provider is no longer told."""
+    agent: str = ""
+    """Who asks, where no fork says so."""
+    streamed: bool = False
+    """Whether the class is about to stream the answer, which some of them build another body for."""
+    turn: PendingCall | None = None
+    payload: dict[str, Any] | None = None
+    """The finished body, where it was made before the class asks for it."""
+    body: dict[str, Any] | None = None
+    """What is sent, where the class was shown another body to read the answer by."""
+    asked: Request | None = None
+    """The request as the application made it, where it was rewritten."""
+    undone: Request | None = None
+    """The same, once it has taken the rewritten one's place because that could not be begun."""
+
+
+SENDING: BlockVar[Sending] = BlockVar("cacheprefix_langgraph_sending")
+
+
+def fail(sending: Sending) -> None:
+    """Say that the request came to nothing, so that no sibling waits for it."""
+    if sending.turn is not None:
+        sending.turn.fail()
