@@ -28,7 +28,7 @@ _KEEP_CALLS = 10_000
 RUN: BlockVar[Binding] = BlockVar("cacheprefix_crewai_run")
 """The installed crew that is running here; its threads and tasks inherit it."""
 KICKOFF: BlockVar[str] = BlockVar("cacheprefix_crewai_kickoff")
-"""The name that the requests of the kickoff under way have in common."""
+"""The id of the conversation that the kickoff under way is."""
 
 Volatile = Callable[[], Mapping[str, str]]
 """Gives texts by name when a request is about to be sent."""
@@ -99,12 +99,12 @@ class Binding:
         return self.active and self.session.mode == "fork"
 
     @property
-    def talk(self) -> str:
-        """The name of the conversation under way, a kickoff's; empty outside of one."""
+    def kickoff_id(self) -> str:
+        """The id of the conversation under way, a kickoff's; empty outside of one."""
         return KICKOFF.get() or ""
 
-    def new_talk(self) -> str:
-        """A name for a kickoff that no other has."""
+    def new_kickoff_id(self) -> str:
+        """An id for a kickoff that no other has."""
         return f"{self.conversation}:{uuid.uuid4().hex}"
 
     def began(self, crew: Any) -> None:

@@ -219,7 +219,7 @@ def _kickoff(crew: Any, name: str, _: Any) -> Iterator[None]:
             binding.runs_left = max(0, binding.runs_left - 1)
         new_turn(binding, crew)
     with _running(crew):
-        token = KICKOFF.set(binding.new_talk())
+        token = KICKOFF.set(binding.new_kickoff_id())
         try:
             yield
         finally:

@@ -67,14 +67,14 @@ class Executions:
     def _new(self) -> Execution:
         # Privacy: of its kickoff, else of this task alone; the next one asks other things for somebody else.
         conversation = self._binding.held.fork()
-        conversation.id = self._binding.talk or self._binding.new_talk()
+        conversation.id = self._binding.kickoff_id or self._binding.new_kickoff_id()
         return Execution(conversation)
 
-    def asked(self, execution: Execution, *, loops: bool) -> None:
-        """Count a request; of tasks that have tools (``loops``), those that began and those that went on."""
+    def asked(self, execution: Execution, *, has_tools: bool) -> None:
+        """Count a request; of tasks with tools, those that began and those that went on."""
         with self._binding.lock:
             execution.steps += 1
-            if loops:
+            if has_tools:
                 self._opened += execution.steps == 1
                 self._looped += execution.steps == 2
 

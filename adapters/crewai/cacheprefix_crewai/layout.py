@@ -209,8 +209,8 @@ class TaskLayout:
     """What an unforked request, too short to share, leaves to the session to say."""
 
     @property
-    def loops(self) -> bool:
-        """Whether the task may go on after its first request: it has tools."""
+    def has_tools(self) -> bool:
+        """Whether the task may go on after its first request, since the agent has tools."""
         return bool(self.tools or self.text_mode)
 
     @property
@@ -340,6 +340,7 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
     if not binding.rewrites or not binding.union:
         return plain
     if _worded(agent):
+        # The prompt is the application's own, and stays; only a text that is declared and not in it is added.
         return replace(plain, missing=_missing(binding, role, opening))
     crew = getattr(agent, "crew", None)
     crew = None if isinstance(crew, str) else crew
@@ -347,7 +348,7 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
     rules = rules_for(session, model, getattr(agent, "llm", None))
     offered = Offer(None) if text_mode else offer(session, rules, call.tools)
     if offered is None:
-        return plain
+        return plain  # its tools contradict the crew's
     alone = _speaks_alone(crew, agent)
     if alone and call.tools and _same_for_all(crew):
         # In CrewAI's order, in which a manager's workers find their own tools cached.
@@ -367,13 +368,16 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
     standing = case.standing()
     kept = keeping(standing)
     if not case.forks(standing, kept):
+        # From now on the provider has this agent's text in the crew's own layout.
         layouts.sent.add(_own_mark(model, role))
         return replace(plain, missing=_missing(binding, role, opening))
     layouts.said[role] = case.front
     if role not in kept:
+        # Behind the results, which the next agent can read then.
         layouts.sent.update([*draft.marks(model, ""), draft.behind_mark(model, case.front)])
         return behind
     layouts.sent.update([draft.marks(model, "")[0], *draft.marks(model, case.front)])
+    # In front of the results: a long text that the agent's next task can read.
     again = f"Your role is {role}." if log else ""
     return replace(draft, front=case.front, tail=tail_of(session, draft, again, [*pieces, *log]))
 
@@ -486,7 +490,7 @@ class _Case:
             own_texts=own,
             later=tuple(self._later()),
             overhead=references + _LIMITS_TOKENS * (layout.offer.said is not None),
-            loops=self.layouts.loops if layout.loops else 0,
+            loops=self.layouts.loops if layout.has_tools else 0,
             places=places,
         )
 

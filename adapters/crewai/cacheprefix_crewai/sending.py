@@ -120,9 +120,11 @@ class PendingRequest:
         if not binding.rewrites:
             return plain
         if call.response_model is not None:
+            # A request with a response schema could read nothing of those without one.
             plain.messages = _clean(plain, messages)
             return plain
         if not layout.forked:
+            # Sharing would not pay: the application's layout, within the session's limits.
             plain.given = layout.own(messages)
             plain.messages = _clean(plain, plain.given)
             return plain._bounded(opening.rest)
@@ -236,10 +238,10 @@ class PendingRequest:
             self.pending.fail()  # the class sends the request again
             self.usage = None
         elif layout is not None and execution is not None:
-            runs.asked(execution, loops=layout.loops)
+            runs.asked(execution, has_tools=layout.has_tools)
         forked = self.offer is not None and layout is not None
         body = with_choice(params, self.offer.choice, api) if self.offer is not None else params
-        held: str | Conversation = binding.talk or binding.conversation
+        held: str | Conversation = binding.kickoff_id or binding.conversation
         if execution is not None:
             execution.llm, execution.api, execution.body = self.call.llm, api, body
             execution.agent, execution.answer = self.agent, ""
@@ -254,7 +256,7 @@ class PendingRequest:
             rewrite=layout is not None and binding.rewrites,
             scope=binding.scope,
             leave=self.passed,
-            continues=forked and layout is not None and layout.loops and runs.go_on,
+            continues=forked and layout is not None and layout.has_tools and runs.go_on,
             trailing=bool(self.volatile),
         )
         if self.pending.seen is None:

@@ -136,7 +136,7 @@ def _begun(held: _Held, given: str) -> Any:
         held.name,
         arguments,
         _origin(held.tool),
-        # Without a crew nobody tells when the user speaks.
+        # Privacy: without a crew nobody tells when the user speaks, and so where a conversation ends.
         None if held.task is None or held.crew is None else _conversation(held.binding, held.task),
         str(getattr(held.agent, "role", "")),
         # A task that failed its guardrail begins again with an empty context.
