@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cacheprefix.config import given_or_configured
+from cacheprefix.adapter import given_or_configured
 from cacheprefix.errors import SetupError
 from cacheprefix.session import Session
 

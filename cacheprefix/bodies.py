@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any
 
-from cacheprefix import _places
-from cacheprefix._lanes import Lane
-from cacheprefix._places import Place
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.layout import FOLLOW, Pass, tail_text, with_volatile
+from cacheprefix.layout.role_position import LONG as LONG_ROLE
+from cacheprefix.layout.role_position import RolePosition
+from cacheprefix.layout.tool_sets import ToolSet
 from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import Api, MessageView, Prompt, digest_of, dumps_sorted, loads
 from cacheprefix.session import Session
@@ -31,17 +31,14 @@ __all__ = [
     "LONG_ROLE",
     "AsyncWatched",
     "ForkBody",
-    "Lane",
     "Role",
+    "ToolSet",
     "Watched",
     "allowed_choice",
     "begins",
     "fork_body",
     "instruction_of",
 ]
-
-LONG_ROLE = _places.LONG
-"""Tokens from which on a role's text may keep its place; a shorter one always goes to the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +319,7 @@ class _Tools:
 
 def _laid(
     session: Session, body: Mapping[str, Any], api: Api, role: Role
-) -> tuple[list[Any], list[Any], str, _Tools, Lane, bool]:
+) -> tuple[list[Any], list[Any], str, _Tools, ToolSet, bool]:
     """History, system messages, tail, tools and their lane, and whether sharing gains anything."""
     given = body.get(history_field(api)) or []
     history = [user_message(given)] if isinstance(given, str) else list(given)
@@ -349,13 +346,13 @@ def _place(
     tail: str,
     history: Sequence[Any],
     body: Mapping[str, Any],
-    lane: Lane,
+    lane: ToolSet,
     *,
     shared: bool = True,
-) -> Place:
+) -> RolePosition:
     """Where the role's text stands; one that holds what is for this call alone always goes to the end."""
     if role.volatile:
-        return Place(len(history) if shared else None)
+        return RolePosition(len(history) if shared else None)
     model = str(body.get("model", ""))
     return session.place(
         session.conversation(role.conversation),
@@ -473,11 +470,11 @@ def _condensed(session: Session, history: list[Any], role: Role, model: str, api
 
 def _tools(
     session: Session, body: Mapping[str, Any], api: Api, role: Role, spoken: Sequence[int]
-) -> tuple[Lane, _Tools]:
+) -> tuple[ToolSet, _Tools]:
     """The tools of the role's lane in place of its own, and how the role is kept to those."""
     own, model = list(body.get("tools") or []), str(body.get("model", ""))
     if any(not _plain(tool) for tool in own) or not (own or session.prefix.tools):
-        return Lane((), shares=True), _Tools({})
+        return ToolSet((), shares=True), _Tools({})
     # Copies: what the application later does to its dicts must not change the prefix.
     union = session.adopt_tools(copy.deepcopy(own), dict)
     bound = tuple(tool_name(tool) for tool in own)

@@ -31,9 +31,9 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from cacheprefix.session import Session
+    from cacheprefix.events import S
 
-__all__ = ["FILE", "PREFIX", "Config", "Setting", "given_or_configured", "load", "variables"]
+__all__ = ["FILE", "PREFIX", "Config", "Setting", "load", "variables"]
 
 FILE = "CACHEPREFIX_CONFIG"
 """The variable that names the file; empty for none."""
@@ -92,7 +92,7 @@ class Config:
             made["tool_cache"] = self._built("tool_cache", ToolResultCache.from_config, cache)
         return made
 
-    def bind(self, session: Session) -> Session:
+    def bind(self, session: S) -> S:
         """Have the session write its events where ``events`` says. Raises ``ConfigError`` where that cannot be."""
         events = self.get("events")
         if not events:
@@ -154,19 +154,6 @@ def load(
         value = _from_variable(name, key, variable[name])
         _override(settings, Setting(key if value is False and key in SHORT else SHORT.get(key, key), value, name))
     return Config(tuple(settings.values()), found[0] if found else None, tuple(unknown))
-
-
-def given_or_configured(session: Session | None) -> Session:
-    """The session that a front door was given; without one, ``Session.from_config()``.
-
-    Every front door that may be called without a session asks here, so that the file and the variables reach it too.
-    Raises ``ConfigError``, before anything is wrapped.
-    """
-    if session is not None:
-        return session
-    from cacheprefix.session import Session as Made  # noqa: PLC0415 - which reads this module in turn
-
-    return Made.from_config()
 
 
 def variables() -> Mapping[str, str]:

@@ -488,6 +488,18 @@ class Conversation:
         if self._newest is not None:
             self._newest.merge(ledger)
 
+    def decided(self, section: str, key: str) -> str | None:
+        """What the ledger has under a section and key; None where nothing was decided."""
+        return self.ledger.get(section, key)
+
+    def decided_keys(self, section: str) -> Sequence[str]:
+        """All keys of a section of the ledger, sorted."""
+        return self.ledger.keys(section)
+
+    def decide(self, section: str, key: str, decision: str = "") -> None:
+        """Record one decision in the ledger; a key that has one keeps it."""
+        self.merge(self.ledger.record([(section, key, decision)]))
+
     def fork(self) -> Conversation:
         """A conversation that starts with the same decisions and history and keeps its own from here on."""
         state = replace(self._state, ledger=self.ledger)

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cacheprefix.cache import Verdict
 from cacheprefix.calls.report import Call, Report, Totals
@@ -27,7 +27,7 @@ from cacheprefix.stores import aside
 from cacheprefix.toolcache import CacheStats, ToolCall, ToolResultCache
 
 if TYPE_CHECKING:
-    from cacheprefix.session import Session
+    from cacheprefix.plugins import Plugins
 
 __all__ = ["VERSION", "EventLog", "Run", "is_event"]
 
@@ -52,6 +52,16 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+class Watched(Protocol):
+    """What an event log needs of a session: its hooks, and the cache of its tools' results."""
+
+    plugins: Plugins
+    tool_cache: ToolResultCache | None
+
+
+S = TypeVar("S", bound=Watched)
+
+
 class EventLog:
     """Writes what a session does to a file: ``EventLog("run.events").bind(session)``.
 
@@ -64,7 +74,7 @@ class EventLog:
         self.path = Path(path)
         self._include_text = include_text
         self._run, self._pid = "", 0
-        self._session: Session | None = None
+        self._watched: Watched | None = None
         self._told: CacheStats | None = None
         self._asked = -_ASK_SECONDS
         self._lock = Lock()
@@ -75,9 +85,9 @@ class EventLog:
         self._begin()
         atexit.register(self.close)
 
-    def bind(self, session: Session) -> Session:
+    def bind(self, session: S) -> S:
         """Write the calls of ``session`` and its children, and its tool cache's, and give the session back."""
-        self._session = session
+        self._watched = session
         session.plugins.register(self, "events")
         if session.tool_cache is not None:
             session.tool_cache.subscribe(self.tool)
@@ -107,7 +117,7 @@ class EventLog:
 
     def _statistics(self, *, last: bool = False) -> None:
         """The tool cache's entries and evictions, where they changed."""
-        cache = None if self._session is None else self._session.tool_cache
+        cache = None if self._watched is None else self._watched.tool_cache
         if cache is None or (cache.shared and not last and time.monotonic() - self._asked < _ASK_SECONDS):
             return
         self._asked = time.monotonic()

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from cacheprefix.layout import Fork, SharedPrefix
     from cacheprefix.profiles import Profile
     from cacheprefix.prompt import Decision, Prompt, ResultView
-    from cacheprefix.session import Session
 
 PREFIX = "cacheprefix_"
 """What every hook's function name starts with."""
@@ -47,8 +46,8 @@ hookimpl = pluggy.HookimplMarker("cacheprefix")
 
 
 @hookspec(firstresult=True)
-def cacheprefix_wrap(target: object, session: Session) -> object | None:
-    """The target with the session bound to it, from the adapter that knows such objects."""
+def cacheprefix_wrap(target: object, session: object) -> object | None:
+    """The target with ``session``, a ``Session``, bound to it, from the adapter that knows such objects."""
 
 
 @hookspec

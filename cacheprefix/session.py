@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from typing import Any, Literal, TypeVar
 
-from cacheprefix import _condense, _lanes, _places, _side
-from cacheprefix._condense import conversation_of
-from cacheprefix._counting import Counting
-from cacheprefix._requests import Asked, Boundary, Original, Shared, begin, gate_key
-from cacheprefix._sharing import forked, freeze, profile_of, profiles_of, shares, with_tools
-from cacheprefix._side import ForkResult
-from cacheprefix._tool_calls import ToolCacheOption, ToolCalls, ToolUse
+from typing_extensions import Unpack
+
 from cacheprefix.cache import CacheStatus, Verdict
+from cacheprefix.calls.begin import Boundary, Original, Request, Requests
+from cacheprefix.calls.counting import TokenCounting
 from cacheprefix.calls.gating import LIMIT, PRICE, gate_of
+from cacheprefix.calls.history_runner import Beside, HistoryRunner
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.calls.report import Call, GateUse, Report, tally
-from cacheprefix.conversation import Conversation
-from cacheprefix.errors import SetupError, named
+from cacheprefix.calls.state import SharedState
+from cacheprefix.calls.tool_calls import ToolCacheOption, ToolCalls, ToolUse
+from cacheprefix.conversation import Ask, AsyncAsk, Conversation
+from cacheprefix.errors import SetupError
+from cacheprefix.forks import ForkOptions, ForkResult, SideForks
 from cacheprefix.history import (
     Boundaries,
     Compaction,
@@ -33,14 +35,28 @@ from cacheprefix.history import (
     concatenate,
 )
 from cacheprefix.history import Mode as CommitMode
-from cacheprefix.layout import FOLLOW, Fork, ForkPolicy, Pass, SharedPrefix, TailPlacement, Tool, Worth, tail_text
+from cacheprefix.layout import FOLLOW, Fork, ForkPolicy, Pass, SharedPrefix, TailPlacement, Tool, Worth, union_tools
 from cacheprefix.layout.baseline import unmodified
-from cacheprefix.notices import CacheprefixWarning
+from cacheprefix.layout.role_position import History, RolePosition, Told
+from cacheprefix.layout.team import Team
+from cacheprefix.layout.tool_sets import ToolSet
+from cacheprefix.notices import CacheprefixWarning, Notices
 from cacheprefix.plugins import Plugins, look_up_installed
-from cacheprefix.profiles import Profile, Registry, default_registry, load_price_library, load_price_table
-from cacheprefix.prompt import ABOUT, Api, Count, Counter, Prompt, load_vocabularies
+from cacheprefix.profiles import Profile, Profiles, Registry, default_registry, load_price_library, load_price_table
+from cacheprefix.prompt import (
+    ABOUT,
+    Api,
+    Count,
+    Counter,
+    Decision,
+    MessageView,
+    Prompt,
+    ReplaceResult,
+    load_vocabularies,
+)
+from cacheprefix.services import Services
 from cacheprefix.stores import MemoryStore, ResultStore, Store
-from cacheprefix.wire import Form, decode
+from cacheprefix.wire import Form
 
 __all__ = [
     "Boundary",
@@ -59,6 +75,7 @@ __all__ = [
 ]
 
 Mode = Literal["observe", "fork"]
+M = TypeVar("M")
 T = TypeVar("T")
 
 
@@ -108,28 +125,42 @@ class Session:
         self.request_budget = request_budget
         if self.compaction is not None:
             self.compaction.limits(request_budget)
-        self.tail = tail
-        self.provider = provider
-        self.scope = scope
-        self.name = name
-        self.clock = clock
         self.on_break = on_break
         self.results: Results = results if results is not None else ResultStore(MemoryStore())
         self.plugins = Plugins.with_builtins(plugins)
-        self._counting = Counting(counter, self.plugins)
-        self._envelope = counter.envelope if counter else ABOUT
-        self.shared = Shared.fresh(clock, self.count, self._envelope, gate_price)
+        self._counting = TokenCounting(counter, self.plugins)
+        registry, notices = (profiles or default_registry()).copy(), Notices()
+        self.plugins.call_all("profiles", register=registry.register)
+        self._profiles = Profiles(registry, provider, notices.note if mode == "observe" else None)
+        services = Services(self._counting.count, self._counting.for_model, self._profiles, clock, notices)
+        self.shared = SharedState.fresh(services, counter.envelope if counter else ABOUT, gate_price)
         if isinstance(self.results, ResultStore):
-            self.results.on_failure(self.shared.notices.not_kept)
+            self.results.on_failure(notices.not_kept)
         self.gate_store = gate_store
-        self._gate = gate_of(gate_store, gate, self.shared.notices) if gate else None
-        self.tool_calls = ToolCalls(self, tool_cache)
+        self._gate = gate_of(gate_store, gate, notices) if gate else None
+        self.tool_calls = ToolCalls(tool_cache, self.plugins, notices, owner=name, scope=scope, allowed=mode == "fork")
         self.tool_cache = self.tool_calls.cache
-        self._registry = profiles_of(self.plugins, profiles or default_registry())
-        self._prefix = freeze(self.plugins, prefix)
+        self._lead(name, scope, tail, self._frozen(prefix))
+        load_price_library()
+
+    def _lead(self, name: str, scope: str, tail: TailPlacement, prefix: SharedPrefix) -> None:
+        """Make the parts that work for one team: its layout, its requests, its histories, its side forks."""
+        state = self.shared
+        self.team = Team(name, scope, tail, prefix, self._frozen, state.cards, state.roles)
+        self._requests = Requests(self.team, state, self.plugins, forks=self.mode == "fork", on_break=self.on_break)
+        self._history = HistoryRunner(
+            self.team,
+            state,
+            self.plugins,
+            self.mode == "fork",
+            self.budget,
+            self.compaction,
+            self.request_budget,
+            self.results,
+        )
+        self._forks = SideForks(self._requests, self._history)
         self.beside: dict[str, Any] = {}
         """What adapters keep for this session, by their names; it goes with the session."""
-        load_price_library()
 
     @classmethod
     def from_config(
@@ -150,18 +181,54 @@ class Session:
     @property
     def prefix(self) -> SharedPrefix:
         """The frozen prefix."""
-        return self._prefix
+        return self.team.prefix
 
-    def child(self, name: str, prefix: SharedPrefix | None = None) -> Session:
-        """A session for a nested team: its own agents and prefix, the same trees, policies and totals."""
+    @property
+    def name(self) -> str:
+        """Its name; ``outer/inner`` for a nested team's."""
+        return self.team.name
+
+    @property
+    def scope(self) -> str:
+        """The tenant whose requests these are, where a request does not say."""
+        return self.team.scope
+
+    @property
+    def tail(self) -> TailPlacement:
+        """Where role texts stand: behind what is shared, or as cards in the shared system text."""
+        return self.team.tail
+
+    @property
+    def provider(self) -> str | None:
+        """The profile that counts where a model's name does not tell."""
+        return self._profiles.provider
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Gives seconds."""
+        return self.shared.services.clock
+
+    def _frozen(self, prefix: SharedPrefix | str | None) -> SharedPrefix:
+        """A prefix as the plugins leave it. Raises ``ToolClashError`` when one name has two schemas."""
+        made = prefix if isinstance(prefix, SharedPrefix) else SharedPrefix(system=prefix or "")
+        # A clash is the application's mistake and raises here; inside a hook it would only be reported.
+        union_tools(tool for tool in made.tools if isinstance(tool, Tool))
+        frozen = self.plugins.call_first("freeze", prefix=made)
+        return frozen if isinstance(frozen, SharedPrefix) else made
+
+    def child(self, name: str, prefix: SharedPrefix | None = None, *, scope: str | None = None) -> Session:
+        """A session for a nested team: its own agents and prefix, the same trees, policies and totals.
+
+        ``scope`` is the tenant whose requests these are, this session's by default.
+        """
         if not name:
             message = "Session.child(name) needs a name"
             raise SetupError(message)
         child = object.__new__(type(self))
         child.__dict__.update(self.__dict__)
-        child.name, child.beside = (f"{self.name}/{name}" if self.name else name), {}
-        if prefix is not None:
-            child._prefix = freeze(self.plugins, prefix)
+        full = f"{self.name}/{name}" if self.name else name
+        tenant = self.scope if scope is None else scope
+        child._lead(full, tenant, self.tail, self.prefix if prefix is None else self._frozen(prefix))
         return child
 
     def related(self, other: Session | None) -> bool:
@@ -174,27 +241,23 @@ class Session:
         Raises ``ToolClashError`` when one name has two schemas. A tool that arrives after the first request
         stays outside the union and is noted, since it would change every prompt from its beginning.
         """
-        with self.shared.lock:
-            self._prefix = with_tools(self, tools, render)
-            return tuple(self._prefix.tools)
+        return self.team.adopt_tools(tools, render, None if self.shared.totals.last is None else self.note)
 
     def adopt_system(self, text: str) -> None:
         """Make ``text``, found in all agents' system messages, the shared system text; for adapters, at set-up.
 
         Does nothing where the prefix has a text of its own.
         """
-        with self.shared.lock:
-            if not self._prefix.text:
-                self._prefix = freeze(self.plugins, replace(self._prefix, system=text))
+        self.team.adopt_system(text)
 
     def join(self, role: str) -> None:
         """Tell of a role before its first request; for adapters, at set-up."""
-        self.shared.roles.add(f"{self.name}/{role}")
+        self.shared.roles.add(self.team.role(role))
 
     @property
     def alone(self) -> bool:
         """Whether no more than one role has joined: then nobody is there to share a prefix with."""
-        return len(self.shared.roles) <= 1
+        return self.team.alone
 
     def tail_for(
         self,
@@ -205,20 +268,11 @@ class Session:
         volatile: Mapping[str, str] | None = None,
     ) -> str:
         """The text that makes a request this role's: the only thing that differs between forks."""
-        card = self.tail == "cards" and self._prefix.roles.get(role) == instruction
-        if not card:
-            self.shared.placement.told(role, instruction)
-        return tail_text(role, instruction, card=card, tools=tools, volatile=volatile)
+        return self.team.tail_for(role, instruction, tools=tools, volatile=volatile)
 
     def profile(self, model: str, api: Api | None = None, provider: str | None = None) -> Profile:
         """The provider rules in force for a model."""
-        observed = self.mode == "observe"
-        found = profile_of(self._registry, model, provider or self.provider, api, warn=not observed)
-        if observed and not found.known and found.name not in (provider, self.provider):
-            # A warning is something that the application sees.
-            told = f"no cache profile for model {named(model)!r}"
-            self.note(f"{told}: taken as 'automatic, nothing known'; name its provider")
-        return found
+        return self._profiles(model, api, provider)
 
     def shares(self, conversation: str, model: str, tokens: Callable[[], int]) -> bool:
         """Whether requests of a conversation are to become forks: what they share must be long enough to be cached.
@@ -226,7 +280,42 @@ class Session:
         ``tokens`` counts what the next request shares beside the prefix's own text. Once a conversation shares,
         it goes on, because its layout must not change. What is left alone is noted once.
         """
-        return shares(self, conversation, model, tokens)
+        return self.shared.sharing.holds(self.team, self.shared.services, conversation, model, tokens)
+
+    def lane(
+        self,
+        conversation: Conversation,
+        role: str,
+        own: Sequence[str],
+        model: str = "",
+        *,
+        spoken: Callable[[], Sequence[int]],
+    ) -> ToolSet:
+        """Which tools a role's requests carry; for adapters, before a request is laid out (``ToolSets.choose``)."""
+        return self.shared.tool_sets.choose(
+            self.team, self.shared.services, conversation, role, own, model, spoken=spoken
+        )
+
+    def place(
+        self,
+        conversation: Conversation,
+        role: str,
+        text: str,
+        history: Sequence[M],
+        model: str = "",
+        *,
+        digest: Callable[[M], str],
+        tokens: Callable[[M], int],
+        **how: Unpack[Told],
+    ) -> RolePosition:
+        """Where a role's text goes among the messages of ``history``, as they are sent; for adapters, once a request.
+
+        ``text`` is what the role is told and stays the same from request to request; ``digest`` and ``tokens`` are of
+        one message. Never raises.
+        """
+        state, seen = self.shared, History(history, digest, tokens)
+        work = partial(state.positions.place, self.team, state.services, conversation, role, text, seen, model, **how)
+        return self.attempt("place", work, RolePosition(len(history) if how.get("shared", True) else None))
 
     # ------------------------------------------------------------------ conversations
 
@@ -249,12 +338,20 @@ class Session:
         turn becomes history (``mode``, through ``hook``), and what durable context may have (``context_limit``).
         Raises ``SetupError`` when it has a history in another form or mode.
         """
-        options = {"hook": hook, "consolidate": consolidate, "context_limit": context_limit}
-        return conversation_of(self, id, scope, api, mode, model, options)
+        return self._history.conversation(
+            id,
+            scope=scope,
+            api=api,
+            mode=mode,
+            model=model,
+            hook=hook,
+            consolidate=consolidate,
+            context_limit=context_limit,
+        )
 
     def forget(self, id: str, scope: str | None = None) -> None:  # noqa: A002 - as above
         """Drop a conversation whose messages are gone, with all that was decided on them; the next one starts anew."""
-        self.shared.let_go((self.name, self.scope if scope is None else scope), id)
+        self.shared.let_go(self.team.owner(scope), id)
 
     def unnamed(self, said: Sequence[Hashable], scope: str | None = None, *, run: object = None) -> str:
         """An id for a request that came without one; for adapters, once a request.
@@ -263,21 +360,76 @@ class Session:
         conversation whose last request it begins with, if there is exactly one, and to a new one else. Requests of one
         ``run``, an object that is there for as long as that lasts, are one conversation.
         """
-        return self.shared.find((self.name, self.scope if scope is None else scope), said, run)
+        return self.shared.find(self.team.owner(scope), said, run)
 
     def known(self, id: str, scope: str | None = None) -> Conversation | None:  # noqa: A002 - as above
         """The conversation of an id, where there is one."""
-        return self.shared.conversations.get((self.name, self.scope if scope is None else scope, id))
+        return self.shared.conversations.get((*self.team.owner(scope), id))
 
-    # Methods like the others, written where their work is.
-    lane = _lanes.lane
-    place = _places.place
-    shorten = _condense.shorten
-    decides = _condense.decides
-    condense = _condense.condense
-    acondense = _condense.acondense
-    summary_by_fork = _condense.summary_by_fork
-    asummary_by_fork = _condense.asummary_by_fork
+    def shorten(
+        self, conversation: Conversation, views: Sequence[MessageView], model: str = ""
+    ) -> tuple[ReplaceResult, ...]:
+        """What stands in place of large tool results, decided once and replayed; empty when it fails."""
+        return self._history.shorten(conversation, views, model)
+
+    def decides(self, conversation: Conversation) -> bool:
+        """Whether ``condense`` may decide on anything, or repeats it, so that making views is worth it."""
+        return self._history.decides(conversation)
+
+    def condense(
+        self,
+        conversation: Conversation,
+        views: Sequence[MessageView],
+        model: str = "",
+        api: Api | None = None,
+        *,
+        ask: Ask | None = None,
+        **beside: Unpack[Beside],
+    ) -> tuple[Decision, ...]:
+        """All decisions on a framework's history: results cut once, and compaction where it is due and pays.
+
+        ``views`` are of the history as the framework has it, never of what was sent. ``ask`` writes summaries for
+        ``Compaction(summarise="fork")``. Fails open, but raises ``BudgetError`` with ``over_by`` where a
+        ``request_budget`` cannot be met. See ``HistoryRunner.condense``.
+        """
+        return self._history.condense(conversation, views, model, api, ask=ask, **beside)
+
+    async def acondense(
+        self,
+        conversation: Conversation,
+        views: Sequence[MessageView],
+        model: str = "",
+        api: Api | None = None,
+        *,
+        ask: AsyncAsk | None = None,
+        **beside: Unpack[Beside],
+    ) -> tuple[Decision, ...]:
+        """``condense`` with an ``ask`` that is awaited, such as ``asummary_by_fork`` makes."""
+        return await self._history.acondense(conversation, views, model, api, ask=ask, **beside)
+
+    def summary_by_fork(
+        self,
+        *,
+        body: Mapping[str, Any],
+        api: Api,
+        send: Callable[[dict[str, Any]], Any],
+        conversation: str = "",
+        scope: str | None = None,
+    ) -> Ask:
+        """An ``ask`` for compaction: a fork of ``body``, the request as last sent, so that its prefix is read."""
+        return self._forks.summary(body, api, send, conversation, scope)
+
+    def asummary_by_fork(
+        self,
+        *,
+        body: Mapping[str, Any],
+        api: Api,
+        send: Callable[[dict[str, Any]], Awaitable[Any]],
+        conversation: str = "",
+        scope: str | None = None,
+    ) -> AsyncAsk:
+        """``summary_by_fork`` with an asynchronous ``send``; for ``acondense`` and ``Conversation.abuild``."""
+        return self._forks.asummary(body, api, send, conversation, scope)
 
     def boundaries(self, body: Mapping[str, Any], api: Api, *, volatile: int = 0) -> Boundaries:
         """The predicted cacheable prefix of any body, its boundaries and what stands behind it, in tokens.
@@ -319,14 +471,11 @@ class Session:
         will follow, ``trailing`` that text for this one alone will be put behind it. Never raises: whatever fails,
         ``turn.body`` is ``body``.
         """
-        held = self.known(conversation, scope) if isinstance(conversation, str) else conversation
-        name = conversation if isinstance(conversation, str) else conversation.id
-        asked = Asked(
-            body, api, agent, name, boundary, original, headers, provider, policy,
-            self.scope if scope is None else scope, rewrite and self.mode == "fork",
-            repeated and self.mode == "fork", held, continues, trailing,
+        asked = Request(
+            body, api, agent, conversation, boundary, original, headers, provider, policy, scope, rewrite, repeated,
+            continues, trailing,
         )  # fmt: skip
-        return begin(self, asked, leave or FOLLOW)
+        return self._requests.begin(asked, leave or FOLLOW)
 
     def queue(
         self,
@@ -344,7 +493,7 @@ class Session:
         that this request's own answer, should it lead, will let the others go with its first token; by default it
         does where the body asks for a stream.
         """
-        found = self.attempt("gate", lambda: gate_key(self, body, api, boundary, scope, streams=streams), None)
+        found = self.attempt("gate", lambda: self._requests.gate_key(body, api, boundary, scope, streams=streams), None)
         return FOLLOW if found is None else self.follow(*found)
 
     async def aqueue(
@@ -357,7 +506,7 @@ class Session:
         streams: bool | None = None,
     ) -> Pass:
         """``queue`` without blocking the event loop."""
-        found = self.attempt("gate", lambda: gate_key(self, body, api, boundary, scope, streams=streams), None)
+        found = self.attempt("gate", lambda: self._requests.gate_key(body, api, boundary, scope, streams=streams), None)
         return FOLLOW if found is None else await self.afollow(*found)
 
     def worth(self, model: str, api: Api, *, cold: int, streams: bool = False) -> Worth | None:
@@ -396,7 +545,7 @@ class Session:
 
     def decode(self, body: Mapping[str, Any], api: Api, *, headers: Mapping[str, str] | None = None) -> Prompt:
         """A body as a prompt, counted by this session's counter; history seen before costs next to nothing."""
-        return decode(body, api, headers=headers, count=self.count, memo=self.shared.memo, envelope=self._envelope)
+        return self.shared.decode(body, api, headers=headers)
 
     # ------------------------------------------------------------------ what came of it
 
@@ -418,7 +567,7 @@ class Session:
     def report(self) -> Report:
         """Tokens, cost units and money by agent, against the unmodified layout; breaks with their causes."""
         notices, tools, last = self.shared.notices, self.tool_calls.stats(), self.shared.totals.last
-        advice = last and self.shared.placement.advice(last.profile, last.model, self.count)
+        advice = last and self.shared.cards.advice(last.profile, last.model, self.count)
         notes = (*notices.notes, advice) if advice else notices.notes
         use = self.shared.gating.use
         made = self.shared.totals.report(self.counter_name, notes, notices.failures)
@@ -457,16 +606,45 @@ class Session:
 
     def counter(self, model: str = "") -> Count:
         """``count`` for one model; the same object each time, as the memory of views needs it."""
-        return self._counting.for_model(model, self.count)
+        return self._counting.for_model(model)
 
     def forked(self, fork: Fork) -> Fork:
         """Let plugins change a fork's tail; anything else they change is refused and named."""
-        return forked(self, fork)
+        return self._forks.changed(fork)
 
     # ------------------------------------------------------------------ side forks
 
-    fork = _side.fork
-    afork = _side.afork
+    def fork(
+        self,
+        text: str,
+        *,
+        body: Mapping[str, Any],
+        api: Api,
+        send: Callable[[dict[str, Any]], Any],
+        **options: Unpack[ForkOptions],
+    ) -> ForkResult:
+        """Ask something beside a conversation, on its cached prefix, and run the fork's own tool loop.
+
+        ``body`` is a request body of the parent (its messages, tools and settings); ``send(body)`` makes one
+        call and gives the response as a dict or an SDK's object. ``tool_executor(id, name, arguments)`` (or with
+        ``state`` as fourth argument) runs tools; without one, and when it raises, the model gets an error result.
+        ``overrides`` replaces body fields; what then no longer shares raises ``UnsafeForkError`` before any call.
+        ``commit`` takes the fork's messages afterwards unless the policy skips the transcript. ``scope`` is the tenant
+        whose cache it is, the session's by default.
+        """
+        return self._forks.run(text, body, api, send, **options)
+
+    async def afork(
+        self,
+        text: str,
+        *,
+        body: Mapping[str, Any],
+        api: Api,
+        send: Callable[[dict[str, Any]], Awaitable[Any]],
+        **options: Unpack[ForkOptions],
+    ) -> ForkResult:
+        """``fork`` with an asynchronous ``send``; the tool executor may be sync or async."""
+        return await self._forks.arun(text, body, api, send, **options)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
         """Copies of an application share the session, as they share its cache."""

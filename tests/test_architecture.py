@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "cacheprefix"
 ADAPTERS = {"ag2", "langgraph", "autogen", "crewai", "maf", "sdk"}
 
-ALWAYS = {"errors", "_version", "locks", "contexts", "bounded"}
+ALWAYS = {"errors", "_version", "locks", "contexts", "bounded", "unnamed", "notices"}
 BELOW = {
     "errors": set(),
     "_version": set(),
@@ -26,27 +26,36 @@ BELOW = {
     "prompt": set(),
     "wire": {"prompt"},
     "profiles": {"prompt"},
+    "services": {"prompt", "profiles"},
     "cache": {"prompt", "wire", "profiles"},
     "stores": set(),
-    "layout": {"prompt", "wire", "profiles", "cache", "stores"},
+    "layout": {"prompt", "wire", "profiles", "services", "cache", "stores"},
     "history": {"prompt", "wire", "profiles", "cache", "stores"},
     "toolcache": {"prompt", "stores"},
-    "conversation": {"prompt", "wire", "history", "unnamed"},
+    "conversation": {"prompt", "wire", "history"},
+    "hookspecs": {"prompt", "profiles", "cache", "layout", "history", "calls"},
+    "builtin_plugins": {"prompt", "cache", "layout", "history"},
+    "plugins": {"hookspecs", "builtin_plugins"},
     "calls": {
         "prompt",
         "wire",
         "profiles",
+        "services",
         "cache",
         "stores",
         "layout",
         "history",
         "toolcache",
         "conversation",
-        "notices",
-        "unnamed",
+        "plugins",
     },
+    "forks": {"prompt", "wire", "cache", "layout", "history", "conversation", "calls"},
+    "events": {"profiles", "cache", "stores", "toolcache", "calls", "plugins"},
+    "config_fields": {"toolcache", "history", "profiles"},
+    "config": {"profiles", "stores", "history", "toolcache", "plugins", "events", "config_fields"},
 }
-"""What each room may import beside itself and the errors; the session may import all of them."""
+"""What each room may import beside itself, the errors and notices; the session may import all of them, and adapters
+the session. Of ``calls`` the hooks' signatures name nothing but values."""
 
 LEAVES = {
     "server": set(),

@@ -16,12 +16,6 @@ PACKAGES = {
 }
 
 STANDING: Mapping[str, tuple[str, ...]] = {
-    "cacheprefix": (
-        (
-            "_condense _counting _foresight _lanes _places _requests _sharing _side _tool_calls "
-            "config events hookspecs plugins session"
-        ),
-    ),
     "cacheprefix_autogen": ("agent fork_agent front_door",),
 }
 """The circles of each package, by the modules in them. None may be added and none may grow; take a module out of the

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What the session noted when the request started."""
+class Started:
+    """What was known and expected of a request when it went out."""
 
     prompt: Prompt
     profile: Profile
@@ -43,7 +43,7 @@ class PendingCall:
     """
 
     body: Mapping[str, Any]
-    seen: Seen | None = None
+    seen: Started | None = None
     _finish: Callable[[PendingCall, Any, float | None, Mapping[str, Any] | None], Call | None] | None = None
     _fail: Callable[[PendingCall], None] | None = None
     _first: Callable[[PendingCall, float | None], None] | None = None

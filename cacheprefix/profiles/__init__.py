@@ -1,5 +1,6 @@
 """Providers' cache rules as data, and what follows from them: usage, prices, cost units."""
 
+from cacheprefix.profiles.lookup import ProfileLookup, Profiles
 from cacheprefix.profiles.prices import (
     ListPrice,
     Money,
@@ -41,6 +42,8 @@ __all__ = [
     "Match",
     "Money",
     "Profile",
+    "ProfileLookup",
+    "Profiles",
     "Readable",
     "Registry",
     "Restriction",

@@ -16,6 +16,7 @@ from cacheprefix.toolcache import CacheStats, ToolResultCache, ToolStats
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+    from cacheprefix.calls.tool_calls import ToolCalls
     from cacheprefix.session import Session
 
 ASK_SECONDS = 10.0
@@ -48,7 +49,7 @@ class _Watched:
     """One cache, the sessions that use it, and what it said last."""
 
     cache: ToolResultCache
-    sessions: list[weakref.ref[Session]] = field(default_factory=list)
+    users: list[weakref.ref[ToolCalls]] = field(default_factory=list)
     asked: float | None = None
     last: CacheStats | None = None
 
@@ -79,11 +80,11 @@ class ToolCaches:
 
     def watch(self, session: Session, cache: ToolResultCache) -> None:
         """Tell this session's cache too."""
-        owner = session.tool_calls.owner
+        owner = session.tool_calls
         with self._lock:
             one = self._watched.setdefault(id(cache), _Watched(cache))
-            if not any(known() is owner for known in one.sessions):
-                one.sessions.append(weakref.ref(owner))
+            if not any(known() is owner for known in one.users):
+                one.users.append(weakref.ref(owner))
 
     def _counted(self, name: str, _: CallbackOptions) -> Iterator[Observation]:
         with self._lock:
@@ -122,7 +123,7 @@ class ToolCaches:
         self._served = {name}
         now = self._clock()
         for key, one in list(self._watched.items()):
-            if all(known() is None for known in one.sessions):
+            if all(known() is None for known in one.users):
                 del self._watched[key]
             elif one.cache.shared and one.asked is not None and now - one.asked < ASK_SECONDS:
                 continue

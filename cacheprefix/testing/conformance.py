@@ -183,8 +183,7 @@ class AdapterConformance:
         told = f"{report} {report.as_dict()} {session.last_verdict!r} {caplog.text}"
         _check("Zacharias" not in told, "a report, a verdict or a log line shows what the prompt says")
         before = len(session.calls)
-        other = session.child("other")
-        other.scope = "tenant-b"
+        other = session.child("other", scope="tenant-b")
         self._run(replace(team, thread="thread-2"), provider, other)
         first = next(call for call in session.calls[before:])
         expected = first.verdict.expected_tokens

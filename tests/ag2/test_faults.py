@@ -25,10 +25,10 @@ STEPS = (
     "cacheprefix_ag2.sending.apply",
     "cacheprefix_ag2.team.Team.heard",
     "cacheprefix_ag2.team.Team.layout",
-    "cacheprefix._places.Places.choose",
+    "cacheprefix.layout.role_position.RolePositions.choose",
     "cacheprefix.cache.CacheModel.finish",
     "cacheprefix.cache.CacheModel.first_token",
-    "cacheprefix.session.gate_key",
+    "cacheprefix.calls.begin.Requests.gate_key",
 )
 CASES = [
     *(Case(f"step {step.split('.', 1)[-1]} raises", break_=step) for step in STEPS),

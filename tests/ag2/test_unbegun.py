@@ -15,10 +15,10 @@ from cacheprefix.session import CacheprefixWarning
 from cacheprefix_ag2 import wrap
 
 BEGINS = (
-    "cacheprefix._requests.plan_breakpoints",
-    "cacheprefix._requests.mark",
+    "cacheprefix.calls.begin.plan_breakpoints",
+    "cacheprefix.calls.begin.mark",
     "cacheprefix.cache.CacheModel.begin",
-    "cacheprefix.session.decode",
+    "cacheprefix.calls.state.decode",
 )
 """Steps without which no request is begun."""
 TIME = {"role": "user", "content": "<time>\n12:01\n</time>"}

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cacheprefix import Session
-from cacheprefix.config import given_or_configured, load, variables
+from cacheprefix.adapter import given_or_configured
+from cacheprefix.config import load, variables
 from cacheprefix.config_fields import FIELDS, SHORT, line_of
 from cacheprefix.errors import ConfigError, SetupError
 from cacheprefix.history import Compaction, RequestBudget, ToolResultBudget

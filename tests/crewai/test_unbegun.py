@@ -16,11 +16,11 @@ from cacheprefix_crewai.binding import binding_of
 from cacheprefix_crewai.sending import WarmParts
 
 STEPS = (
-    "cacheprefix._requests.plan_breakpoints",
-    "cacheprefix._requests.mark",
-    "cacheprefix._requests._marked",
+    "cacheprefix.calls.begin.plan_breakpoints",
+    "cacheprefix.calls.begin.mark",
+    "cacheprefix.calls.begin.Requests._marked",
     "cacheprefix.cache.CacheModel.begin",
-    "cacheprefix.session.decode",
+    "cacheprefix.calls.state.decode",
     "cacheprefix_crewai.sending.with_choice",
     "cacheprefix_crewai.sending.for_litellm",
 )
@@ -29,10 +29,10 @@ CASES = [
     *(("anthropic", {}, step) for step in STEPS[:-1]),
     ("anthropic", {"stream": True}, EVERY),
     ("openai", {}, EVERY),
-    ("openai", {"stream": True}, "cacheprefix.session.decode"),
+    ("openai", {"stream": True}, "cacheprefix.calls.state.decode"),
     ("responses", {}, EVERY),
     ("litellm", {}, EVERY),
-    ("litellm-anthropic", {}, "cacheprefix._requests.mark"),
+    ("litellm-anthropic", {}, "cacheprefix.calls.begin.mark"),
     ("litellm-anthropic", {}, STEPS[-1]),
 ]
 

@@ -183,9 +183,9 @@ STEPS = {
     "conversation": "cacheprefix_langgraph.node.conversation_of",
     "tracing": "cacheprefix_langgraph.calls.traced_config",
     "usage": "cacheprefix_langgraph.sending.usage_of",
-    "gate": "cacheprefix.session.gate_key",
-    "marks": "cacheprefix._requests.plan_breakpoints",
-    "decode": "cacheprefix.session.decode",
+    "gate": "cacheprefix.calls.begin.Requests.gate_key",
+    "marks": "cacheprefix.calls.begin.plan_breakpoints",
+    "decode": "cacheprefix.calls.state.decode",
 }
 
 

@@ -120,7 +120,7 @@ def test_a_finished_thread_is_never_dearer(server, long, turns, short):
 
 def test_a_broken_choice_of_the_place_leaves_the_text_at_the_end(server, monkeypatch):
     """The failure is counted, and the request is a fork all the same."""
-    monkeypatch.setattr("cacheprefix._places.Places.choose", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("cacheprefix.layout.role_position.RolePositions.choose", lambda *_, **__: 1 / 0)
     session = fresh()
     with pytest.warns(UserWarning, match="place"):
         sent = talk(server, session, LONG, 1)

@@ -28,10 +28,10 @@ STEPS = (
     "cacheprefix_maf.client_requests.Sending.replaced",
     "cacheprefix_maf.client_requests._usage",
     "cacheprefix_maf.client_requests.merge_usage",
-    "cacheprefix._places.Places.choose",
+    "cacheprefix.layout.role_position.RolePositions.choose",
     "cacheprefix.cache.CacheModel.finish",
     "cacheprefix.cache.CacheModel.first_token",
-    "cacheprefix.session.gate_key",
+    "cacheprefix.calls.begin.Requests.gate_key",
 )
 CASES = [
     *(Case(f"step {step.split('.', 1)[-1]} raises", break_=step) for step in STEPS),

@@ -17,10 +17,10 @@ from cacheprefix.session import CacheprefixWarning
 from cacheprefix_maf import wrap
 
 BEGINS = (
-    "cacheprefix._requests.plan_breakpoints",
-    "cacheprefix._requests.mark",
+    "cacheprefix.calls.begin.plan_breakpoints",
+    "cacheprefix.calls.begin.mark",
     "cacheprefix.cache.CacheModel.begin",
-    "cacheprefix.session.decode",
+    "cacheprefix.calls.state.decode",
 )
 """Steps without which no request is begun."""
 CALLS = [ToolCall("look", id="call_1"), "Done."] * 4

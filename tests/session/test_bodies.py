@@ -81,13 +81,13 @@ def test_a_block_that_raises_fails_the_turn():
     assert len(session.calls) == 1
 
 
-@pytest.mark.parametrize("step", ["plan_breakpoints", "_estimate"])
+@pytest.mark.parametrize("step", ["plan_breakpoints", "Requests._estimate"])
 def test_a_request_that_cannot_be_begun_leaves_no_trace_and_nobody_waiting(monkeypatch, step):
     """Before it is noted or behind that: the next one is the first of its prefix, and siblings go on at once."""
     session, released = Session(SharedPrefix(system=LONG)), []
     fork = fork_body(session, body(), "openai-chat", Role("critic"))
     with monkeypatch.context() as broken:
-        broken.setattr(f"cacheprefix._requests.{step}", lambda *_, **__: 1 / 0)
+        broken.setattr(f"cacheprefix.calls.begin.{step}", lambda *_, **__: 1 / 0)
         turn = fork.begin(Pass(released.append))
     assert turn.body == fork.given
     assert released == [False]

@@ -40,8 +40,8 @@ print(len(detector.found), *detector.found)
 @pytest.mark.parametrize(
     "imports",
     [
-        "from cacheprefix import Session\nfrom cacheprefix.config import given_or_configured",
-        "from cacheprefix.config import given_or_configured\nimport cacheprefix\nSession = cacheprefix.Session",
+        "from cacheprefix import Session\nfrom cacheprefix.adapter import given_or_configured",
+        "from cacheprefix.adapter import given_or_configured\nimport cacheprefix\nSession = cacheprefix.Session",
     ],
 )
 def test_a_session_made_in_an_event_loop_reads_no_file_there(imports: str, repository: Path) -> None:

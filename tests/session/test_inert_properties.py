@@ -26,10 +26,10 @@ HANDBOOK = "Every statement needs a source. " * 200
 QUICK = settings(max_examples=25, phases=(Phase.generate,), suppress_health_check=[HealthCheck.too_slow])
 HOOKS = ("freeze", "fork", "count_tokens", "place_breakpoints", "before_call", "after_call", "replace_tool_result")
 STEPS = (
-    "cacheprefix._requests.plan_breakpoints",
-    "cacheprefix._requests._marked",
-    "cacheprefix._requests._estimate",
-    "cacheprefix.session.decode",
+    "cacheprefix.calls.begin.plan_breakpoints",
+    "cacheprefix.calls.begin.Requests._marked",
+    "cacheprefix.calls.begin.Requests._estimate",
+    "cacheprefix.calls.state.decode",
     "cacheprefix.cache.CacheModel.begin",
     "cacheprefix.bodies._laid",
     "cacheprefix.bodies._completed",

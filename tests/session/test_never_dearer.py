@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.role_plans import Plan, played, session_for
-from cacheprefix._places import LONG
+from cacheprefix.layout.role_position import LONG
 from cacheprefix.profiles import default_registry
 
 RULES = ("openai", "openai-5.6", "deepseek", "groq", "vllm", "anthropic")

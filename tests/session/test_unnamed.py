@@ -158,7 +158,7 @@ def test_conversations_that_nobody_comes_back_to_are_let_go():
     shared = session.shared
     assert len(shared.unnamed) == 1_000
     assert len(shared.conversations) == 1_000
-    assert len(shared.places._talks) == 1_000
+    assert len(shared.positions._talks) == 1_000
     assert not any(key[0].startswith("unnamed-") for key in shared.model._lines)
 
 

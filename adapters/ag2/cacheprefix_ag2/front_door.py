@@ -12,8 +12,8 @@ from ag2.assembly import AssemblerMiddleware
 from ag2.tools.final import FunctionTool
 
 from cacheprefix import Session
+from cacheprefix.adapter import given_or_configured
 from cacheprefix.bodies import instruction_of
-from cacheprefix.config import given_or_configured
 from cacheprefix.contexts import BlockVar
 from cacheprefix.errors import SetupError
 from cacheprefix.layout import common_text

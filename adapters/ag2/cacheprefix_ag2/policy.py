@@ -10,8 +10,8 @@ from ag2.network.policies import AGENT_CLIENT_DEP, CHANNEL_DEP
 from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY, MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY
 
 from cacheprefix import Session
+from cacheprefix.adapter import given_or_configured
 from cacheprefix.bodies import instruction_of
-from cacheprefix.config import given_or_configured
 from cacheprefix_ag2.client import PrefixConfig
 from cacheprefix_ag2.layout import ConversationId, Plan, Tail, conversation_id, tail_position
 from cacheprefix_ag2.state import Talk, failed

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from typing_extensions import Self
 
 from cacheprefix import Conversation, Session
-from cacheprefix.config import given_or_configured
+from cacheprefix.adapter import given_or_configured
 from cacheprefix.errors import BudgetError
 from cacheprefix.layout import ForkPolicy
 from cacheprefix.prompt import Api, Prompt

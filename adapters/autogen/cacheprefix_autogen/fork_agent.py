@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from typing_extensions import Self
 
 from cacheprefix import Session
-from cacheprefix.config import given_or_configured
+from cacheprefix.adapter import given_or_configured
 from cacheprefix_autogen.observe import ending
 from cacheprefix_autogen.settings import PrefixSettings, session_of_settings, settings_of
 

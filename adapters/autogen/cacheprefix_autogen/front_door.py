@@ -16,7 +16,7 @@ from autogen_core import AgentId, Image, SingleThreadedAgentRuntime
 from autogen_core.models import AssistantMessage, ChatCompletionClient, UserMessage
 
 from cacheprefix import Session, SharedPrefix
-from cacheprefix.config import given_or_configured
+from cacheprefix.adapter import given_or_configured
 from cacheprefix.errors import SetupError
 from cacheprefix.layout import VolatileRole, common_text
 from cacheprefix_autogen.agent import Binding, adopt_tools, bind_agent, runners_of, tools_of, unwrapped

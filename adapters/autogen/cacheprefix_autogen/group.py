@@ -146,7 +146,7 @@ class Group:
         """
         calls = self.session.tool_calls
         calls.new_turn(member.conversation, member.name, self.options.scope)
-        if self._used_tools and calls.owner is self.session:
+        if self._used_tools and calls.owner == self.session.name:
             self._used_tools = False
             await calls.areset(member.conversation, self.options.scope)
 

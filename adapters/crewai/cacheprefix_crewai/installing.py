@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import Self
 
 from cacheprefix import Call, Session
-from cacheprefix.config import given_or_configured
+from cacheprefix.adapter import given_or_configured
 from cacheprefix.errors import SetupError
 from cacheprefix.layout import VolatileRole
 from cacheprefix_crewai.binding import Binding, Options, Volatile, binding_of

@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables.config import RunnableConfig, ensure_config
 
 from cacheprefix import Session
-from cacheprefix.bodies import Lane, allowed_choice
+from cacheprefix.bodies import ToolSet, allowed_choice
 from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph.fork_context import FRAME, Frame, Rewritten, scope_of, thread_of
 from cacheprefix_langgraph.layout import completed, placed, rewrite, summarise_first
@@ -136,7 +136,7 @@ class _Asked(NamedTuple):
     said: Sequence[str] | None
     """Tools of the role that its text has to name."""
     single: bool
-    lane: Lane | None
+    lane: ToolSet | None
 
 
 def _asked(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, *, whole: bool) -> _Asked:
@@ -151,7 +151,7 @@ def _asked(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, *, whol
     return _Asked(messages, united, frame, said, single, lane)
 
 
-def _lane(model: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any], frame: Frame) -> Lane | None:
+def _lane(model: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any], frame: Frame) -> ToolSet | None:
     """The lane of the role's tools; None where the union does not come into it."""
     session = frame.session
     if not session.prefix.tools or frame.base is not None or session.alone or "response_format" in kwargs:
@@ -214,7 +214,7 @@ def _summarises(session: Session) -> bool:
 
 
 def with_union(
-    model: Any, kwargs: dict[str, Any], frame: Frame, *, responses: bool, lane: Lane | None = None
+    model: Any, kwargs: dict[str, Any], frame: Frame, *, responses: bool, lane: ToolSet | None = None
 ) -> tuple[dict[str, Any], Sequence[str] | None]:
     """The tools of the role's lane (the union without one) in place of its own; what the tail has to say of them."""
     session = frame.session
@@ -245,7 +245,7 @@ def with_union(
     return kwargs, allowed
 
 
-def _worth(model: Any, done: Rewritten, frame: Frame, lane: Lane | None) -> bool:
+def _worth(model: Any, done: Rewritten, frame: Frame, lane: ToolSet | None) -> bool:
     """Whether the shared part is long enough to be cached; a conversation that once was, stays so."""
     if lane is not None and not lane.shares:
         return False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from cacheprefix import Session
-from cacheprefix.bodies import Lane
+from cacheprefix.bodies import ToolSet
 from cacheprefix.errors import BudgetError
 from cacheprefix.history import replay
 from cacheprefix.prompt import Prompt, digest_of, dumps
@@ -62,7 +62,7 @@ def _ends_a_request(message: BaseMessage, behind: Sequence[BaseMessage], *, shar
     return shared_ends or spoken
 
 
-def placed(done: Rewritten, frame: Frame, model: str, lane: Lane | None, *, shared: bool) -> Rewritten | None:
+def placed(done: Rewritten, frame: Frame, model: str, lane: ToolSet | None, *, shared: bool) -> Rewritten | None:
     """The request with its role text in its place; None where the application's own layout costs less.
 
     ``shared`` says whether what stands before the text is long enough to be shared.

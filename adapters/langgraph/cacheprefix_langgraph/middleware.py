@@ -21,7 +21,7 @@ from langgraph.types import Command
 from typing_extensions import NotRequired
 
 from cacheprefix import Session
-from cacheprefix.config import given_or_configured
+from cacheprefix.adapter import given_or_configured
 from cacheprefix.history import update_json
 from cacheprefix.layout import ForkPolicy, VolatileRole, tail_text
 from cacheprefix_langgraph.fork_context import Frame, said_now, scope_of, unlaid, within_frame

@@ -20,7 +20,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable
 
 from cacheprefix import Session
-from cacheprefix.config import given_or_configured
+from cacheprefix.adapter import given_or_configured
 from cacheprefix.errors import SetupError
 from cacheprefix.layout import FOLLOW
 from cacheprefix_langgraph.calls import ahead, enter, waiting

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from agent_framework import Agent, Workflow, WorkflowAgent
 
 from cacheprefix import Session
-from cacheprefix.config import given_or_configured
+from cacheprefix.adapter import given_or_configured
 from cacheprefix.errors import SetupError
 from cacheprefix.layout import VolatileRole, common_text
 from cacheprefix_maf.member import Member, ToolMemory, Volatile

@@ -13,7 +13,7 @@ from typing import Any
 from agent_framework import Message
 
 from cacheprefix import Conversation, Session
-from cacheprefix.bodies import LONG_ROLE, Lane, instruction_of
+from cacheprefix.bodies import LONG_ROLE, ToolSet, instruction_of
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import Prompt, digest_of
 from cacheprefix_maf.history import History, history_of, own_history
@@ -109,7 +109,7 @@ def laid_out(
     return Layout(sent, {**rest, **system, **fields}, tail, continues=continues, union=union, allowed=allowed)
 
 
-def _lane(member: Member, conversation: Conversation, own: Sequence[Any], history: History, model: str) -> Lane:
+def _lane(member: Member, conversation: Conversation, own: Sequence[Any], history: History, model: str) -> ToolSet:
     """The lane of the agent's tools: that of all, or that of those who have the same ones."""
     session = member.session
 

@@ -8,7 +8,7 @@ from typing import Any
 from agent_framework import ChatContext, ChatMiddleware, Content, FunctionInvocationContext, FunctionMiddleware
 
 from cacheprefix import Session
-from cacheprefix.config import given_or_configured
+from cacheprefix.adapter import given_or_configured
 from cacheprefix.layout import VolatileRole
 from cacheprefix.session import ToolUse
 from cacheprefix_maf.client_requests import api_of, watch

@@ -14,8 +14,8 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from cacheprefix import Session
+from cacheprefix.adapter import given_or_configured
 from cacheprefix.bodies import AsyncWatched, ForkBody, Role, Watched, fork_body
-from cacheprefix.config import given_or_configured
 from cacheprefix.errors import SetupError
 from cacheprefix.prompt import Api
 

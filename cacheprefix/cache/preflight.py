@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from cacheprefix.bounded import Bounded
-from cacheprefix.cache import lint, routing_advice
+from cacheprefix.cache.linting import lint
+from cacheprefix.cache.routing import routing_advice
 from cacheprefix.locks import Lock
-from cacheprefix.prompt import dumps_sorted
-
-if TYPE_CHECKING:
-    from cacheprefix.profiles import Profile
-    from cacheprefix.prompt import Prompt
-    from cacheprefix.session import Session
+from cacheprefix.profiles import Profile
+from cacheprefix.prompt import Prompt, dumps_sorted
 
 _LOOKS = 300
 """Different heads that are looked at: one that changes with every call has shown itself long before."""
@@ -26,7 +23,7 @@ _BUSY = 16
 """Requests in a minute that are one more than any provider takes for one key."""
 
 
-class Foresight:
+class Preflight:
     """What was seen of tools, system texts and routing keys. Thread-safe."""
 
     def __init__(self) -> None:
@@ -36,22 +33,32 @@ class Foresight:
         self._crowded: set[str] = set()
         self._lock = Lock()
 
-    def look(self, session: Session, prompt: Prompt, profile: Profile, *, agent: str, talk: str, now: float) -> None:
-        """Note what will break the cache sooner or later: once for each head, and when one key is too busy.
+    def look(
+        self,
+        prompt: Prompt,
+        profile: Profile,
+        *,
+        key: str,
+        agent: str,
+        talk: str,
+        now: float,
+        note: Callable[[str], None],
+    ) -> None:
+        """Note what will break the cache sooner or later: once for each head, and when one routing ``key`` is too busy.
 
-        Prompts of the same agent or conversation (``talk``) show what really changes.
+        Prompts of the same agent or conversation (``talk``) show what really changes. ``now`` is in seconds.
         """
         earlier = self._new(prompt, [f"agent {agent}" if agent else "", f"conversation {talk}" if talk else ""])
         for found in () if earlier is None else lint(prompt, earlier):
-            session.note(f"lint, {found.path}: {found.smell}. {found.fix}")
-        if prompt.settings.get(profile.routing_key or "") == dumps_sorted(session.prefix.key, "key"):
+            note(f"lint, {found.path}: {found.smell}. {found.fix}")
+        if prompt.settings.get(profile.routing_key or "") == dumps_sorted(key, "key"):
             with self._lock:
                 self._starts.append(now)
                 busy, span = len(self._starts), now - self._starts[0]
             rate = profile.rate_per_key
-            if rate is not None and busy > rate and span <= _MINUTE and self._crowds(session.prefix.key):
+            if rate is not None and busy > rate and span <= _MINUTE and self._crowds(key):
                 pace = round(busy * _MINUTE / max(span, 1.0))
-                session.note(routing_advice(profile, pace).reason)
+                note(routing_advice(profile, pace).reason)
 
     def _crowds(self, key: str) -> bool:
         """Whether nothing was said of this key yet; the pace differs each time, the advice does not."""

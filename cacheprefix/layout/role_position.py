@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
+
+from typing_extensions import TypedDict
 
 from cacheprefix.bounded import Bounded
+from cacheprefix.layout.team import Decided, Team
 from cacheprefix.locks import Lock
+from cacheprefix.profiles import Profile
 from cacheprefix.prompt import digest_of
-
-if TYPE_CHECKING:
-    from cacheprefix.conversation import Conversation
-    from cacheprefix.history import Ledger
-    from cacheprefix.profiles import Profile
-    from cacheprefix.session import Session
+from cacheprefix.services import Services
 
 M = TypeVar("M")
 
@@ -34,7 +33,7 @@ _STAKE = 4
 """What is paid beforehand for others to read is a quarter of that at most, as much as a cache write costs more."""
 
 
-class Place(NamedTuple):
+class RolePosition(NamedTuple):
     """Where a role's text goes in one request."""
 
     at: int | None
@@ -44,7 +43,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class CacheRules:
     """What of a provider's rules decides on the place."""
 
     marked: bool
@@ -57,7 +56,7 @@ class Rules:
     """It keeps whole requests, and what two of them have in common only from the second on (DeepSeek)."""
 
     @classmethod
-    def of(cls, profile: Profile, *, cached: bool) -> Rules:
+    def of(cls, profile: Profile, *, cached: bool) -> CacheRules:
         """Those of a profile; ``cached`` where the framework marks the application's own layout."""
         marked = profile.markers is not None
         alone = cached or not marked or profile.implicit_breakpoint
@@ -76,7 +75,7 @@ _START = _Point(0, "")
 
 
 @dataclass(slots=True)
-class _Seat:
+class _LastRequest:
     """What a role's last request of a conversation was."""
 
     text: str
@@ -101,7 +100,7 @@ class _Talk:
     """Tokens that sharing would have saved by now, had it begun before; less than 0 where it would have cost more."""
     saved: int = 0
     """Tokens that it has saved by now; less than 0 where texts were paid for what others may yet read."""
-    seats: Bounded[str, _Seat] = field(default_factory=lambda: Bounded(_SEATS))
+    seats: Bounded[str, _LastRequest] = field(default_factory=lambda: Bounded(_SEATS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,20 @@ class History(Generic[M]):
         return sum(map(self.tokens, self.messages[point.index :]))
 
 
-class Places:
+class Told(TypedDict, total=False):
+    """How a role's request is sent."""
+
+    shared: bool
+    """False where the application's own layout is to be kept, which is remembered too; True by default."""
+    joint: bool
+    """False where the conversation is this role's alone, as far as is known; True by default."""
+    cached: bool
+    """Whether the framework itself marks requests in its own layout, so that a provider keeps them."""
+    lane: str
+    """Name of the role's tool set."""
+
+
+class RolePositions:
     """The places in force, by conversation and role. Thread-safe, bounded."""
 
     def __init__(self) -> None:
@@ -152,12 +164,12 @@ class Places:
         history: History[M],
         *,
         size: int,
-        rules: Rules,
+        rules: CacheRules,
         shared: bool,
         joint: bool,
         opening: int,
         recorded: Callable[[], int | None],
-    ) -> Place:
+    ) -> RolePosition:
         """The place of ``role``'s text, of ``size`` tokens, in a request with this ``history``.
 
         ``shared`` says whether what stands before the text is worth sharing at all, ``joint`` whether others are
@@ -212,8 +224,46 @@ class Places:
             if at is not None and at.index >= line.index and not (seat is not None and seat.at == at):
                 # A second one with the same beginning; the same role's next request begins with its own text, too.
                 talk.line, talk.before = at, line
-            talk.seats[role] = _Seat(text, at, end, kept)
-        return Place(None if at is None else at.index, continues and at is not None)
+            talk.seats[role] = _LastRequest(text, at, end, kept)
+        return RolePosition(None if at is None else at.index, continues and at is not None)
+
+    def place(
+        self,
+        team: Team,
+        services: Services,
+        conversation: Decided,
+        role: str,
+        text: str,
+        history: History[M],
+        model: str = "",
+        *,
+        shared: bool = True,
+        joint: bool = True,
+        cached: bool = False,
+        lane: str = "",
+    ) -> RolePosition:
+        """Where a role's text goes among the messages of ``history``; the rest is as ``Told`` says.
+
+        A place that is not the end is recorded in the conversation, so that another process takes it up.
+        """
+        own = digest_of(role, text)
+        size = self.size(own, text, model, services.count)
+        found = self.choose(
+            (conversation.scope, conversation.id, f"{model}\0{lane}"),
+            team.role(role),
+            own,
+            history,
+            size=size,
+            rules=CacheRules.of(services.profile(model), cached=cached),
+            shared=shared,
+            joint=joint and not team.alone,
+            opening=self.size(team.prefix.key, team.prefix.text, model, services.count),
+            recorded=lambda: _recorded(conversation, own, history),
+        )
+        at = len(history.messages)
+        if found.at == at and found.at and size >= LONG:
+            conversation.decide("places", f"{own}@{at}@{history.digest(history.messages[-1])}")
+        return found
 
     def forget(self, scope: str, conversation: str) -> None:
         """Let a conversation go, with all models."""
@@ -237,56 +287,8 @@ def _joins(history: History[M], room: int, readable: _Point, last: _Point, misse
     return history.since(last) < room and 2 * missed >= spoken - room
 
 
-def place(
-    session: Session,
-    conversation: Conversation,
-    role: str,
-    text: str,
-    history: Sequence[M],
-    model: str = "",
-    *,
-    digest: Callable[[M], str],
-    tokens: Callable[[M], int],
-    shared: bool = True,
-    joint: bool = True,
-    cached: bool = False,
-    lane: str = "",
-) -> Place:
-    """Where a role's text goes among the messages of ``history``, as they are sent; for adapters, once a request.
-
-    ``text`` is what the role is told and stays the same from request to request; ``digest`` and ``tokens`` are of one
-    message. ``shared`` is False where the application's own layout is to be kept, which is remembered too, ``joint``
-    where the conversation is this role's alone as far as is known. ``cached`` says that the framework itself marks
-    requests in its own layout, so that a provider keeps them, ``lane`` is the name of the role's (``Session.lane``).
-    A place that is not the end is recorded in the conversation's ledger, so that another process takes it up. Never
-    raises.
-    """
-
-    def work() -> Place:
-        places, own, seen = session.shared.places, digest_of(role, text), History(history, digest, tokens)
-        size = places.size(own, text, model, session.count)
-        found = places.choose(
-            (conversation.scope, conversation.id, f"{model}\0{lane}"),
-            f"{session.name}/{role}",
-            own,
-            seen,
-            size=size,
-            rules=Rules.of(session.profile(model), cached=cached),
-            shared=shared,
-            joint=joint and not session.alone,
-            opening=places.size(session.prefix.key, session.prefix.text, model, session.count),
-            recorded=lambda: _recorded(conversation.ledger, own, seen),
-        )
-        if found.at == len(history) and found.at and size >= LONG:
-            entry = ("places", f"{own}@{found.at}@{digest(history[-1])}", "")
-            conversation.merge(conversation.ledger.record([entry]))
-        return found
-
-    return session.attempt("place", work, Place(len(history) if shared else None))
-
-
-def _recorded(ledger: Ledger, own: str, history: History[M]) -> int | None:
+def _recorded(conversation: Decided, own: str, history: History[M]) -> int | None:
     """The last place that was recorded for this text among these messages."""
-    known = (key.split("@") for key in ledger.keys("places") if key.startswith(f"{own}@"))
+    known = (key.split("@") for key in conversation.decided_keys("places") if key.startswith(f"{own}@"))
     points = sorted(((int(index), value) for _, index, value in known), reverse=True)
     return next((index for index, value in points if history.holds(_Point(index, value))), None)

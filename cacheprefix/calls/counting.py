@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cacheprefix.prompt import Counter, default_counter
@@ -12,7 +11,7 @@ if TYPE_CHECKING:
     from cacheprefix.prompt import Count
 
 
-class Counting:
+class TokenCounting:
     """Counts texts for any model. Safe to share between threads."""
 
     def __init__(self, counter: Counter | None, plugins: Plugins) -> None:
@@ -31,12 +30,12 @@ class Counting:
                 return counted
         return default_counter(model)(text, model)
 
-    def for_model(self, model: str, count: Callable[[str, str], int]) -> Count:
+    def for_model(self, model: str = "") -> Count:
         """``count`` for one model; the same object each time, as the memory of views needs it."""
         found = self._by_model.get(model)
         if found is None:
             # Of two threads that come at once the first one's stays.
-            found = self._by_model.setdefault(model, lambda text: count(text, model))
+            found = self._by_model.setdefault(model, lambda text: self.count(text, model))
         return found
 
     def name(self, model: str) -> str:

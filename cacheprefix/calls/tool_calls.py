@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.errors import SetupError
 from cacheprefix.locks import Lock
+from cacheprefix.notices import Notices
+from cacheprefix.plugins import Plugins
 from cacheprefix.stores import Settle
 from cacheprefix.toolcache import Attempt, CacheStats, Origin, ToolCacheOptions, ToolResultCache, ToolSpec
-
-if TYPE_CHECKING:
-    from cacheprefix.session import Session
 
 T = TypeVar("T")
 
@@ -63,25 +62,29 @@ ToolCacheOption = ToolResultCache | Iterable[str | ToolSpec] | bool | None
 
 
 class ToolCalls:
-    """What an adapter calls around a tool; without a cache, and in ``observe`` mode, the tool simply runs."""
+    """What an adapter calls around a tool; without a cache, and where it is not ``allowed``, the tool simply runs.
 
-    def __init__(self, session: Session, option: ToolCacheOption) -> None:
+    ``owner`` is the name of the session that it was made for; its children use it too. ``scope`` is that session's.
+    """
+
+    def __init__(
+        self, option: ToolCacheOption, plugins: Plugins, notices: Notices, *, owner: str, scope: str, allowed: bool
+    ) -> None:
         self.cache = _cache_of(option)
-        self._session = session
+        self.owner = owner
+        self._plugins = plugins
+        self._notices = notices
+        self._own_scope = scope
+        self._allowed = allowed
         # One scope's reset may clear the counts too only while it is the only one.
         self._scopes: set[str] = set()
         self._made: Bounded[str, None] = Bounded(_KEEP)
         self._lock = Lock()
 
     @property
-    def owner(self) -> Session:
-        """The session that was made with the cache; its children use it too."""
-        return self._session
-
-    @property
     def active(self) -> bool:
         """Whether calls go through a cache at all."""
-        return self.cache is not None and self.cache.enabled and self._session.mode == "fork"
+        return self.cache is not None and self.cache.enabled and self._allowed
 
     def run(
         self,
@@ -149,12 +152,12 @@ class ToolCalls:
         self.new_turn(conversation, scope=scope)
         alone = self._scopes <= {where}
         clear = partial(cache.clear, None if alone else where)
-        return Settle(cache.store, partial(self._session.attempt, "tool cache reset", clear, 0))
+        return Settle(cache.store, partial(self._notices.attempt, "tool cache reset", clear, 0))
 
     def stats(self) -> CacheStats | None:
         """Counts of this process and what the store holds; None without a cache."""
         cache = self.cache
-        return None if cache is None else self._session.attempt("tool cache statistics", cache.stats, None)
+        return None if cache is None else self._notices.attempt("tool cache statistics", cache.stats, None)
 
     def _asked(self, cache: ToolResultCache, use: ToolUse) -> tuple[ToolSpec, _Options]:
         spec = cache.spec(use.name, use.origin)
@@ -168,14 +171,14 @@ class ToolCalls:
         if counted is not None and use.call and not self._first(f"{counted}\0{use.call}"):
             counted = None
         unknown: bool | None = False
-        word = self._session.attempt("tool_cacheable", lambda: self._opinion(spec, use), unknown)
+        word = self._notices.attempt("tool_cacheable", lambda: self._opinion(spec, use), unknown)
         return spec, {"scope": scope, "conversation": counted, "cacheable": word}
 
     def _opinion(self, spec: ToolSpec, use: ToolUse) -> bool | None:
         if spec.function is None and self.cache is not None and not self.cache.declares(use.name, use.origin):
             # Nobody says which tool it is, and a name alone may be another user's tool.
             return False
-        plugins = self._session.plugins
+        plugins = self._plugins
         if plugins.overrides("tool_cacheable"):
             word = plugins.call_first("tool_cacheable", tool=use.name, arguments=use.arguments)
             if isinstance(word, bool):
@@ -189,7 +192,7 @@ class ToolCalls:
         return first
 
     def _scope(self, cache: ToolResultCache, scope: str | None) -> str:
-        return (self._session.scope or cache.scope) if scope is None else scope
+        return (self._own_scope or cache.scope) if scope is None else scope
 
 
 def _cache_of(option: Any) -> ToolResultCache | None:

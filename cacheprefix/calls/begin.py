@@ -1,0 +1,321 @@
+"""Begins one model request, before it is sent: decode, mark, expect; and what is done when its answer ends."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from cacheprefix.cache import Breakpoint, Verdict, mark, plan_breakpoints
+from cacheprefix.calls.pending import PendingCall, Started
+from cacheprefix.calls.report import Call, units_of
+from cacheprefix.calls.state import SharedState
+from cacheprefix.conversation import Conversation
+from cacheprefix.errors import named
+from cacheprefix.layout import FOLLOW, ForkPolicy, Pass, Worth
+from cacheprefix.layout.team import Team
+from cacheprefix.plugins import Plugins
+from cacheprefix.profiles import Profile, Usage, money, normalise_usage
+from cacheprefix.prompt import Api, Prompt, chain, dumps_sorted, lane_key
+from cacheprefix.unnamed import common_key
+from cacheprefix.wire import redecode
+
+Boundary = Callable[[Prompt], int | None] | int | None
+"""Leading sections that siblings share, or what finds their number in the decoded prompt."""
+Original = Callable[[Prompt], Prompt | None] | None
+"""Gives, from the prompt as sent, the prompt as the application made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that is about to be sent; what the fields mean, ``Session.begin`` says."""
+
+    body: Mapping[str, Any]
+    api: Api
+    agent: str = ""
+    conversation: str | Conversation = ""
+    boundary: Boundary = None
+    original: Original = None
+    headers: Mapping[str, str] | None = None
+    provider: str | None = None
+    policy: ForkPolicy | None = None
+    scope: str | None = None
+    rewrite: bool = True
+    repeated: bool = False
+    continues: bool = False
+    trailing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Begins the requests of one team, and takes in what came of them. Thread-safe."""
+
+    team: Team
+    state: SharedState
+    plugins: Plugins
+    forks: bool
+    """False for a session that only observes."""
+    on_break: Callable[[Verdict], None] | None = None
+    """Called with every verdict that is an alarm."""
+
+    def begin(self, asked: Request, leave: Pass = FOLLOW) -> PendingCall:
+        """Observe and, in ``fork`` mode, mark; on any failure of ours the body goes out as it came."""
+        state, services, team = self.state, self.state.services, self.team
+        owner, talk = team.owner(asked.scope), asked.conversation
+        if isinstance(talk, str):
+            held = state.conversations.get((*owner, talk))
+        else:
+            held, talk = talk, talk.id
+        scope, name = owner[1], talk
+        observation = None
+        try:
+            now = services.clock()
+            sent = asked.body
+            prompt = state.decode(sent, asked.api, headers=asked.headers)
+            profile = services.profile(prompt.model, asked.api, asked.provider)
+            given = prompt
+            again = self.forks and asked.repeated and profile.markers is not None and not profile.implicit_breakpoint
+            # What goes out unmarked is in the unmodified cache, too, where the application marks it itself.
+            original = asked.original or ((lambda _: given) if again else None)
+            if again:
+                sent, prompt = self._marked_again(sent, prompt, profile, scope, now, trailing=asked.trailing)
+            elif self.forks and asked.rewrite:
+                limit = asked.boundary(prompt) if callable(asked.boundary) else asked.boundary
+                skip = asked.policy is not None and asked.policy.skip_cache_write
+                sent, prompt = self._marked(
+                    sent, prompt, profile, limit, skip=skip, continues=asked.continues, trailing=asked.trailing
+                )
+            agent = team.agent(asked.agent)
+            if not talk and asked.agent:
+                talk = state.find(owner, given.digests[given.head :])
+            kin = state.unnamed.kin(owner, talk)
+            self._foresee(prompt, profile, agent, talk, now)
+            self.plugins.call_all("before_call", prompt=prompt)
+            events, epoch = ((), 0) if held is None else (held.events_for(agent), held.ledger.epoch)
+            observation = state.model.begin(
+                prompt, profile, scope=scope, agent=agent, session=talk, at=now, events=events,
+                spared=again, kin=kin,
+            )  # fmt: skip
+            state.cards.sent(asked.agent, prompt.sections, observation.outlook.sections)
+            expected = self._estimate(original, prompt, profile, scope, agent, name, now)
+            expected = None if again and prompt is given and asked.original is None else expected
+            purpose = asked.policy.purpose if asked.policy else ""
+            started = Started(prompt, profile, observation, agent, talk, purpose, now, expected, held, epoch)
+        except Exception as error:
+            services.notices.failed("begin", error)
+            # Nothing of ours is written by it, so that siblings need not wait and the next one leads.
+            leave.release(ok=False)
+            if observation is not None:
+                begun = observation
+                services.notices.attempt("fail", lambda: state.model.fail(begun), None)
+            return PendingCall(asked.body, None, *self._reports(leave, asked.agent))
+        except BaseException:
+            leave.release(ok=False)
+            raise
+        return PendingCall(sent, started, *self._reports(leave, asked.agent))
+
+    def _foresee(self, prompt: Prompt, profile: Profile, agent: str, talk: str, now: float) -> None:
+        look, key, note = self.state.preflight.look, self.team.prefix.key, self.state.notices.note
+        self.state.notices.attempt(
+            "lint", lambda: look(prompt, profile, key=key, agent=agent, talk=talk, now=now, note=note), None
+        )
+
+    def gate_key(
+        self, body: Mapping[str, Any], api: Api, boundary: Boundary, scope: str | None, *, streams: bool | None
+    ) -> tuple[bytes, Worth] | None:
+        """What siblings of a request wait for together, and what that is worth; None where waiting gains nothing."""
+        if not self.forks:
+            return None
+        prompt = self.state.decode(body, api)
+        profile = self.state.services.profile(prompt.model, api)
+        limit = boundary(prompt) if callable(boundary) else boundary
+        gating, streams = self.state.gating, bool(body.get("stream")) if streams is None else streams
+        shared = prompt.totals[min(limit, len(prompt.sections)) - 1] if limit and prompt.sections else 0
+        # Asked twice, since what is warm takes longer to find out.
+        if not limit or gating.worth(profile, prompt.model, cold=shared, streams=streams) is None:
+            return None
+        where = self.team.scope if scope is None else scope
+        _, marked = self._marked(body, prompt, profile, limit)
+        warm = self.state.model.expect(marked, profile, scope=where, at=self.state.services.clock()).tokens
+        worth = gating.worth(profile, prompt.model, cold=shared - warm, warm=warm, streams=streams)
+        if worth is None:
+            return None
+        lane = lane_key(prompt, profile.settings, provider=profile.provider, scope=where)
+        return lane + chain(prompt, profile.settings)[limit - 1], worth
+
+    def _marked(
+        self,
+        body: Mapping[str, Any],
+        prompt: Prompt,
+        profile: Profile,
+        limit: int | None,
+        *,
+        skip: bool = False,
+        continues: bool = False,
+        trailing: bool = False,
+    ) -> tuple[Mapping[str, Any], Prompt]:
+        """The body with breakpoints and routing key; the very same objects when nothing is to be added."""
+        chosen: Sequence[Breakpoint] | None = self.plugins.call_first(
+            "place_breakpoints", prompt=prompt, profile=profile
+        )
+        if chosen is None:
+            chosen = plan_breakpoints(
+                prompt, profile, boundary=limit, skip_tail=skip, continues=continues, trailing=trailing
+            )
+        marked: Mapping[str, Any] = mark(body, prompt.api, prompt, chosen) if chosen else body
+        key = profile.routing_key or ""
+        if key and not key.startswith("header:") and prompt.api.startswith("openai") and key not in body:
+            marked = {**marked, key: self.team.prefix.key}
+        if marked is body:
+            return body, prompt
+        if not chosen:
+            return marked, prompt.with_settings({**prompt.settings, key: dumps_sorted(self.team.prefix.key, key)})
+        places = [one.section for one in chosen if one.section >= 0]
+        again = redecode(prompt, marked, places, self.state.services.count)
+        if again is not None:
+            return marked, again
+        decoded = self.state.decode(marked, prompt.api)
+        kept = {name: value for name, value in prompt.settings.items() if name.startswith("header:")}
+        return marked, replace(decoded, settings={**decoded.settings, **kept}) if kept else decoded
+
+    def _marked_again(
+        self, body: Mapping[str, Any], prompt: Prompt, profile: Profile, scope: str, now: float, *, trailing: bool
+    ) -> tuple[Mapping[str, Any], Prompt]:
+        """A body marked where it begins as an earlier one did, and at its end where it goes on from that.
+
+        The first time nobody knows whether it will come again, and a write that nobody reads is paid for in vain.
+        """
+        known = self.state.model.expect(prompt, profile, scope=scope, at=now).shared_tokens
+        limit = bisect_right(prompt.totals, known)
+        if not limit:
+            return body, prompt
+        goes_on = limit > prompt.head
+        return self._marked(body, prompt, profile, limit, skip=not goes_on, continues=goes_on, trailing=trailing)
+
+    def _estimate(
+        self, original: Original, sent: Prompt, profile: Profile, scope: str, agent: str, conversation: str, now: float
+    ) -> Usage | None:
+        """What the request would have used as the application made it; None when that is the request itself."""
+        if original is None:
+            return None
+        prompt = self.state.notices.attempt("estimate", lambda: original(sent), None)
+        if prompt is None:
+            return None
+        model = self.state.unmodified
+        talk = common_key(conversation)
+        observation = model.begin(prompt, profile, scope=scope, agent=agent, session=talk, at=now)
+        model.finish(observation, None, now)
+        expected: Usage = observation.expectation.usage
+        return expected
+
+    def _reports(self, leave: Pass, agent: str) -> tuple[Any, Any, Any]:
+        """What a turn calls when its answer ends, fails, and begins; each lets waiting siblings go."""
+        state, gating, went = self.state, self.state.gating, time.monotonic()
+
+        def released(turn: PendingCall) -> None:
+            gating.led(agent, leave)
+            leave.release(ok=True)
+            seen = turn.seen
+            if seen is not None:
+                # A request for no answer ends when others would see a first token.
+                streamed = turn.first_token_at is not None or seen.purpose == "prewarm"
+                gating.pace.took(seen.prompt.model, time.monotonic() - went, streamed=streamed)
+
+        def finished(
+            turn: PendingCall, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None
+        ) -> Call | None:
+            try:
+                call = self._finished(turn, raw, at, diagnostics)
+            finally:
+                if turn.seen is None or turn.first_token_at is None or turn.seen.profile.readable != "first_token":
+                    released(turn)
+            if call is not None:
+                gating.answered(leave, call.usage.cache_read_tokens)
+            return call
+
+        def failed(turn: PendingCall) -> None:
+            seen = turn.seen
+            try:
+                if seen is not None:
+                    state.notices.attempt("fail", lambda: state.model.fail(seen.observation), None)
+            finally:
+                leave.release(ok=False)
+
+        def begun(turn: PendingCall, at: float | None) -> None:
+            seen = turn.seen
+            turn.first_token_at = when = state.services.clock() if at is None else at
+            if seen is not None:
+                state.notices.attempt("first token", lambda: state.model.first_token(seen.observation, when), None)
+                if seen.profile.readable == "first_token":
+                    released(turn)
+
+        return finished, failed, begun
+
+    def _finished(
+        self, turn: PendingCall, raw: Any, at: float | None, diagnostics: Mapping[str, Any] | None
+    ) -> Call | None:
+        seen = turn.seen
+        if seen is None:
+            return None
+        state = self.state
+        ended = state.services.clock() if at is None else at
+        record = partial(self._record, seen, turn.first_token_at, raw, ended, diagnostics)
+        call = state.notices.attempt("finish", record, None)
+        if call is None:
+            return None
+        state.totals.remember(call)
+        if seen.held is not None:
+            seen.held.answered(seen.agent, seen.prompt.model, seen.epoch, _cold_after(seen.prompt, seen.profile, ended))
+        self.plugins.call_all("after_call", call=call, verdict=call.verdict)
+        if call.verdict.alarm:
+            self.plugins.call_all("cache_break", verdict=call.verdict)
+            alarm = self.on_break
+            if alarm is not None:
+                state.notices.attempt("on_break", lambda: alarm(call.verdict), None)
+        return call
+
+    def _record(
+        self,
+        seen: Started,
+        first_token_at: float | None,
+        raw: Any,
+        ended: float,
+        diagnostics: Mapping[str, Any] | None,
+    ) -> Call:
+        usage = raw if isinstance(raw, Usage) else normalise_usage(raw, seen.prompt.api, profile=seen.profile)
+        verdict = self.state.model.finish(seen.observation, usage, ended, diagnostics=diagnostics)
+        expectation = seen.observation.expectation
+        units = units_of(usage, expectation.usage, seen.profile)
+        plain = seen.unmodified
+        return Call(
+            index=verdict.index,
+            agent=seen.agent,
+            conversation=seen.conversation,
+            model=named(seen.prompt.model),
+            profile=seen.profile,
+            input_tokens=seen.prompt.tokens,
+            shared_tokens=expectation.shared_tokens,
+            first_of_agent=self.state.totals.first_of(seen.agent),
+            usage=usage,
+            verdict=verdict,
+            unmodified_units=units if plain is None else units_of(plain, plain, seen.profile),
+            units=units,
+            money=money(usage, seen.prompt.model, seen.profile, at=seen.started_at),
+            started_at=seen.started_at,
+            first_token_at=first_token_at,
+            ended_at=ended,
+            purpose=seen.purpose,
+            prefix=self.team.prefix.key,
+        )
+
+
+def _cold_after(prompt: Prompt, profile: Profile, ended: float) -> float | None:
+    """When the provider has forgotten a request for certain; None where it promises nothing."""
+    marks = (prompt.sections[index].marker for index in prompt.marked)
+    names = {marker.ttl for marker in marks if marker is not None}
+    lives = [profile.ttl(name).seconds for name in names or {None}]
+    known = [life for life in lives if life is not None]
+    return ended + max(known) if known and len(known) == len(lives) else None

@@ -1,0 +1,99 @@
+"""What a session and its children have in common: what was seen, decided and counted so far."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cacheprefix.cache import CacheModel
+from cacheprefix.cache.preflight import Preflight
+from cacheprefix.calls.gating import PRICE, Gating
+from cacheprefix.calls.report import Totals
+from cacheprefix.conversation import Conversation
+from cacheprefix.layout.cards_advice import Placement
+from cacheprefix.layout.role_position import RolePositions
+from cacheprefix.layout.tool_sets import ToolSets
+from cacheprefix.layout.worth_sharing import WorthSharing
+from cacheprefix.locks import RLock
+from cacheprefix.notices import Notices
+from cacheprefix.prompt import ABOUT, Api, Envelope, Prompt
+from cacheprefix.services import Services
+from cacheprefix.unnamed import Owner, Unnamed, new_name
+from cacheprefix.wire import Memo, decode
+
+_KEEP = 10_000
+"""Conversations with a name that are kept at most."""
+
+
+@dataclass(slots=True)
+class SharedState:
+    """What a session and its children have in common. Thread-safe."""
+
+    services: Services
+    envelope: Envelope
+    model: CacheModel
+    """The provider's cache as our requests leave it."""
+    unmodified: CacheModel
+    """The same, had the requests gone out as the application made them."""
+    totals: Totals = field(default_factory=Totals)
+    memo: Memo = field(default_factory=Memo)
+    conversations: OrderedDict[tuple[str, str, str], Conversation] = field(default_factory=OrderedDict)
+    sharing: WorthSharing = field(default_factory=WorthSharing)
+    lock: RLock = field(default_factory=RLock)
+    roles: set[str] = field(default_factory=set)
+    """Roles that front doors were made for."""
+    preflight: Preflight = field(default_factory=Preflight)
+    cards: Placement = field(default_factory=Placement)
+    positions: RolePositions = field(default_factory=RolePositions)
+    tool_sets: ToolSets = field(default_factory=ToolSets)
+    gating: Gating = field(default_factory=Gating)
+    unnamed: Unnamed = field(default_factory=Unnamed)
+
+    @classmethod
+    def fresh(cls, services: Services, envelope: Envelope = ABOUT, gate_price: float = PRICE) -> SharedState:
+        """That of a session that has seen nothing yet."""
+        model, unmodified = (
+            CacheModel(clock=services.clock, count=services.count, envelope=envelope) for _ in range(2)
+        )
+        return cls(services, envelope, model, unmodified, gating=Gating(gate_price))
+
+    @property
+    def notices(self) -> Notices:
+        """Failures, and what the user should know."""
+        return self.services.notices
+
+    def decode(self, body: Mapping[str, Any], api: Api, *, headers: Mapping[str, str] | None = None) -> Prompt:
+        """A body as a prompt, counted by the session's counter; history seen before costs next to nothing."""
+        count, memo, envelope = self.services.count, self.memo, self.envelope
+        return decode(body, api, headers=headers, count=count, memo=memo, envelope=envelope)
+
+    def conversation(self, owner: Owner, id_: str, make: Callable[[str], Conversation]) -> tuple[Conversation, bool]:
+        """The conversation of an id, and whether it was made just now; without an id one of its own, not kept."""
+        key = (*owner, id_ or new_name())
+        with self.lock:
+            found = self.conversations.get(key)
+            if found is not None:
+                self.conversations.move_to_end(key)
+                return found, False
+            made = make(key[2])
+            if id_:
+                self.conversations[key] = made
+            if len(self.conversations) > _KEEP:
+                self.conversations.popitem(last=False)
+            return made, True
+
+    def find(self, owner: Owner, said: Sequence[Hashable], run: object = None) -> str:
+        """The id of a request's conversation that has no name; those that make room for it are let go."""
+        found, gone = self.unnamed.find(owner, said, run=run)
+        for each in gone:
+            self.let_go(*each)
+        return found
+
+    def let_go(self, owner: Owner, conversation: str) -> None:
+        """Forget a conversation that nobody comes back to."""
+        with self.lock:
+            self.conversations.pop((*owner, conversation), None)
+        self.positions.forget(owner[1], conversation)
+        self.model.let_go(conversation)

@@ -1,0 +1,371 @@
+"""Side forks: a request that extends a conversation on its cached prefix, its tool loop, and what it leaves behind."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from typing_extensions import TypedDict, Unpack
+
+from cacheprefix.cache import Verdict
+from cacheprefix.calls.begin import Request, Requests
+from cacheprefix.calls.history_runner import HistoryRunner
+from cacheprefix.conversation import Ask, AsyncAsk, Conversation
+from cacheprefix.errors import UnsafeForkError
+from cacheprefix.history import SummaryRequest
+from cacheprefix.layout import AbortHandle, Compatibility, Fork, ForkPolicy, compatibility
+from cacheprefix.prompt import Api, Prompt, dumps
+from cacheprefix.wire import apply, encode, form_of, views_of
+from cacheprefix.wire.answers import (
+    Answer,
+    ToolRequest,
+    history_field,
+    limited,
+    read_answer,
+    result_messages,
+    user_message,
+)
+
+Stopped = Literal["done", "max_turns"]
+ToolExecutor = Callable[..., Any]
+"""``executor(id, name, arguments)`` or ``executor(id, name, arguments, state)``; sync or async; its result is sent
+back to the model as text, an exception as an error result."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkResult:
+    """What came of a fork."""
+
+    text: str
+    """The last non-empty text of the model."""
+    messages: tuple[Mapping[str, Any], ...]
+    """Everything behind the parent's messages, in wire form: the tail, answers, tool results."""
+    turns: int
+    stopped: Stopped
+    compatibility: Compatibility
+    verdicts: tuple[Verdict, ...]
+    policy: ForkPolicy
+
+
+class ForkOptions(TypedDict, total=False):
+    """How a side fork is asked and run; the options of ``Session.fork``."""
+
+    role: str
+    """Who asks; ``helper`` by default."""
+    policy: ForkPolicy | None
+    overrides: Mapping[str, Any] | None
+    """Replaces fields of the body; what then no longer shares raises ``UnsafeForkError`` before any call."""
+    tool_executor: ToolExecutor | None
+    """Runs tools; without one, and when it raises, the model gets an error result."""
+    conversation: str
+    """The parent's id."""
+    scope: str | None
+    """The tenant whose cache it is, the session's by default."""
+    abort: AbortHandle | None
+    state: Any
+    """The executor's fourth argument; a copy of it, unless the policy shares it."""
+    commit: Callable[[Sequence[Mapping[str, Any]]], None] | None
+    """Takes the fork's messages afterwards, unless the policy skips the transcript."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a run needs, settled before the first call."""
+
+    body: dict[str, Any]
+    api: Api
+    role: str
+    parent: int
+    """Messages of the parent."""
+    boundary: int
+    """Sections of the parent."""
+    policy: ForkPolicy
+    compatibility: Compatibility
+    conversation: Conversation
+    conversation_id: str
+    scope: str | None
+    abort: AbortHandle
+    state: Any
+    executor: ToolExecutor | None
+    commit: Callable[[Sequence[Mapping[str, Any]]], None] | None
+
+    def committed(self, result: ForkResult) -> ForkResult:
+        """Hand the fork's messages on, unless its policy leaves no trace."""
+        if self.commit is not None and not self.policy.skip_transcript:
+            self.commit(result.messages)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class SideForks:
+    """Asks something beside a conversation, for one team. Thread-safe."""
+
+    requests: Requests
+    history: HistoryRunner
+
+    def run(
+        self,
+        text: str,
+        body: Mapping[str, Any],
+        api: Api,
+        send: Callable[[dict[str, Any]], Any],
+        **options: Unpack[ForkOptions],
+    ) -> ForkResult:
+        """Ask, and run the fork's own tool loop, with a synchronous ``send(body) -> response`` and executor."""
+        plan = self._plan(text, body, api, **options)
+        steps = self._steps(plan)
+        answer: Any = None
+        while True:
+            try:
+                wanted = steps.send(answer)
+            except StopIteration as stop:
+                result: ForkResult = stop.value
+                return plan.committed(result)
+            try:
+                answer = (send(wanted) if isinstance(wanted, dict) else _executed(plan, wanted), None)
+            except Exception as error:
+                answer = (None, error)
+
+    async def arun(
+        self,
+        text: str,
+        body: Mapping[str, Any],
+        api: Api,
+        send: Callable[[dict[str, Any]], Awaitable[Any]],
+        **options: Unpack[ForkOptions],
+    ) -> ForkResult:
+        """``run`` with an asynchronous ``send``; the executor may be either."""
+        plan = self._plan(text, body, api, **options)
+        steps = self._steps(plan)
+        answer: Any = None
+        while True:
+            try:
+                wanted = steps.send(answer)
+            except StopIteration as stop:
+                result: ForkResult = stop.value
+                return plan.committed(result)
+            try:
+                value = send(wanted) if isinstance(wanted, dict) else _executed(plan, wanted)
+                answer = (await value if inspect.isawaitable(value) else value, None)
+            except Exception as error:
+                answer = (None, error)
+
+    def summary(
+        self,
+        body: Mapping[str, Any],
+        api: Api,
+        send: Callable[[dict[str, Any]], Any],
+        conversation: str = "",
+        scope: str | None = None,
+    ) -> Ask:
+        """An ``ask`` for compaction: a fork of ``body``, the request as last sent, so that its prefix is read."""
+
+        def ask(request: SummaryRequest) -> str:
+            options = self._summary_options(request, body, api, conversation, scope)
+            return _summary(self.run(request.instruction, body, api, send, **options))
+
+        return ask
+
+    def asummary(
+        self,
+        body: Mapping[str, Any],
+        api: Api,
+        send: Callable[[dict[str, Any]], Awaitable[Any]],
+        conversation: str = "",
+        scope: str | None = None,
+    ) -> AsyncAsk:
+        """``summary`` with an asynchronous ``send``."""
+
+        async def ask(request: SummaryRequest) -> str:
+            options = self._summary_options(request, body, api, conversation, scope)
+            return _summary(await self.arun(request.instruction, body, api, send, **options))
+
+        return ask
+
+    def changed(self, fork: Fork) -> Fork:
+        """A fork as the plugins leave it: its tail may change, anything else is refused and named."""
+        for answer in self.requests.plugins.call_all("fork", fork=fork):
+            if not isinstance(answer, Fork):
+                continue
+            if answer.prefix == fork.prefix:
+                fork = replace(fork, tail=answer.tail, policy=answer.policy)
+            else:
+                said = "a plugin's fork hook changed the shared prefix; only the tail may change"
+                self.requests.state.notices.warn_once("fork-hook", said)
+        return fork
+
+    def _summary_options(
+        self, request: SummaryRequest, body: Mapping[str, Any], api: Api, conversation: str, scope: str | None
+    ) -> ForkOptions:
+        """How a fork that summarises is sent: the same tools, and forbidden to call them where that costs nothing."""
+        profile = self.requests.state.services.profile(str(body.get("model", "")), api)
+        free = bool(body.get("tools")) and api != "anthropic" and profile.placement("tool_choice") == "none"
+        # Room for a model that thinks first; the summary itself is cut to what was asked for.
+        policy = replace(ForkPolicy.background_summary(), max_output_tokens=max(1_024, 2 * request.max_tokens))
+        return {
+            "role": "summary",
+            "policy": policy,
+            "overrides": {"tool_choice": "none"} if free else None,
+            "conversation": conversation,
+            "scope": scope,
+        }
+
+    def _plan(
+        self,
+        text: str,
+        body: Mapping[str, Any],
+        api: Api,
+        *,
+        role: str = "helper",
+        policy: ForkPolicy | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        tool_executor: ToolExecutor | None = None,
+        conversation: str = "",
+        scope: str | None = None,
+        abort: AbortHandle | None = None,
+        state: Any = None,
+        commit: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
+    ) -> Plan:
+        """Settle a fork. Raises ``UnsafeForkError`` when it cannot read the parent's prefix and that is not meant."""
+        policy = policy or ForkPolicy()
+        field, shared = history_field(api), self.requests.state
+        parent = shared.decode(body, api)
+        history = list(body.get(field) or []) if not isinstance(body.get(field), str) else [user_message(body[field])]
+        tail = user_message(self.requests.team.tail_for(role, text))
+        changed = {**body, **(overrides or {})}
+        forked = limited({**changed, field: [*history, tail]}, api, policy.max_output_tokens)
+        prompt = shared.decode(forked, api)
+        fork = self.changed(Fork(role, parent, prompt.sections[len(parent.sections) :], policy))
+        if fork.tail != prompt.sections[len(parent.sections) :]:
+            forked = {**forked, field: [*history, *_written(fork, prompt, field)]}
+            prompt = shared.decode(forked, api)
+        policy = fork.policy
+        profile = shared.services.profile(prompt.model, api)
+        found = compatibility(parent, prompt, profile.settings, min_tokens=profile.min_tokens)
+        # A fork that reads nothing pays for the whole history once more: only where its policy says so.
+        if not found and policy.cache_safe:
+            raise UnsafeForkError(found.reasons)
+        for reason in found.reasons:
+            shared.notices.note(f"fork {role!r}: {reason}")
+        owned = self.history.conversation(conversation, scope=scope)
+        return Plan(
+            body=forked,
+            api=api,
+            role=role,
+            parent=len(history),
+            boundary=len(parent.sections) if found else 0,
+            policy=policy,
+            compatibility=found,
+            conversation=owned.fork() if policy.isolated else owned,
+            conversation_id=conversation,
+            scope=scope,
+            abort=abort.child() if abort is not None and policy.share_abort else AbortHandle(),
+            state=state if policy.share_state else copy.deepcopy(state),
+            executor=tool_executor,
+            commit=commit,
+        )
+
+    def _steps(self, plan: Plan) -> Generator[dict[str, Any] | ToolRequest, Any, ForkResult]:
+        """The loop without its waiting: yields a body to send or a tool to run, takes (value, error)."""
+        field = history_field(plan.api)
+        messages: list[Any] = list(plan.body[field])
+        verdicts: list[Verdict] = []
+        text = ""
+        stopped: Stopped = "max_turns"
+        turns = 0
+        while turns < plan.policy.max_turns:
+            plan.abort.check()
+            turns += 1
+            turn = self.requests.begin(
+                Request(
+                    {**plan.body, field: self._shortened(plan, messages)},
+                    plan.api,
+                    agent=plan.role,
+                    conversation=plan.conversation_id,
+                    boundary=plan.boundary,
+                    policy=plan.policy,
+                    scope=plan.scope,
+                )
+            )
+            response, error = yield dict(turn.body)
+            if error is not None:
+                turn.fail()
+                raise error
+            answer: Answer = read_answer(response, plan.api)
+            verdict = turn.finish(answer.usage)
+            if verdict is not None:
+                verdicts.append(verdict)
+            messages += answer.messages
+            text = answer.text or text
+            if not answer.calls:
+                stopped = "done"
+                break
+            results = []
+            for call in answer.calls:
+                plan.abort.check()
+                value, error = yield call
+                results.append((call, _said(value, error), error is not None))
+            messages += result_messages(results, plan.api)
+        return ForkResult(
+            text,
+            tuple(messages[plan.parent :]),
+            turns,
+            stopped,
+            plan.compatibility,
+            tuple(verdicts),
+            plan.policy,
+        )
+
+    def _shortened(self, plan: Plan, messages: Sequence[Any]) -> Sequence[Any]:
+        form = form_of(plan.api)
+        if form is None:
+            return messages
+        model = str(plan.body.get("model", ""))
+
+        def work() -> Sequence[Any]:
+            views = views_of(messages, form, self.history.services.counter(model))
+            decisions = self.history.shorten(plan.conversation, views, model)
+            return apply(messages, decisions, form) if decisions else messages
+
+        return self.history.services.notices.attempt("tool-result budget", work, messages)
+
+
+def _executed(plan: Plan, call: ToolRequest) -> Any:
+    if call.problem:
+        raise ValueError(call.problem)
+    executor = plan.executor
+    if executor is None:
+        message = f"tool {call.name!r} cannot run in this fork: it has no tool executor"
+        raise LookupError(message)
+    arguments = (call.id, call.name, call.arguments)
+    return executor(*arguments, plan.state) if _takes_state(executor) else executor(*arguments)
+
+
+def _takes_state(executor: ToolExecutor) -> bool:
+    try:
+        parameters = inspect.signature(executor).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(positional) > 3 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+
+
+def _said(value: Any, error: Exception | None) -> str:
+    if error is not None:
+        return f"error: {type(error).__name__}: {error}"
+    return value if isinstance(value, str) else dumps(value, "tool result").decode()
+
+
+def _written(fork: Fork, prompt: Prompt, field: str) -> Sequence[Any]:
+    """The messages of a tail that a plugin changed."""
+    tail = encode(replace(prompt, sections=fork.tail, settings={}))
+    written: Sequence[Any] = tail[field]
+    return written
+
+
+def _summary(result: ForkResult) -> str:
+    # An answer that calls a tool is no summary; an extract then stands in its place.
+    return result.text if result.stopped == "done" else ""

@@ -1,0 +1,110 @@
+"""One team as its requests are laid out: name, shared prefix, roles, and how a role is told what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from cacheprefix.errors import named
+from cacheprefix.layout.cards_advice import Placement
+from cacheprefix.layout.fork import TailPlacement
+from cacheprefix.layout.prefix import SharedPrefix, Tool
+from cacheprefix.layout.tail import tail_text
+from cacheprefix.locks import RLock
+
+
+class Decided(Protocol):
+    """A conversation, as far as layouts are decided in it: another process reads these decisions and keeps to them."""
+
+    id: str
+    scope: str
+
+    def decided(self, section: str, key: str) -> str | None:
+        """What was decided under a key; None where nothing was."""
+        ...
+
+    def decided_keys(self, section: str) -> Sequence[str]:
+        """All keys of a section, sorted."""
+        ...
+
+    def decide(self, section: str, key: str, decision: str = "") -> None:
+        """Record a decision; what was decided before stays."""
+        ...
+
+
+@dataclass(slots=True)
+class Team:
+    """What all agents of one team share. Thread-safe; nested teams have one each, and one set of ``roles``."""
+
+    name: str
+    """``outer/inner`` for a nested team; empty for the outermost one that was given no name."""
+    scope: str
+    """The tenant whose requests these are, where a request does not say."""
+    tail: TailPlacement
+    prefix: SharedPrefix
+    freeze: Callable[[SharedPrefix], SharedPrefix]
+    """Puts the tools of a prefix in order; plugins have their say in it."""
+    cards: Placement
+    roles: set[str] = field(default_factory=set)
+    """Roles that front doors were made for, in all teams that share totals."""
+    lock: RLock = field(default_factory=RLock)
+
+    def owner(self, scope: str | None) -> tuple[str, str]:
+        """Whose conversations these are: the team's name, and the scope given or the team's own."""
+        return self.name, self.scope if scope is None else scope
+
+    def agent(self, name: str) -> str:
+        """An agent's name in reports."""
+        return f"{self.name}/{name}" if self.name else name
+
+    def role(self, name: str) -> str:
+        """A role's name among those of all teams."""
+        return f"{self.name}/{name}"
+
+    @property
+    def alone(self) -> bool:
+        """Whether no more than one role has joined: then nobody is there to share a prefix with."""
+        return len(self.roles) <= 1
+
+    def adopt_tools(
+        self, tools: Iterable[Any], render: Callable[[Any], Mapping[str, Any]], late: Callable[[str], None] | None
+    ) -> tuple[Tool, ...]:
+        """The union of the prefix's tools and ``tools``, frozen.
+
+        ``late`` is told of tools that come after the first request (None before it): they stay outside, since they
+        would change every prompt from its beginning. Raises ``ToolClashError`` when one name has two schemas.
+        """
+        with self.lock:
+            prefix = self.prefix
+            union = prefix.with_tools(tools, render)
+            added = [tool.name for tool in union.tools if tool.name not in prefix.tool_names]
+            unfrozen = any(not isinstance(tool, Tool) for tool in prefix.tools)
+            if added and not unfrozen and late is not None:
+                late(
+                    f"tools {', '.join(map(named, added))} came after the first request and stay outside the shared "
+                    "union, so that what follows them is not shared: give all tools to SharedPrefix(tools=...)"
+                )
+            elif added or unfrozen:
+                self.prefix = union
+            return tuple(self.prefix.tools)
+
+    def adopt_system(self, text: str) -> None:
+        """Make ``text`` the shared system text, where the prefix has none of its own."""
+        with self.lock:
+            if not self.prefix.text:
+                self.prefix = self.freeze(replace(self.prefix, system=text))
+
+    def tail_for(
+        self,
+        role: str,
+        instruction: str,
+        *,
+        tools: Sequence[str] | None = None,
+        volatile: Mapping[str, str] | None = None,
+    ) -> str:
+        """The text that makes a request this role's: the only thing that differs between forks."""
+        card = self.tail == "cards" and self.prefix.roles.get(role) == instruction
+        if not card:
+            self.cards.told(role, instruction)
+        return tail_text(role, instruction, card=card, tools=tools, volatile=volatile)

@@ -1,0 +1,149 @@
+"""Which tools a role's requests carry: those of all, or its own where reading the others' costs more than that saves.
+
+Providers put tools before everything else, so requests share only what carries the same ones. With the union a role
+reads the others' tools in each request; without, it reads nothing of what they wrote, and pays what they say itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cacheprefix.bounded import Bounded
+from cacheprefix.layout.prefix import Tool
+from cacheprefix.layout.team import Decided, Team
+from cacheprefix.locks import Lock
+from cacheprefix.prompt import digest_of
+from cacheprefix.services import Services
+from cacheprefix.unnamed import common_key
+
+REPLY = 200
+"""Tokens of what an agent says in its turn, as long as too little was said to know: a few paragraphs."""
+_KNOWN = 4
+"""Messages from which on their own length counts."""
+_ROUNDS = 5
+"""Turns of a role over which what sharing saves only once is spread."""
+_SURE = 3
+"""Of what the others are expected to say in the first round, one part in so many is taken for sure."""
+_TALKS = 10_000
+_KITS = 1_000
+_UNION, _OWN = "union", "own"
+
+
+class ToolSet(NamedTuple):
+    """The tools that a role's requests carry, and who can read them."""
+
+    tools: tuple[str, ...]
+    """Names of the tools of the union in them, in its order; tools that the union has not stand behind those."""
+    shares: bool
+    """Whether another role's requests may begin like them; where not, the application's own layout costs least."""
+    name: str = ""
+    """What sets this tool set apart from the union."""
+
+
+@dataclass(slots=True)
+class _Talk:
+    joined: set[tuple[str, str]] = field(default_factory=set)
+    """Models and roles whose requests carry the union."""
+    own: dict[tuple[str, ...], set[tuple[str, str]]] = field(default_factory=dict)
+    """Tools, and those whose requests carried nothing else."""
+
+
+class ToolSets:
+    """The tool sets of the roles of each conversation. Thread-safe, bounded."""
+
+    def __init__(self) -> None:
+        self._talks: Bounded[tuple[str, str], _Talk] = Bounded(_TALKS)
+        self._lock = Lock()
+
+    def settled(self, key: tuple[str, str], role: tuple[str, str]) -> bool | None:
+        """Whether a role's requests carry the union; None before it has asked."""
+        with self._lock:
+            talk = self._of(key)
+            # Who comes after others that carry only their own would be the one who pays for tools that nobody reads.
+            own = {each for roles in talk.own.values() for each in roles if each[0] == role[0]}
+            alone = not talk.joined and bool(own)
+            return True if role in talk.joined else False if role in own or alone else None
+
+    def settle(self, key: tuple[str, str], role: tuple[str, str], tools: tuple[str, ...], *, joins: bool) -> bool:
+        """Note the tool set of a role; whether another one of the same model carries the very same ``tools``."""
+        with self._lock:
+            talk = self._of(key)
+            if joins:
+                talk.joined.add(role)
+                return True
+            if len(talk.own) >= _KITS:
+                talk.own.clear()
+            alike = talk.own.setdefault(tools, set())
+            alike.add(role)
+            return any(each[0] == role[0] and each != role for each in alike)
+
+    def _of(self, key: tuple[str, str]) -> _Talk:
+        return self._talks.of(key, _Talk)
+
+    def choose(
+        self,
+        team: Team,
+        services: Services,
+        conversation: Decided,
+        role: str,
+        own: Sequence[str],
+        model: str = "",
+        *,
+        spoken: Callable[[], Sequence[int]],
+    ) -> ToolSet:
+        """The tool set of a role whose own tools have these names.
+
+        ``spoken`` counts the tokens of each message that the request shares with others. A role keeps the tool set of
+        its first request in a conversation, or its layout would change. One that does not carry the union, or has a
+        tool that the union has not, shares with those of the very same tools alone. The decision is recorded in the
+        conversation, so that another process takes it up.
+        """
+        tools = [tool for tool in team.prefix.tools if isinstance(tool, Tool)]
+        union, mine = tuple(tool.name for tool in tools), set(own)
+        talk, key = (conversation.scope, common_key(conversation.id)), (model, team.role(role))
+
+        def pays() -> bool:
+            foreign = sum(services.count(tool.schema.decode(), model) for tool in tools if tool.name not in mine)
+            found = _pays(team, services, foreign, spoken(), model)
+            if not found:
+                services.notices.note(
+                    f"role {role!r} keeps its own tools: reading the others' ({foreign:,} tokens) with each request "
+                    "would cost more than sharing saves"
+                )
+            return found
+
+        joins = False
+        if mine <= set(union):
+            entry = digest_of(*key)
+            recorded = conversation.decided("lanes", entry)
+            known = recorded == _UNION if recorded else self.settled(talk, key)
+            joins = (mine == set(union) or pays()) if known is None else known
+            if not recorded and not (joins and mine == set(union)):
+                conversation.decide("lanes", entry, _UNION if joins else _OWN)
+        alike = self.settle(talk, key, tuple(sorted(mine)), joins=joins)
+        if joins:
+            return ToolSet(union, shares=True)
+        return ToolSet(tuple(name for name in union if name in mine), alike, "\0".join(sorted(mine)) or "no tools")
+
+
+def _pays(team: Team, services: Services, foreign: int, said: Sequence[int], model: str) -> bool:
+    """Whether carrying others' tools costs less than sharing saves, both for one request of a role.
+
+    With r, the price of reading a token from the cache (an uncached one costs 1), f tokens of others' tools, o tokens
+    of the opening (system text and what was said), a tokens of an answer, and n other roles:
+
+        cost  f*r/(1-r)  <=  a*n + o/_ROUNDS       in the long run: what reading them costs, in tokens saved
+        first f*r/(1-r)  <=  o + a*n/_SURE         in the first round, should there be no other
+
+    Where the provider keeps whole requests only (``match="unit"``), the first round pays f in full.
+    """
+    profile = services.profile(model)
+    beside = foreign * profile.read / max(0.01, 1.0 - profile.read)
+    others = max(1, len(team.roles) - 1)
+    opening = services.count(team.prefix.text, model) + sum(said)
+    reply = sum(said) / len(said) if len(said) >= _KNOWN else REPLY
+    # In whole units nobody reads the tools before two have paid for them.
+    first = foreign if profile.match == "unit" else beside
+    return beside <= reply * others + opening / _ROUNDS and first <= opening + reply * others / _SURE
