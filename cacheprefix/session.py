@@ -1,4 +1,4 @@
-"""Session and Conversation: the only objects an adapter talks to."""
+"""The session: what an application makes once, composed of parts that work without it."""
 
 from __future__ import annotations
 
@@ -140,13 +140,13 @@ class Session:
         self._gate = gate_of(gate_store, gate, notices) if gate else None
         self.tool_calls = ToolCalls(tool_cache, self.plugins, notices, owner=name, scope=scope, allowed=mode == "fork")
         self.tool_cache = self.tool_calls.cache
-        self._lead(name, scope, tail, self._frozen(prefix))
+        self._lead(name, scope, tail, _frozen(self.plugins, prefix))
         load_price_library()
 
     def _lead(self, name: str, scope: str, tail: TailPlacement, prefix: SharedPrefix) -> None:
         """Make the parts that work for one team: its layout, its requests, its histories, its side forks."""
         state = self.shared
-        self.team = Team(name, scope, tail, prefix, self._frozen, state.cards, state.roles)
+        self.team = Team(name, scope, tail, prefix, partial(_frozen, self.plugins), state.cards, state.roles)
         self._requests = Requests(self.team, state, self.plugins, forks=self.mode == "fork", on_break=self.on_break)
         self._history = HistoryRunner(
             self.team,
@@ -208,14 +208,6 @@ class Session:
         """Gives seconds."""
         return self.shared.services.clock
 
-    def _frozen(self, prefix: SharedPrefix | str | None) -> SharedPrefix:
-        """A prefix as the plugins leave it. Raises ``ToolClashError`` when one name has two schemas."""
-        made = prefix if isinstance(prefix, SharedPrefix) else SharedPrefix(system=prefix or "")
-        # A clash is the application's mistake and raises here; inside a hook it would only be reported.
-        union_tools(tool for tool in made.tools if isinstance(tool, Tool))
-        frozen = self.plugins.call_first("freeze", prefix=made)
-        return frozen if isinstance(frozen, SharedPrefix) else made
-
     def child(self, name: str, prefix: SharedPrefix | None = None, *, scope: str | None = None) -> Session:
         """A session for a nested team: its own agents and prefix, the same trees, policies and totals.
 
@@ -228,7 +220,7 @@ class Session:
         child.__dict__.update(self.__dict__)
         full = f"{self.name}/{name}" if self.name else name
         tenant = self.scope if scope is None else scope
-        child._lead(full, tenant, self.tail, self.prefix if prefix is None else self._frozen(prefix))
+        child._lead(full, tenant, self.tail, self.prefix if prefix is None else _frozen(self.plugins, prefix))
         return child
 
     def related(self, other: Session | None) -> bool:
@@ -241,7 +233,7 @@ class Session:
         Raises ``ToolClashError`` when one name has two schemas. A tool that arrives after the first request
         stays outside the union and is noted, since it would change every prompt from its beginning.
         """
-        return self.team.adopt_tools(tools, render, None if self.shared.totals.last is None else self.note)
+        return self.team.adopt_tools(tools, render, None if self.shared.totals.last is None else self.shared.notices.note)
 
     def adopt_system(self, text: str) -> None:
         """Make ``text``, found in all agents' system messages, the shared system text; for adapters, at set-up.
@@ -649,6 +641,15 @@ class Session:
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
         """Copies of an application share the session, as they share its cache."""
         return self
+
+
+def _frozen(plugins: Plugins, prefix: SharedPrefix | str | None) -> SharedPrefix:
+    """A prefix as the plugins leave it. Raises ``ToolClashError`` when one name has two schemas."""
+    made = prefix if isinstance(prefix, SharedPrefix) else SharedPrefix(system=prefix or "")
+    # A clash is the application's mistake and raises here; inside a hook it would only be reported.
+    union_tools(tool for tool in made.tools if isinstance(tool, Tool))
+    frozen = plugins.call_first("freeze", prefix=made)
+    return frozen if isinstance(frozen, SharedPrefix) else made
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:

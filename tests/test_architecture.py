@@ -51,7 +51,7 @@ BELOW = {
     },
     "forks": {"prompt", "wire", "cache", "layout", "history", "conversation", "calls"},
     "events": {"profiles", "cache", "stores", "toolcache", "calls", "plugins"},
-    "config_fields": {"toolcache", "history", "profiles"},
+    "config_fields": {"toolcache", "history", "layout", "profiles"},
     "config": {"profiles", "stores", "history", "toolcache", "plugins", "events", "config_fields"},
 }
 """What each room may import beside itself, the errors and notices; the session may import all of them, and adapters
