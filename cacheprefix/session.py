@@ -233,7 +233,8 @@ class Session:
         Raises ``ToolClashError`` when one name has two schemas. A tool that arrives after the first request
         stays outside the union and is noted, since it would change every prompt from its beginning.
         """
-        return self.team.adopt_tools(tools, render, None if self.shared.totals.last is None else self.shared.notices.note)
+        late = None if self.shared.totals.last is None else self.shared.notices.note
+        return self.team.adopt_tools(tools, render, late)
 
     def adopt_system(self, text: str) -> None:
         """Make ``text``, found in all agents' system messages, the shared system text; for adapters, at set-up.

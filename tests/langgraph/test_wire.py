@@ -9,6 +9,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.calls import state
 from cacheprefix.prompt import chain
 from cacheprefix_langgraph import PrefixMiddleware, forked, sending, wrap_model
 
@@ -161,7 +162,7 @@ def test_a_failure_of_ours_sends_the_users_request(bench, step, how, monkeypatch
     bench.release()
     session = bench.session(HANDBOOK)
     model = wrap_model(bench.model(), session)
-    target = {"begin": session.shared.model, "as_sent": sending}.get(step, session)
+    target = {"begin": session.shared.model, "as_sent": sending, "decode": state}.get(step, session)
     monkeypatch.setattr(target, step, lambda *a, **k: (_ for _ in ()).throw(RuntimeError("broken")))
     with pytest.warns(UserWarning, match="broken"):
         out = go(team(model.bind_tools(bench.tools[:1]), session, how), how)
