@@ -95,8 +95,8 @@ async def test_without_a_session_the_configuration_counts(provide, new_client, m
 
 # On OpenAI nothing is marked.
 BROKEN = {
-    "openai": ("_requests.plan_breakpoints", "cache.CacheModel.begin", "session.decode"),
-    "anthropic": ("_requests.mark", "cache.CacheModel.begin"),
+    "openai": ("calls.begin.plan_breakpoints", "cache.CacheModel.begin", "calls.state.decode"),
+    "anthropic": ("calls.begin.mark", "cache.CacheModel.begin"),
 }
 BEGIN = "begin: cacheprefix failed (RuntimeError: on purpose)"
 
