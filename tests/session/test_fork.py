@@ -187,7 +187,8 @@ def waits(tree: ast.AST) -> set[str]:
 
 def test_the_runtime_makes_no_lock_that_a_forked_child_would_wait_for() -> None:
     """Locks are those of ``cacheprefix.locks``, in the core and in the adapters; others are made anew in the child."""
-    core = (path for path in (ROOT / "cacheprefix").rglob("*.py") if path.parent.name not in TOOLS)
+    house = ROOT / "cacheprefix"
+    core = (path for path in house.rglob("*.py") if path.relative_to(house).parts[0] not in TOOLS)
     for path in (*core, *(ROOT / "adapters").rglob("cacheprefix_*/**/*.py")):
         if path.name != "locks.py":
             tree = ast.parse(path.read_text("utf-8"))
