@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from ag2 import Agent, MemoryStream, TaskConfig
 from ag2.events import ModelMessageChunk
@@ -194,7 +196,7 @@ async def test_an_agent_in_its_own_layout_is_told_the_shared_text(fresh, api):
 
 
 async def test_an_old_history_is_compacted_before_the_roles_text(fresh):
-    """Which stays, whatever is left out; and no provider is sent our marks."""
+    """Which stays, whatever is left out; what is said of it stands once, behind the system text, without our marks."""
     server = fresh("openai-chat")
     async with configured("openai-chat", server) as config:
         agents = wrap([agent("planner", config), agent("critic", config)], session(compaction=4_000))
@@ -204,6 +206,8 @@ async def test_an_old_history_is_compacted_before_the_roles_text(fresh):
     last = texts(server.requests[-1])
     assert "Question 1?" not in str(last)
     assert role_text("critic") in last[-1]
+    assert [text.startswith("[Earlier messages were") for text in last].count(True) == 1
+    assert all(json.loads(one.body)["messages"][0]["role"] == "system" for one in server.requests)
     assert all(b"_cacheprefix" not in one.body for one in server.requests)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cacheprefix_autogen import session_of, wrap
-from cacheprefix_autogen.who_shares import Seat, lanes, worth_joining
+from cacheprefix_autogen.economics import Seat, lanes, worth_joining
 
 SEATS = st.lists(
     st.builds(

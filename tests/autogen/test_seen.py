@@ -5,7 +5,7 @@ from __future__ import annotations
 from autogen_core import FunctionCall
 from autogen_core.models import AssistantMessage, FunctionExecutionResult, FunctionExecutionResultMessage, UserMessage
 
-from cacheprefix_autogen.memory_of_messages import Seen
+from cacheprefix_autogen.messages import Seen
 
 
 def _counting():

@@ -11,7 +11,7 @@ from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, se
 
 from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix_autogen import session_of, wrap
-from cacheprefix_autogen.selector import ABOVE, pattern_of
+from cacheprefix_autogen.managers import ABOVE, pattern_of
 
 
 class Selecting(Says):

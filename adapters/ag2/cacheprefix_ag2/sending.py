@@ -114,9 +114,10 @@ class Sending:
         if form is None or not isinstance(messages, list) or not session.decides(talk):
             return body
         mine = "" if self.fork is None else self.fork.text
-        # The system's and the role's texts stay where they are; the history is what stands between them.
+        # The system's and the role's texts stay as they are; the history is what stands around them.
         kept = [i for i, one in enumerate(messages) if one.get("role") == "system" or (mine and _text(one) == mine)]
-        history = [one for i, one in enumerate(messages) if i not in kept]
+        places = [i for i in range(len(messages)) if i not in kept]
+        history = [messages[i] for i in places]
         model = str(body.get("model", ""))
         none: tuple[MessageView, ...] = ()
         views = session.attempt("views", lambda: views_of(history, form, session.counter(model)), none)
@@ -126,16 +127,14 @@ class Sending:
         decisions = session.condense(talk, views, model, api, own_tokens=own) if views else ()
         if not decisions:
             return body
-        ends = [at - nth for nth, at in enumerate(kept)] + [len(history)]
+
+        def placed(decision: Decision) -> Decision:
+            # What is inserted stands right behind the message of the history that it follows.
+            behind = isinstance(decision, Insert) and decision.index
+            return replace(decision, index=places[decision.index - 1] + 1 if behind else places[decision.index])
 
         def carried_out() -> Mapping[str, Any]:
-            out: list[Any] = []
-            start = 0
-            for nth, end in enumerate(ends):
-                out += sendable(apply(history[start:end], _between(decisions, start, end), form))
-                out += [messages[kept[nth]]] if nth < len(kept) else []
-                start = end
-            return {**body, name: out}
+            return {**body, name: sendable(apply(messages, [placed(one) for one in decisions], form))}
 
         return session.attempt("condense", carried_out, body)
 
@@ -193,17 +192,6 @@ def _watching(stream: Any, events: AsyncWatched) -> Any:
     # Weakly, as the SDKs' streams close their connection when they are dropped.
     stream._iterator, stream.close = events, closed
     return stream
-
-
-def _between(decisions: tuple[Decision, ...], start: int, end: int) -> list[Decision]:
-    """The decisions on messages from ``start`` to ``end``; what is inserted at an end belongs before it."""
-    found = []
-    for decision in decisions:
-        at = decision.index
-        inside = (start < at <= end or at == start == 0) if isinstance(decision, Insert) else start <= at < end
-        if inside:
-            found.append(replace(decision, index=at - start))
-    return found
 
 
 def _unmarked(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -82,8 +82,9 @@ class Team:
     def _lane(self, seat: Seat, stays: Stays, asked: int) -> Lane | None:
         """What of an agent's requests must be the same in another's, so that they share; None where it is not worth it.
 
-        Costs and gains of a turn, in uncached input tokens. An agent that would lose by reading the others' tools
-        shares with those that have the same ones.
+        An agent carries the union of tools where ``foreign * r * calls <= gain``: ``foreign`` are the tokens of the
+        tools that it has not, r the price of reading one from the cache. One that would lose by that shares with those
+        that have the same tools.
         """
         gain = self._gain(seat, stays, asked)
         if gain <= 0:
@@ -95,23 +96,28 @@ class Team:
         return seat.model, seat.schema, None if carries else seat.tools
 
     def _gain(self, seat: Seat, stays: Stays, asked: int) -> float:
-        """What a turn saves by sharing: what it begins with, paid once, and what others said; tools left out."""
-        read, agents = self.session.profile(seat.model).read, max(2, len(self.seats))
+        """What a turn saves by sharing, tools left out, in uncached input tokens; n agents, r the price of a read.
+
+            stream:  (1 - r) * (opening * others / ROUNDS - tail + others * asked)
+            call:    (1 - r) * (opening * others / ROUNDS - tail + REPLY * (n - 1))
+            turn:    (1 - r) * (opening * others / ROUNDS - tail) + REPLY * ((n - 2) - n * r)
+
+        ``others`` is (n - 1) / n, the part of the agents that find written what one of them wrote; ``opening`` the
+        shared text, paid once a lane; ``tail`` the agent's own text, which siblings do not read, up to LONG_ROLE.
+        """
+        profile, agents = self.session.profile(seat.model), max(2, len(self.seats))
+        read, others = profile.read, (agents - 1) / agents
         # Where all prompts begin alike as they are, and the provider shares what does, nothing is gained there.
-        automatic = self.session.profile(seat.model).markers is None
-        alike = automatic and all(each.first and not self._foreign(each) for each in self.seats.values())
+        alike = profile.markers is None and all(each.first and not self._foreign(each) for each in self.seats.values())
         opening = 0 if alike else self._count(self.session.prefix.text, seat.model)
-        others = (agents - 1) / agents
         spread = opening * others / ROUNDS - min(seat.tail, LONG_ROLE)
-        if stays == "stream":
-            # Only what the stream begins with is common; a short question is the agent's own until one was not.
-            spread += others * (asked if self.common else max(0, asked - REPLY))
-        if stays == "call":
-            spread += REPLY * (agents - 1)
         if stays == "turn":
             # In a channel ag2 leaves an agent's own messages out of its requests, and a fork has and re-reads them.
             return spread * (1.0 - read) + REPLY * ((agents - 2) - agents * read)
-        return spread * (1.0 - read)
+        if stays == "stream":
+            # Only what the stream begins with is common; a short question is the agent's own until one was not.
+            return (spread + others * (asked if self.common else max(0, asked - REPLY))) * (1.0 - read)
+        return (spread + REPLY * (agents - 1)) * (1.0 - read)
 
     def _foreign(self, seat: Seat) -> int:
         """Tokens of the union's tools that an agent has not."""

@@ -3,9 +3,9 @@
 from cacheprefix_autogen.asking import ask
 from cacheprefix_autogen.client import CachedUsage, PrefixClient, PrefixClientConfig
 from cacheprefix_autogen.fork_agent import ForkAgent, ForkAgentConfig
-from cacheprefix_autogen.fork_model_context import ForkContext
 from cacheprefix_autogen.fork_request import ForkRequest
 from cacheprefix_autogen.front_door import session_of, unwrap, wrap
+from cacheprefix_autogen.model_context import ForkContext
 from cacheprefix_autogen.settings import PrefixSettings, forget_sessions
 from cacheprefix_autogen.tool_cache import cached
 

@@ -1,8 +1,8 @@
-"""Agents in place: their client and the beginning and end of their turns are watched; everything else is theirs."""
+"""An agent bound in place: its client and its turns' beginning and end are watched; everything else is its own."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,67 +13,30 @@ from autogen_agentchat.tools import AgentTool, TeamTool
 from autogen_core import CancellationToken
 from autogen_core.models import ChatCompletionClient
 
-from cacheprefix import Session
-from cacheprefix.errors import ToolClashError
-from cacheprefix_autogen.client import PrefixClient
-from cacheprefix_autogen.fork_agent import ForkAgent
-from cacheprefix_autogen.fork_model_context import STATE
+from cacheprefix_autogen.binding import Binding, Patches, binding_of
+from cacheprefix_autogen.client import PrefixClient, unwrapped
 from cacheprefix_autogen.group import Group
-from cacheprefix_autogen.layout import adopt
 from cacheprefix_autogen.member import Member
-from cacheprefix_autogen.observe import ending
-from cacheprefix_autogen.patches import BINDING, Patches
+from cacheprefix_autogen.model_context import STATE
+from cacheprefix_autogen.sending import ending
 from cacheprefix_autogen.state import load_member, save_member
 from cacheprefix_autogen.tool_cache import Caller, cached_by
 from cacheprefix_autogen.transcript import FROM_OUTSIDE, View
 
 
-class Binding:
-    """What holds a wrapped object and its session together; ``undo`` takes it apart."""
+class StandIn(BaseChatAgent):
+    """An agent that answers as another one does, which it holds as ``inner``."""
 
-    def __init__(
-        self, target: Any, session: Session, member: Member | None = None, group: Group | None = None
-    ) -> None:
-        self.session = session
-        self.member = member
-        self.group = group
-        self.patches = Patches(target)
-        self.inner: list[Binding] = []
-        self.root = self
-        """The binding of what ``wrap`` was given; it is undone as a whole."""
-        self.afterwards: list[Callable[[], None]] = []
-
-    def attach(self) -> Binding:
-        """Make the binding known on its object."""
-        self.patches.set(BINDING, self)
-        return self
-
-    def undo(self) -> None:
-        """Give the object back as it was."""
-        self.patches.undo()
-        for inner in self.inner:
-            inner.undo()
-        while self.afterwards:
-            self.afterwards.pop()()
-
-    @property
-    def whole(self) -> list[Binding]:
-        """This one and all inside."""
-        return [self, *(each for inner in self.inner for each in inner.whole)]
+    inner: BaseChatAgent
 
 
-def bind_agent(
-    agent: BaseChatAgent,
-    group: Group,
-    *,
-    rank: int = FROM_OUTSIDE,
-    private: bool = False,
-) -> Binding:
+def bind_agent(agent: BaseChatAgent, group: Group, *, rank: int = FROM_OUTSIDE, private: bool = False) -> Binding:
     """Bind one agent. ``rank`` is its place among the participants; ``private`` agents share no conversation."""
-    if isinstance(agent, ForkAgent):
-        return _bind_fork_agent(agent, group, rank, private=private)
+    if isinstance(agent, StandIn):
+        return _bind_stand_in(agent, group, rank, private=private)
     if isinstance(agent, MessageFilterAgent):
         return _bind_filter(agent, group, rank, private=private)
+    # An agent that keeps its context elsewhere, or asks no model, is watched and never laid out.
     session = group.session
     client = getattr(agent, "_model_client", None)
     own_context = getattr(agent, "_model_context", None)
@@ -102,39 +65,24 @@ def bind_agent(
     return binding.attach()
 
 
-def unwrapped(client: Any) -> Any:
-    """The client under those of ours; what is there already would lay a request out twice."""
-    while isinstance(client, PrefixClient):
-        client = client.client
-    return client
-
-
-def _bind_fork_agent(
-    agent: ForkAgent, group: Group, rank: int, *, private: bool
-) -> Binding:
+def _bind_stand_in(agent: StandIn, group: Group, rank: int, *, private: bool) -> Binding:
     binding = Binding(agent, group.session)
-    known, rebind = vars(agent.inner).get(BINDING), None
-    if isinstance(known, Binding):
+    known = binding_of(agent.inner)
+    if known is not None:
         rebind = known.patches.rebind
         known.undo()
-    if rebind is not None:
-        # Taken back, it is what it was made as.
-        binding.afterwards.append(partial(rebind, agent.inner))
-    binding.inner.append(
-        bind_agent(agent.inner, group, rank=rank, private=private)
-    )
+        if rebind is not None:
+            # Taken back, it is what it was made as.
+            binding.afterwards.append(partial(rebind, agent.inner))
+    binding.inner.append(bind_agent(agent.inner, group, rank=rank, private=private))
     return binding.attach()
 
 
-def _bind_filter(
-    agent: MessageFilterAgent, group: Group, rank: int, *, private: bool
-) -> Binding:
+def _bind_filter(agent: MessageFilterAgent, group: Group, rank: int, *, private: bool) -> Binding:
     binding = Binding(agent, group.session)
     binding.patches.expect("_wrapped_agent")
     inner: BaseChatAgent = agent._wrapped_agent
-    binding.inner.append(
-        bind_agent(inner, group, rank=rank, private=private)
-    )
+    binding.inner.append(bind_agent(inner, group, rank=rank, private=private))
     if group.session.mode != "observe":
         _keep_state(agent, binding.patches, "agent", inner)
     return binding.attach()
@@ -210,12 +158,3 @@ def tools_of(agent: Any) -> list[Any]:
 def runners_of(agent: Any) -> list[Any]:
     """Agents and teams that an agent calls as its tools."""
     return [tool._task_runner for tool in tools_of(agent) if isinstance(tool, (AgentTool, TeamTool))]
-
-
-def adopt_tools(group: Group, member: Member, tools: Sequence[Any]) -> None:
-    """Put an agent's tools into the union; one that clashes keeps its own, and is noted."""
-    try:
-        adopt(group.session, tools)
-    except ToolClashError as error:
-        member.keeps_tools = True
-        group.session.note(f"agent {member.name!r} keeps its own tools, which others share no cache with: {error}")

@@ -14,10 +14,10 @@ from autogen_core.models import LLMMessage, SystemMessage
 from cacheprefix import AbortHandle, ForkPolicy
 from cacheprefix.errors import SetupError
 from cacheprefix.session import ForkResult
-from cacheprefix_autogen.agent import Binding
+from cacheprefix_autogen.binding import binding_of
 from cacheprefix_autogen.member import Member
-from cacheprefix_autogen.patches import BINDING
-from cacheprefix_autogen.provider_clients import api_of, body_of, sender
+from cacheprefix_autogen.provider_clients import Request, api_of, body_of, sender
+from cacheprefix_autogen.transcript import View
 
 
 async def ask(
@@ -37,8 +37,7 @@ async def ask(
     Raises ``SetupError`` for what is not wrapped or has no SDK underneath, ``UnsafeForkError`` when the fork
     could not read the parent's cache, ``AbortedError`` when it is stopped.
     """
-    agent, member = _asked(target)
-    assert member.view is not None
+    agent, member, view = _asked(target)
     session = member.session
     client = agent._model_client
     native = client._innermost()
@@ -47,13 +46,14 @@ async def ask(
         message = f"{type(native).__name__} has no SDK that cacheprefix knows; ask works on OpenAI's and Anthropic's"
         raise SetupError(message)
     messages: list[LLMMessage] = [SystemMessage(content=session.prefix.text)] if session.prefix.text else []
-    messages += [form for entry in member.view.everything() for form in entry.forms]
+    messages += [form for entry in view.everything() for form in entry.forms]
     tools = [tool.native for tool in session.prefix.tools]
-    _, body = body_of(native, messages, tools, "auto", None, {})
+    _, body = body_of(native, Request(messages, tools))
     if api == "anthropic":
         body.setdefault("max_tokens", native._create_args.get("max_tokens", 4096))
         if body.get("tools"):
             body["tool_choice"] = {"type": "auto"}
+
     async def run_tool(_: str, name: str, arguments: Mapping[str, Any]) -> str:
         return await _call_tool(agent, name, arguments)
 
@@ -72,22 +72,18 @@ async def ask(
     )
 
 
-def _asked(target: BaseChatAgent | BaseGroupChat) -> tuple[Any, Member]:
-    """The agent whose client is used, and the member that has read the most."""
-    binding = vars(target).get(BINDING)
+def _asked(target: BaseChatAgent | BaseGroupChat) -> tuple[Any, Member, View]:
+    """The agent whose client is used, its member and view: that of those inside which has read the most."""
+    binding = binding_of(target)
     found = [
-        (each.patches.target, each.member)
-        for each in (_bindings(binding) if isinstance(binding, Binding) else [])
+        (each.patches.target, each.member, each.member.view)
+        for each in (binding.whole if binding is not None else [])
         if each.member is not None and each.member.view is not None and not each.member.alone
     ]
     if not found:
         message = f"ask takes a wrapped agent or team that shares a prefix, {target.name!r} is not one; wrap it first"
         raise SetupError(message)
-    return max(found, key=lambda pair: len(pair[1].view.everything()) if pair[1].view else 0)
-
-
-def _bindings(binding: Binding) -> list[Binding]:
-    return [binding, *(each for inner in binding.inner for each in _bindings(inner))]
+    return max(found, key=lambda each: len(each[2].everything()))
 
 
 async def _call_tool(agent: Any, name: str, arguments: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,17 +19,14 @@ from typing_extensions import Self
 from cacheprefix import Conversation, Session
 from cacheprefix.adapter import given_or_configured
 from cacheprefix.errors import BudgetError
-from cacheprefix.layout import ForkPolicy
 from cacheprefix.prompt import Api, Prompt
-from cacheprefix_autogen.layout import Held, Layout, Request, after_refusal, refusal, without_refused
+from cacheprefix_autogen.layout import Layout
 from cacheprefix_autogen.member import Member
-from cacheprefix_autogen.observe import SENDING, Sending, Undone, ending, tap
-from cacheprefix_autogen.provider_clients import Forms, body_of, restore_tools, sender
-from cacheprefix_autogen.public_messages import SENDER
+from cacheprefix_autogen.messages import SENDER
+from cacheprefix_autogen.provider_clients import Forms, Request, body_of, restore_tools, sender
+from cacheprefix_autogen.sending import SENDING, Sending, Undone, ending, failed, tap
 from cacheprefix_autogen.settings import PrefixSettings, session_of_settings
-
-_ONE_SHOT = ForkPolicy(skip_cache_write=True, purpose="agent")
-_LOOP = ForkPolicy(purpose="agent")
+from cacheprefix_autogen.tool_restriction import Held
 
 
 @dataclass
@@ -91,25 +88,26 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         """One answer. See the wrapped client for arguments and errors; what it is not given, it is not given here."""
         if self._laid_out_already():
             return await self.client.create(messages, **_as_given(tools, options))
-        given = self._given(messages, tools, options)
-        await self._summarise(given)
-        layout, tries = self._layout(given, self.client.create), 0
+        given, layout = await self._prepared(messages, tools, options, self.client.create)
+        tries = 0
         while True:
             sending = self._sending(given, layout)
-            result = await self._create(given, layout, sending)
-            again = None if layout is None or sending.undone else refusal(layout, result, self.role)
-            if layout is None or again is None or (tries and layout.permitted):
+            result = await self._create(given, sending)
+            again = self._refused(sending, result)
+            # Refused twice, a role with tools of its own gets its answer; one that may call none is asked once more,
+            # as the application asked.
+            if layout is None or again is None or (tries and layout.restriction.permitted):
                 return result
-            layout, tries = after_refusal(layout, again, tries), tries + 1
+            layout, tries = _after_refusal(layout, again, tries), tries + 1
 
-    async def _create(self, given: Request, layout: Layout | None, sending: Sending) -> CreateResult:
+    async def _create(self, given: Request, sending: Sending) -> CreateResult:
         token = SENDING.set(sending)
         try:
             result: CreateResult | None = None
             with suppress(Undone):
-                result = await self._asked(self.client.create, given, layout, sending)
+                result = await self._asked(self.client.create, given, sending)
             if result is None:
-                result = await self._asked(self.client.create, given, layout, sending)
+                result = await self._asked(self.client.create, given, sending)
         except BaseException:
             sending.failed()
             raise
@@ -126,13 +124,12 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
                 async for piece in pieces:
                     yield piece
             return
-        given = self._given(messages, tools, options)
-        await self._summarise(given)
-        layout, tries = self._layout(given, self.client.create_stream), 0
+        given, layout = await self._prepared(messages, tools, options, self.client.create_stream)
+        tries = 0
         while True:
             sending = self._sending(given, layout)
-            ask = partial(self._asked, self.client.create_stream, given, layout, sending)
-            held = Held(layout)
+            ask = partial(self._asked, self.client.create_stream, given, sending)
+            held = Held(None if layout is None else layout.restriction)
             again = None
             async with aclosing(_within(sending, ask)) as pieces:
                 async for piece in pieces:
@@ -141,24 +138,39 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
                             yield one
                         continue
                     result = self._accounted(piece, sending)
-                    again = None if layout is None or sending.undone else refusal(layout, result, self.role)
+                    again = self._refused(sending, result)
+                    # What is said cannot be asked again: the answer goes without the calls.
                     if again is not None and held.passed and held.said and layout is not None:
-                        again, result = None, without_refused(layout, result, held.said)
-                    if again is None or (tries and layout is not None and layout.permitted):
+                        again, result = None, layout.restriction.without_refused(result, held.said)
+                    if again is None or (tries and layout is not None and layout.restriction.permitted):
                         again = None
                         for one in held.rest():
                             yield one
                         yield result
             if layout is None or again is None:
                 return
-            layout, tries = after_refusal(layout, again, tries), tries + 1
+            layout, tries = _after_refusal(layout, again, tries), tries + 1
 
-    def _given(
-        self, messages: Sequence[LLMMessage], tools: Sequence[Tool | ToolSchema], options: Mapping[str, Any]
-    ) -> Request:
+    async def _prepared(
+        self,
+        messages: Sequence[LLMMessage],
+        tools: Sequence[Tool | ToolSchema],
+        options: Mapping[str, Any],
+        method: Callable[..., Any],
+    ) -> tuple[Request, Layout | None]:
+        """The request as it came, and its layout for a client's ``method``."""
         said, talk = self.member.volatile_text(), self._talk(messages)
         choice, output = options.get("tool_choice", "auto"), options.get("json_output")
-        return Request(messages, tools, choice, output, options.get("extra_create_args") or {}, said, options, talk)
+        extra = options.get("extra_create_args") or {}
+        given = Request(messages, tools, choice, output, extra, said, options, talk)
+        await self._summarise(given)
+        return given, self._layout(given, method)
+
+    def _refused(self, sending: Sending, result: CreateResult) -> list[LLMMessage] | None:
+        """What to answer where a fork called tools that its role may not; None when all is well."""
+        if sending.layout is None or sending.undone:
+            return None
+        return sending.layout.restriction.refusal(result, self.role)
 
     def _laid_out_already(self) -> bool:
         """Whether a client of ours around this one has the request in hand."""
@@ -190,7 +202,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         try:
             await self.member.summarise(self.client, given, ask)
         except Exception as error:
-            session.attempt("summary", partial(_raise, error), None)
+            failed(session, "summary", error)
 
     def _layout(self, given: Request, method: Callable[..., Any]) -> Layout | None:
         session = self.session
@@ -204,7 +216,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             except BudgetError as error:
                 over.append(error)
                 return None
-            changed = made is not None and made.tool_choice != given.tool_choice
+            changed = made is not None and made.restriction.tool_choice != given.tool_choice
             # A client of the application's own may be of a time before the argument.
             return None if changed and not _takes(method, "tool_choice") else made
 
@@ -214,48 +226,45 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         return found
 
     def _sending(self, given: Request, layout: Layout | None) -> Sending:
-        session = self.session
-        options = self.member.options
-        sending = Sending(session, agent=self.role, conversation=self._named(given), scope=options.scope)
-        sending.client = self._innermost()
-        if session.attempt("tap", lambda: tap(self._innermost()), otherwise=False):
+        session, options, native = self.session, self.member.options, self._innermost()
+        sending = Sending(
+            session,
+            native,
+            agent=self.role,
+            conversation=self._named(given),
+            layout=layout,
+            scope=options.scope,
+            rewrite=session.mode != "observe",
+        )
+        if session.attempt("tap", lambda: tap(native), otherwise=False):
             sending.volatile, sending.volatile_role = given.volatile, options.volatile_role
         else:
-            session.attempt("observe", lambda: self._untapped(given, layout, sending), None)
+            session.attempt("observe", lambda: self._untapped(given, sending), None)
             sending.undone = sending.turn is None or sending.turn.seen is None
-        if session.mode == "observe":
-            return sending
-        sending.rewrite = True
-        if layout is None:
-            return sending
-        sending.shared_messages = layout.shared
-        sending.allowed = layout.allowed
-        sending.continues = layout.continues
-        goes_on = layout.continues or (layout.tools and layout.permitted != ())
-        sending.policy = _LOOP if goes_on else _ONE_SHOT
+        if layout is not None:
 
-        def original(_: Prompt) -> Prompt:
-            api, body = _body(self._innermost(), given, self._forms)
-            return session.decode(body, api)
+            def original(_: Prompt) -> Prompt:
+                api, body = body_of(native, given, self._forms)
+                return session.decode(body, api)
 
-        sending.original = original
+            sending.original = original
         return sending
 
-    def _untapped(self, given: Request, layout: Layout | None, sending: Sending) -> None:
+    def _untapped(self, given: Request, sending: Sending) -> None:
         """A client without an SDK that can be watched: note the request as far as it is known."""
-        messages, options = _arguments(given, layout, sending)
-        tools = options.get("tools", ())
-        api, body = body_of(self._innermost(), messages, tools, "auto", given.json_output, {})
+        messages, options = _arguments(given, sending)
+        known = Request(messages, options.get("tools", ()), json_output=given.json_output)
+        api, body = body_of(self._innermost(), known)
         sending.api = api
         sending.turn = self.session.begin(
             body, api, agent=self.role, conversation=sending.conversation, scope=sending.scope, rewrite=False
         )
 
-    def _asked(self, method: Callable[..., Any], given: Request, layout: Layout | None, sending: Sending) -> Any:
+    def _asked(self, method: Callable[..., Any], given: Request, sending: Sending) -> Any:
         """Ask the wrapped client: as the application did, in the place of an undone request too."""
         if sending.undone and not given.tools and self.member.tools:
             self.session.attempt("tools", lambda: restore_tools(self._innermost(), self.member.tools), None)
-        messages, options = _arguments(given, layout, sending)
+        messages, options = _arguments(given, sending)
         return method(messages, **options)
 
     def _innermost(self) -> ChatCompletionClient:
@@ -348,15 +357,21 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         )
 
 
-def _arguments(
-    given: Request, layout: Layout | None, sending: Sending
-) -> tuple[Sequence[LLMMessage], dict[str, Any]]:
+def unwrapped(client: Any) -> Any:
+    """The client under those of ours; what is there already would lay a request out twice."""
+    while isinstance(client, PrefixClient):
+        client = client.client
+    return client
+
+
+def _arguments(given: Request, sending: Sending) -> tuple[Sequence[LLMMessage], dict[str, Any]]:
     """Messages and options for the wrapped client: those that came, as they came, but for what the layout changes."""
     messages, tools, options = given.messages, given.tools, dict(given.options)
-    if layout is not None and not sending.undone:
-        messages, tools = layout.messages, layout.tools
-        if layout.tool_choice != given.tool_choice:
-            options["tool_choice"] = layout.tool_choice
+    if sending.layout is not None and not sending.undone:
+        messages, restriction = sending.layout.messages, sending.layout.restriction
+        tools = restriction.tools
+        if restriction.tool_choice != given.tool_choice:
+            options["tool_choice"] = restriction.tool_choice
     if given.volatile and not sending.volatile:
         # Without an SDK to watch there is no later place than among the messages.
         messages = [*messages, UserMessage(content=given.volatile, source=SENDER)]
@@ -378,10 +393,9 @@ def _unpickled(client: ChatCompletionClient, role: str, settings: PrefixSettings
     return PrefixClient(client, session_of_settings(settings), role=role)
 
 
-def _body(client: ChatCompletionClient, given: Request, forms: Forms) -> tuple[Api, dict[str, Any]]:
-    return body_of(
-        client, given.messages, given.tools, given.tool_choice, given.json_output, given.extra, forms=forms
-    )
+def _after_refusal(layout: Layout, again: Sequence[LLMMessage], tries: int) -> Layout | None:
+    """The request once more with the refusal in its turn; the second time the application's own."""
+    return None if tries else replace(layout, messages=[*layout.messages, *again])
 
 
 async def _within(sending: Sending, ask: Callable[[], AsyncGenerator[Any, None]]) -> AsyncGenerator[Any, None]:
@@ -402,10 +416,6 @@ async def _within(sending: Sending, ask: Callable[[], AsyncGenerator[Any, None]]
                 finally:
                     SENDING.reset(token)
                 yield piece
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 def _sum(first: RequestUsage, second: RequestUsage) -> RequestUsage:

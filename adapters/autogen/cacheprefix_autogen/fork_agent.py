@@ -14,7 +14,9 @@ from typing_extensions import Self
 
 from cacheprefix import Session
 from cacheprefix.adapter import given_or_configured
-from cacheprefix_autogen.observe import ending
+from cacheprefix_autogen.agent import StandIn
+from cacheprefix_autogen.front_door import wrap
+from cacheprefix_autogen.sending import ending
 from cacheprefix_autogen.settings import PrefixSettings, session_of_settings, settings_of
 
 
@@ -25,7 +27,7 @@ class ForkAgentConfig(BaseModel):
     prefix: PrefixSettings = PrefixSettings()
 
 
-class ForkAgent(BaseChatAgent, Component[ForkAgentConfig]):
+class ForkAgent(StandIn, Component[ForkAgentConfig]):
     """Answers as the agent it was given does, with that agent's requests as forks of the session's prefix.
 
     The given agent is copied and stays as it is. Agents in different teams or processes share what they
@@ -37,8 +39,6 @@ class ForkAgent(BaseChatAgent, Component[ForkAgentConfig]):
     component_provider_override = "cacheprefix_autogen.ForkAgent"
 
     def __init__(self, agent: BaseChatAgent, session: Session | None = None) -> None:
-        from cacheprefix_autogen.front_door import wrap  # noqa: PLC0415 - which knows this class in turn
-
         super().__init__(agent.name, agent.description)
         self.session = given_or_configured(session)
         self._given = agent

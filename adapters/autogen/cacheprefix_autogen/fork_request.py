@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from autogen_agentchat.agents import BaseChatAgent
@@ -13,10 +14,9 @@ from pydantic import BaseModel, Field
 
 from cacheprefix import Conversation, Session
 from cacheprefix.errors import SetupError
-from cacheprefix_autogen.agent import Binding
+from cacheprefix_autogen.binding import binding_of
 from cacheprefix_autogen.client import PrefixClient
-from cacheprefix_autogen.member import Member
-from cacheprefix_autogen.patches import BINDING
+from cacheprefix_autogen.member import Asked, Member
 from cacheprefix_autogen.settings import PrefixSettings, session_of_settings
 
 
@@ -37,8 +37,8 @@ class ForkRequest(BaseModel):
     @classmethod
     def of(cls, agent: BaseChatAgent, *, role: str = "", instruction: str = "") -> ForkRequest:
         """A request that continues what a wrapped agent has read. Raises ``SetupError`` for other agents."""
-        binding = vars(agent).get(BINDING)
-        member = binding.member if isinstance(binding, Binding) else None
+        binding = binding_of(agent)
+        member = None if binding is None else binding.member
         if member is None or member.view is None:
             message = f"ForkRequest.of takes a wrapped agent, {agent.name!r} is not one; wrap it first"
             raise SetupError(message)
@@ -81,8 +81,7 @@ class _LogMember(Member):
     def talk(self, messages: Sequence[LLMMessage]) -> Conversation:  # noqa: ARG002 - it came with the request
         return self.own
 
-    def _split(
-        self, rest: Sequence[LLMMessage], model: str, beside: str = "", talk: Conversation | None = None
-    ) -> tuple[list[UserMessage], list[LLMMessage]] | None:
-        local = super()._split([UserMessage(content="", source="user"), *rest], model, beside, talk)
-        return None if local is None else (self._log, local[1])
+    def split(self, asked: Asked) -> tuple[list[UserMessage], list[LLMMessage]] | None:
+        began = UserMessage(content="", source="user")
+        found = super().split(replace(asked, rest=[began, *asked.rest]))
+        return None if found is None else (self._log, found[1])

@@ -9,11 +9,14 @@ from autogen_agentchat.messages import BaseChatMessage
 
 from cacheprefix import Conversation, Session
 from cacheprefix.bodies import instruction_of
-from cacheprefix_autogen.history import shortener
+from cacheprefix.errors import ToolClashError
+from cacheprefix.prompt import make_message, make_result
+from cacheprefix_autogen.economics import Seat, lanes
 from cacheprefix_autogen.member import Member, Options
 from cacheprefix_autogen.provider_clients import model_of, name_of
+from cacheprefix_autogen.sending import failed
+from cacheprefix_autogen.tool_restriction import frozen_schema
 from cacheprefix_autogen.transcript import Entry, Transcript
-from cacheprefix_autogen.who_shares import Seat, lanes
 
 OTHERS = ("",)
 """Stands in a lane for those outside the group: a nested team, agents wrapped one by one."""
@@ -22,13 +25,10 @@ OTHERS = ("",)
 class Group:
     """The members of one conversation, its transcript, and what is settled before their first turn."""
 
-    def __init__(
-        self, session: Session, options: Options, *, adopt: Callable[[Group, Member, Sequence[Any]], None]
-    ) -> None:
+    def __init__(self, session: Session, options: Options) -> None:
         self.session = session
         self.options = options
-        self.transcript = Transcript()
-        self.transcript.shorten = shortener(session, self.transcript, options.scope)
+        self.transcript = Transcript(self._shortened)
         self.members: list[tuple[Any, Member]] = []
         self.callers: list[Member] = []
         """Members that no agent stands behind: a selector."""
@@ -40,7 +40,6 @@ class Group:
         """Lane of every agent, by name; settled with the first request and saved with the state."""
         self.nested = False
         """Whether a team inside or around this one reads the same prefix."""
-        self._adopt = adopt
         self._prepared = False
         self._used_tools = False
 
@@ -58,6 +57,23 @@ class Group:
     def conversation(self) -> Conversation:
         """The decisions taken for this conversation."""
         return self.session.conversation(self.transcript.id, scope=self.options.scope)
+
+    def _shortened(self, tool: str, text: str) -> str:
+        """What stands in the public transcript for one tool's result."""
+        count = self.session.count
+        view = make_message("tool", (), count, results=(make_result("", tool, text, count),))
+        decisions = self.session.shorten(self.conversation, (view,))
+        return decisions[0].text if decisions else text
+
+    def adopt(self, member: Member, tools: Sequence[Any]) -> None:
+        """Put an agent's tools into the union; one that clashes keeps its own, and is noted."""
+        session = self.session
+        try:
+            if tools:
+                session.adopt_tools([frozen_schema(tool) for tool in tools], lambda schema: schema)
+        except ToolClashError as error:
+            member.keeps_tools = True
+            session.note(f"agent {member.name!r} keeps its own tools, which others share no cache with: {error}")
 
     def lane_of(self, member: Member, model: str, opening: Callable[[], int]) -> tuple[str, ...]:
         """The agents that ``member`` shares tools and transcript with; only itself where sharing does not pay."""
@@ -92,6 +108,7 @@ class Group:
                 tail = 0
             client = getattr(agent, "_model_client", None)
             seats.append(Seat(member.name, model_of(getattr(client, "client", client)), own, tail))
+        # With whom an agent alone shares is not known here: its session's other agents, the team around its own.
         if len(seats) < 2 and (self.nested or not self.team):
             return {seat.name: (*OTHERS, seat.name) for seat in seats}
         found = lanes(seats, read=session.profile(model).read, opening=opening)
@@ -119,7 +136,7 @@ class Group:
             member.enter(messages, own)
         except Exception as error:
             member.broken = True
-            self._report("turn", error)
+            failed(self.session, "turn", error)
 
     def leave(self, member: Member, message: BaseChatMessage | None) -> None:
         """A member's turn is over."""
@@ -127,7 +144,7 @@ class Group:
             member.leave(message)
         except Exception as error:
             member.broken = True
-            self._report("turn", error)
+            failed(self.session, "turn", error)
 
     def let_go(self) -> None:
         """Once nobody has anything in view any more: drop what was decided on what was said."""
@@ -165,10 +182,4 @@ class Group:
                     listed += await workbench.list_tools()
             member.tools = [*member.tools, *listed]
             if listed and not member.alone:
-                self._adopt(self, member, listed)
-
-    def _report(self, step: str, error: Exception) -> None:
-        def fail() -> None:
-            raise error
-
-        self.session.attempt(step, fail, None)
+                self.adopt(member, listed)

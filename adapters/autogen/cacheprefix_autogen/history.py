@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from autogen_core.models import (
     AssistantMessage,
@@ -30,94 +29,86 @@ from cacheprefix.prompt import (
     make_message,
     make_result,
 )
-from cacheprefix_autogen.memory_of_messages import Seen
-from cacheprefix_autogen.public_messages import SENDER, Shorten, speaker_of
-
-if TYPE_CHECKING:
-    from cacheprefix_autogen.transcript import Transcript
-
+from cacheprefix_autogen.messages import SENDER, Seen, speaker_of
 
 Ask = Callable[[SummaryRequest], Awaitable[str]]
 """Asks a model for a summary."""
 
 
-def shortener(session: Session, transcript: Transcript, scope: str | None = None) -> Shorten:
-    """What stands in the public transcript for one tool's result."""
+class Views:
+    """Views of AutoGen's messages in the tokens of one model; each message is looked at once."""
 
-    def shorten(tool: str, text: str) -> str:
-        conversation = session.conversation(transcript.id, scope=scope)
-        view = make_message("tool", (), session.count, results=(make_result("", tool, text, session.count),))
-        decisions = session.shorten(conversation, (view,))
-        return decisions[0].text if decisions else text
+    def __init__(self, session: Session, model: str) -> None:
+        self.session = session
+        self.model = model
+        self._seen: Seen[MessageView] = Seen()
 
-    return shorten
+    def count(self, text: str) -> int:
+        """Tokens of a text."""
+        return self.session.count(text, self.model)
+
+    def of(self, message: LLMMessage) -> MessageView:
+        """The view of a message."""
+        return self._seen.of(message, lambda new: view_of(new, self.count))
+
+    def static_tokens(self) -> int:
+        """Tokens of what stands before all messages: the shared text and tools."""
+        prefix = self.session.prefix
+        return self.count(prefix.text) + sum(self.count(tool.schema.decode()) for tool in prefix.tools)
+
+    def own_tokens(self, beside: str) -> int:
+        """Tokens of what a request has of its own beside its messages."""
+        return self.count(beside) if beside else 0
 
 
 def condensed(
-    session: Session,
+    views: Views,
     conversation: Conversation,
     messages: Sequence[LLMMessage],
-    model: str,
     *,
     first_own: int = 0,
-    seen: Seen[MessageView] | None = None,
     beside: str = "",
 ) -> tuple[list[LLMMessage], int]:
     """The messages with the core's decisions carried out, and where the first of the turn's own stands now.
 
     Large tool results are cut once; where the session compacts, old messages are dropped or summed up. Whatever
-    was not decided on stays the same object. ``first_own`` is the index of the turn's first own message, ``seen``
-    remembers views by the same counter, ``beside`` is what this request has of its own beside them. Raises
-    ``BudgetError`` where the session's request budget cannot be met.
+    was not decided on stays the same object. ``first_own`` is the index of the turn's first own message, ``beside``
+    is what this request has of its own beside them. Raises ``BudgetError`` where the session's request budget cannot
+    be met.
     """
+    session = views.session
     if not session.decides(conversation):
         return list(messages), first_own
-    views, static = _views(session, messages, model, Seen() if seen is None else seen)
-    own = session.count(beside, model) if beside else 0
-    decisions = session.condense(conversation, views, model, static_tokens=static, own_tokens=own)
+    found = [views.of(message) for message in messages]
+    static, own = views.static_tokens(), views.own_tokens(beside)
+    decisions = session.condense(conversation, found, views.model, static_tokens=static, own_tokens=own)
     if not decisions:
         return list(messages), first_own
     by_index: dict[int, list[Decision]] = defaultdict(list)
     for decision in decisions:
         by_index[decision.index].append(decision)
     out: list[LLMMessage] = []
-    own = 0
+    own_start = 0
     for index in range(len(messages) + 1):
         if index == first_own:
-            own = len(out) + sum(isinstance(decision, Insert) for decision in by_index[index])
+            own_start = len(out) + sum(isinstance(decision, Insert) for decision in by_index[index])
         out += [UserMessage(content=d.text, source=SENDER) for d in by_index[index] if isinstance(d, Insert)]
         if index < len(messages):
             out += _decided(messages[index], [d for d in by_index[index] if not isinstance(d, Insert)])
-    return out, own
+    return out, own_start
 
 
 async def summarised(
-    session: Session,
-    conversation: Conversation,
-    messages: Sequence[LLMMessage],
-    model: str,
-    seen: Seen[MessageView],
-    ask: Ask,
-    beside: str = "",
+    views: Views, conversation: Conversation, messages: Sequence[LLMMessage], ask: Ask, beside: str
 ) -> None:
     """Where a compaction is due, let a fork write its summary; ``condensed`` carries out what is recorded here."""
-    made = session.attempt("views", lambda: _views(session, messages, model, seen), None)
+    session = views.session
+    made = session.attempt("views", lambda: ([views.of(one) for one in messages], views.static_tokens()), None)
     if made is not None:
+        found, static = made
         with suppress(BudgetError):  # raised again where the request is laid out
-            own = session.count(beside, model) if beside else 0
-            await session.acondense(conversation, made[0], model, static_tokens=made[1], own_tokens=own, ask=ask)
-
-
-def _views(
-    session: Session, messages: Sequence[LLMMessage], model: str, seen: Seen[MessageView]
-) -> tuple[list[MessageView], int]:
-    """Views of the messages, and the tokens of what stands before them."""
-
-    def count(text: str) -> int:
-        return session.count(text, model)
-
-    static = count(session.prefix.text) + sum(count(tool.schema.decode()) for tool in session.prefix.tools)
-    return [seen.of(message, lambda message: view_of(message, count)) for message in messages], static
+            own = views.own_tokens(beside)
+            await session.acondense(conversation, found, views.model, static_tokens=static, own_tokens=own, ask=ask)
 
 
 def _decided(message: LLMMessage, decisions: Sequence[Decision]) -> list[LLMMessage]:

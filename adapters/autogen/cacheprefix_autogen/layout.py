@@ -1,53 +1,27 @@
-"""The layout of a fork: shared system text, tools, transcript; then the role's text and this turn's messages."""
+"""One request laid out as a fork: shared text, tools, transcript; the role's text where it belongs; this turn."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from autogen_core.models import (
-    AssistantMessage,
-    CreateResult,
-    FunctionExecutionResult,
-    FunctionExecutionResultMessage,
-    LLMMessage,
-    SystemMessage,
-    UserMessage,
-)
-from autogen_core.tools import Tool, ToolSchema
+from autogen_core.models import LLMMessage, SystemMessage, UserMessage
 
 from cacheprefix import Conversation, Session
 from cacheprefix.bodies import instruction_of
-from cacheprefix.profiles import Profile
-from cacheprefix_autogen.provider_clients import name_of, schema_of
-from cacheprefix_autogen.public_messages import SENDER, called
+from cacheprefix_autogen.history import Views
+from cacheprefix_autogen.messages import SENDER
+from cacheprefix_autogen.provider_clients import name_of
+from cacheprefix_autogen.tool_restriction import Restriction
 
-HELD = 200
-"""Characters of a stream that are held back while it may still turn out to call a tool that is refused.
+FEW = 128
+"""Tokens of conversation below which sharing it is worth less than changing requests that share the rest anyway.
 
-About what a model says before such a call ("Let me look that up."); a longer text is an answer.
+As many as a role's text must have to keep its place (``cacheprefix.bodies.LONG_ROLE``).
 """
-ANSWER = "Answer now in text, without calling a tool."
-"""Stands behind a turn's own messages where the request must not call tools and ``tool_choice`` must not vary."""
 
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What an agent hands to its model client."""
-
-    messages: Sequence[LLMMessage]
-    tools: Sequence[Tool | ToolSchema]
-    tool_choice: Any
-    json_output: Any
-    extra: Mapping[str, Any]
-    volatile: str = ""
-    """Text for this request alone; it is sent behind everything, and no layout holds it."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """What came beside the messages and tools, by name."""
-    talk: Conversation | None = None
-    """Where what is decided on it stands; None where nothing is decided."""
+Found = tuple[int | None, bool]
+"""Messages before the role's text (None for the application's own layout), and whether a next turn continues them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,98 +29,62 @@ class Layout:
     """The request as it is to be sent."""
 
     messages: list[LLMMessage]
-    tools: Sequence[Any]
-    tool_choice: Any
+    restriction: Restriction
+    """The tools it carries, and how the role is kept to its own."""
     shared: int | None
     """Messages behind the system text that siblings share; None where the messages are the application's own."""
-    allowed: tuple[str, ...] | None = None
-    """Tools to restrict to by ``tool_choice``."""
-    permitted: tuple[str, ...] | None = None
-    """Tools the role may call; None leaves that to the application."""
     continues: bool = False
     """Whether the role's next turn may begin with this request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Restriction:
-    """How a role's tools are told to the model."""
+class RolePosition:
+    """Where one agent's role text stands among the team's messages: asked once a turn, and kept during it."""
 
-    tools: Sequence[Any]
-    tool_choice: Any
-    permitted: tuple[str, ...] | None = None
-    allowed: tuple[str, ...] | None = None
-    said: tuple[str, ...] | None = None
-    """Tools to name in the tail."""
-    closing: str = ""
+    def __init__(self) -> None:
+        self.own = False
+        """Whether the agent keeps its own layout although its team shares enough; goes into its saved state."""
+        self._turn: tuple[tuple[object, ...], Found] | None = None
 
+    def reset(self) -> None:
+        """Forget what was decided."""
+        self.own, self._turn = False, None
 
-def frozen_schema(tool: Tool | ToolSchema) -> dict[str, Any]:
-    """A copy of a tool's schema that later changes to the tool do not reach."""
-    return copy.deepcopy(dict(schema_of(tool)))
+    def find(
+        self,
+        views: Views,
+        conversation: Conversation,
+        role: str,
+        text: str,
+        shared: Sequence[UserMessage],
+        *,
+        enough: bool,
+        late: bool,
+    ) -> Found:
+        """The place of ``text``: the same one as long as nothing is said in the team.
 
-
-def adopt(session: Session, tools: Sequence[Tool | ToolSchema]) -> None:
-    """Put an agent's tools into the shared union."""
-    if tools:
-        session.adopt_tools([frozen_schema(tool) for tool in tools], lambda schema: schema)
-
-
-def restrict(
-    session: Session,
-    profile: Profile,
-    given: Request,
-    own: Sequence[Tool | ToolSchema],
-    role: str,
-    *,
-    carried: Container[str] | None = None,
-) -> Restriction:
-    """The union in place of the role's tools, and how the rest of it is kept from the role.
-
-    ``own`` are the role's tools where the request leaves them out, as AutoGen's reflection does; ``carried``
-    names those of the union that the role's lane carries (all by default).
-    """
-    shared = [tool for tool in session.prefix.tools if carried is None or tool.name in carried]
-    names = [tool.name for tool in shared]
-    schema = isinstance(given.json_output, type)
-    choice = given.tool_choice
-    forced = choice not in ("auto", "none")
-    if forced or schema or not shared:
-        if given.tools or not own or forced:
-            return Restriction(given.tools, choice)
-        return _without_calls(profile, [frozen_schema(tool) for tool in own], tuple(name_of(tool) for tool in own))
-    natives = [tool.native if isinstance(tool.native, Mapping) else _schema_dict(tool.schema) for tool in shared]
-    extra = [tool for tool in given.tools if name_of(tool) not in names]
-    if extra:
-        listed = ", ".join(sorted(name_of(tool) for tool in extra))
-        session.note(f"tools outside the shared union were appended for role {role!r}: {listed}")
-    tools = [*natives, *extra]
-    permitted = () if choice == "none" else tuple(name_of(tool) for tool in given.tools)
-    if not permitted:
-        return _without_calls(profile, tools, tuple(name_of(tool) for tool in own), all_names=set(names))
-    if set(permitted) >= set(names):
-        return Restriction(tools, "auto")
-    if profile.tool_choice_safe == "allowed_tools":
-        return Restriction(tools, "auto", permitted, permitted)
-    return Restriction(tools, "auto", permitted, said=permitted)
-
-
-def _without_calls(
-    profile: Profile, tools: Sequence[Any], own: tuple[str, ...], all_names: set[str] | None = None
-) -> Restriction:
-    if profile.tool_choice_safe in ("allowed_tools", "none"):
-        said = None
-        if profile.tool_choice_safe == "none" and own and all_names and not set(own) >= all_names:
-            said = own
-        return Restriction(tools, "none", (), said=said)
-    said = None if all_names and own and set(own) >= all_names else own
-    return Restriction(tools, "auto", (), said=said, closing=ANSWER if own else "")
-
-
-def _schema_dict(schema: bytes) -> Mapping[str, Any]:
-    from cacheprefix.prompt import loads  # noqa: PLC0415 - only for prefixes whose tools were given as other dicts
-
-    plain: Mapping[str, Any] = loads(schema)
-    return plain
+        ``enough`` says that what the team shares is long enough to be cached, ``late`` that its requests begin alike
+        without us, so that a fork gains only by the conversation: it is not made before there is something of it.
+        """
+        end = views.of(shared[-1]).digest if shared else ""
+        turn = (conversation.id, role, text, views.model, len(shared), end, enough)
+        if self._turn is not None and self._turn[0] == turn:
+            return self._turn[1]
+        # An agent that was loaded in its own layout goes on in it: what came before is in the cache like that.
+        stays = self.own and self._turn is None
+        few = late and sum(views.of(message).tokens for message in shared) < FEW
+        found = views.session.place(
+            conversation,
+            role,
+            text,
+            shared,
+            views.model,
+            digest=lambda message: views.of(message).digest,
+            tokens=lambda message: views.of(message).tokens,
+            shared=enough and not (few or stays),
+        )
+        self.own = enough and found.at is None
+        self._turn = turn, found
+        return found
 
 
 def compose(
@@ -156,13 +94,13 @@ def compose(
     shared: Sequence[UserMessage],
     local: Sequence[LLMMessage],
     restriction: Restriction,
-    place: Callable[[str], tuple[int | None, bool]],
+    place: Callable[[str], Found],
 ) -> Layout | None:
-    """The fork's messages. Those of the turn under way stay the same objects; memory moves behind the prefix.
+    """The fork's messages; None for the application's own layout.
 
-    AutoGen asks an agent's memory once a turn, so its text stands before the turn's own messages. ``place`` says
-    how many of the ``shared`` messages stand before the role's text (None for the application's own layout) and
-    whether the role's next turn may begin with the request.
+    ``texts`` are the agent's own system messages, ``shared`` the team's messages, ``local`` those of the turn under
+    way, which stay the same objects. AutoGen asks an agent's memory once a turn, so its text moves out of ``local``
+    into the role's text. ``place`` says where that stands.
     """
     remembered = [str(message.content) for message in local if isinstance(message, SystemMessage)]
     memory = {"memory": "\n\n".join(dict.fromkeys(remembered))} if remembered else {}
@@ -170,24 +108,14 @@ def compose(
     at, continues = place(text)
     if at is None:
         return None
-    opening = session.prefix.text
+    opening, closing = session.prefix.text, restriction.closing
     messages: list[LLMMessage] = [SystemMessage(content=opening)] if opening else []
     messages += shared[:at]
-    if text:
-        messages.append(UserMessage(content=text, source=SENDER))
+    messages += [UserMessage(content=text, source=SENDER)] if text else []
     messages += shared[at:]
     messages += [message for message in local if not isinstance(message, SystemMessage)]
-    if restriction.closing:
-        messages.append(UserMessage(content=restriction.closing, source=SENDER))
-    return Layout(
-        messages,
-        restriction.tools,
-        restriction.tool_choice,
-        at,
-        restriction.allowed,
-        restriction.permitted,
-        continues,
-    )
+    messages += [UserMessage(content=closing, source=SENDER)] if closing else []
+    return Layout(messages, restriction, at, continues)
 
 
 def introduced(messages: list[LLMMessage], text: str) -> list[LLMMessage]:
@@ -202,81 +130,11 @@ def introduced(messages: list[LLMMessage], text: str) -> list[LLMMessage]:
     return [SystemMessage(content=text), *messages]
 
 
-def refusal(layout: Layout, result: CreateResult, role: str) -> list[LLMMessage] | None:
-    """What to answer when the role called tools it may not use: the call and its errors; None when all is well."""
-    names = called(result.content)
-    if layout.permitted is None or not names or set(names) <= set(layout.permitted):
-        return None
-    listed = ", ".join(layout.permitted) or "none"
-    assert not isinstance(result.content, str)
-    errors = [
-        FunctionExecutionResult(
-            content=f"Tool {call.name!r} was not run: tools available to the role {role!r} are: {listed}.",
-            name=call.name,
-            call_id=call.id,
-            is_error=True,
-        )
-        for call in result.content
-    ]
-    return [
-        AssistantMessage(content=result.content, source=role or "assistant"),
-        FunctionExecutionResultMessage(content=errors),
-    ]
-
-
-class Held:
-    """The beginning of an answer's pieces, held back where a call of the answer may be refused and asked again."""
-
-    def __init__(self, layout: Layout | None) -> None:
-        enforced = layout is None or layout.permitted is None or layout.allowed is not None
-        self.passed = enforced or (layout is not None and layout.tool_choice == "none")
-        """Whether pieces go out as they come: at once where the provider keeps the role to its tools."""
-        self._pieces: list[str] = []
-
-    @property
-    def said(self) -> str:
-        """All pieces so far."""
-        return "".join(self._pieces)
-
-    def taken(self, piece: str) -> list[str]:
-        """The pieces that go out with this one."""
-        self._pieces.append(piece)
-        if self.passed:
-            return [piece]
-        self.passed = len(self.said) > HELD
-        return list(self._pieces) if self.passed else []
-
-    def rest(self) -> list[str]:
-        """The pieces that are still held back when the answer has turned out to be one."""
-        return [] if self.passed else list(self._pieces)
-
-
-def without_refused(layout: Layout, result: CreateResult, said: str) -> CreateResult:
-    """An answer whose text is out already, without the calls that the role may not make."""
-    assert not isinstance(result.content, str)
-    kept = [call for call in result.content if call.name in (layout.permitted or ())]
-    if kept:
-        return result.model_copy(update={"content": kept})
-    return result.model_copy(update={"content": result.thought or said, "thought": None, "finish_reason": "stop"})
-
-
-def after_refusal(layout: Layout, again: Sequence[LLMMessage], tries: int) -> Layout | None:
-    """The request once more with the refusal in its turn; the second time the application's own."""
-    return None if tries else replace(layout, messages=[*layout.messages, *again])
-
-
-def shared_tokens(
-    session: Session, model: str, restriction: Restriction, shared: Sequence[UserMessage]
-) -> Callable[[], int]:
-    """Counts what the next request shares beside the prefix's own text."""
-
-    def tokens() -> int:
-        texts = sum(session.count(_text(message), model) for message in shared)
-        carried = {name_of(tool) for tool in restriction.tools}
-        tools = (tool for tool in session.prefix.tools if tool.name in carried)
-        return texts + sum(session.count(tool.schema.decode(), model) for tool in tools)
-
-    return tokens
+def shared_tokens(views: Views, restriction: Restriction, shared: Sequence[UserMessage]) -> int:
+    """Tokens that a request shares with its siblings' beside the prefix's own text."""
+    carried = {name_of(tool) for tool in restriction.tools}
+    tools = [tool for tool in views.session.prefix.tools if tool.name in carried]
+    return sum(views.count(_text(one)) for one in shared) + sum(views.count(tool.schema.decode()) for tool in tools)
 
 
 def _text(message: UserMessage) -> str:

@@ -10,26 +10,18 @@ from typing import Any, Literal, Protocol
 
 from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
 from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
-from autogen_core.models import (
-    AssistantMessage,
-    FunctionExecutionResultMessage,
-    LLMMessage,
-    SystemMessage,
-    UserMessage,
-)
+from autogen_core.models import LLMMessage, SystemMessage, UserMessage
 
 from cacheprefix import Conversation, Session
 from cacheprefix.bodies import instruction_of
 from cacheprefix.layout import VolatileRole
-from cacheprefix.prompt import MessageView
-from cacheprefix_autogen.fork_model_context import ForkContext, take_context
-from cacheprefix_autogen.history import Ask, condensed, summarised
-from cacheprefix_autogen.layout import ANSWER, Layout, Request, compose, introduced, restrict, shared_tokens
-from cacheprefix_autogen.memory_of_messages import Seen
-from cacheprefix_autogen.provider_clients import model_of
-from cacheprefix_autogen.public_messages import SENDER, from_history, lead, said_by, split_history
-from cacheprefix_autogen.role_position import Found, Placing
+from cacheprefix_autogen.history import Ask, Views, condensed, summarised
+from cacheprefix_autogen.layout import Found, Layout, RolePosition, compose, introduced, shared_tokens
+from cacheprefix_autogen.messages import SENDER, from_history, is_tool_traffic, lead, said_by, split_history
+from cacheprefix_autogen.model_context import application_context, take_context
+from cacheprefix_autogen.provider_clients import Request, model_of
 from cacheprefix_autogen.settings import PrefixSettings, settings_of
+from cacheprefix_autogen.tool_restriction import ANSWER, Restriction, restrict
 from cacheprefix_autogen.transcript import View
 
 ToolMemory = Literal["turn", "private"]
@@ -48,6 +40,21 @@ class Options:
 
 
 _DEFAULTS = Options()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request, read: what all decisions on it go by."""
+
+    given: Request
+    texts: tuple[str, ...]
+    """The leading system texts."""
+    rest: list[LLMMessage]
+    """The messages behind them."""
+    views: Views
+    talk: Conversation
+    beside: str
+    """What it has of its own beside the conversation: its role's text, and what is for this call alone."""
 
 
 class Lanes(Protocol):
@@ -92,8 +99,9 @@ class Member:
         self.alone = alone
         self.options = options
         self.tools: Sequence[Any] = ()
-        self._seen: tuple[str, Seen[MessageView]] = ("", Seen())
-        self.placing = Placing()
+        self._views: Views | None = None
+        """Views are in tokens, so another model has its own."""
+        self.position = RolePosition()
         self.keeps_tools = False
         """Set where the agent's tools clash with others' of the same name: they stay out of the union."""
         self.start: int | None = None
@@ -115,7 +123,7 @@ class Member:
     @property
     def bounded(self) -> bool:
         """Whether the application shortens this agent's context itself; then its messages are left alone."""
-        native = self.context.inner if isinstance(self.context, ForkContext) else self.context
+        native = application_context(self.context)
         if not isinstance(native, UnboundedChatCompletionContext):
             return native is not None
         # One that derives from it may leave out as well.
@@ -124,7 +132,7 @@ class Member:
     @property
     def length(self) -> int | None:
         """Messages in the agent's own context; None where it does not say."""
-        native = self.context.inner if isinstance(self.context, ForkContext) else self.context
+        native = application_context(self.context)
         found = getattr(native, "_messages", None)
         return len(found) if isinstance(found, list) else None
 
@@ -136,11 +144,7 @@ class Member:
             incoming = sum(1 + (len(m.context) if isinstance(m, HandoffMessage) else 0) for m in messages)
             if self.held not in (None, own) and not (self.broken or self.alone):
                 # No view holds what the application put into the context, or took out of it.
-                self.broken = True
-                self.session.note(
-                    f"agent {self.name!r}: the application changed its model context, "
-                    "so its requests stay the application's own until it is reset"
-                )
+                self.give_up("the application changed its model context")
             self.start = own + incoming
 
     def leave(self, message: BaseChatMessage | None) -> None:
@@ -150,10 +154,15 @@ class Member:
         if message is not None and self.view is not None:
             self.view.produce(message)
 
+    def give_up(self, why: str) -> None:
+        """Leave the agent's requests as they are, as no view holds all that it was told."""
+        self.broken = True
+        self.session.note(f"agent {self.name!r}: {why}, so its requests stay the application's own until it is reset")
+
     def reset(self) -> None:
         """Forget everything that was said."""
         self.start, self.broken, self.held = None, False, self.length
-        self.placing.reset()
+        self.position.reset()
         if self.view is not None:
             self.view.clear()
 
@@ -171,72 +180,70 @@ class Member:
 
     async def summarise(self, client: Any, given: Request, ask: Ask) -> None:
         """Let a fork of the newest request write the summary of a compaction that is due with this one."""
-        texts, rest = lead(given.messages)
-        found = (rest, 0) if self.alone or self.bounded or self.broken else self._history(rest)
+        asked = self._read(client, given)
+        found = self._history(asked.rest) if self._shares else (asked.rest, 0)
         if found is not None:
-            model = model_of(client)
-            beside = self._beside(texts, given)
-            await summarised(self.session, self._talk(given), found[0], model, self._views(model), ask, beside)
+            await summarised(asked.views, asked.talk, found[0], ask, asked.beside)
 
     def layout(self, client: Any, given: Request) -> Layout | None:
         """The layout of a request; None to send it as it came."""
         if given.tools:
             self.tools = given.tools
-        model = model_of(client)
-        if not (self.alone or self.bounded or self.broken):
-            found = self._forked(given, model)
-            if found is not None:
-                return found
-        return self._plain(given, model)
+        asked = self._read(client, given)
+        return (self._forked(asked) if self._shares else None) or self._plain(asked)
 
-    def _forked(self, given: Request, model: str) -> Layout | None:
-        session = self.session
+    @property
+    def _shares(self) -> bool:
+        """Whether the agent's requests may become forks."""
+        return not (self.alone or self.bounded or self.broken)
+
+    def _read(self, client: Any, given: Request) -> Asked:
         texts, rest = lead(given.messages)
-        split = self._split(rest, model, self._beside(texts, given), self._talk(given))
+        model = model_of(client)
+        if self._views is None or self._views.model != model:
+            self._views = Views(self.session, model)
+        talk = self.talk(given.messages) if given.talk is None else given.talk
+        beside = "\n\n".join(filter(None, (instruction_of(texts, self.session.prefix.system), given.volatile)))
+        return Asked(given, texts, rest, self._views, talk, beside)
+
+    def _forked(self, asked: Asked) -> Layout | None:
+        session, views = self.session, asked.views
+        split = self.split(asked)
         if split is None:
             return None
         shared, local = split
         carried: set[str] | None = None
         if self.group is not None:
             lane = self.group.lane_of(
-                self, model, lambda: sum(session.count(str(form.content), model) for form in shared)
+                self, views.model, lambda: sum(views.count(str(form.content)) for form in shared)
             )
             if len(lane) == 1:
                 return None
-            carried = self.group.tools_of(lane)
-        restriction = restrict(
-            session,
-            session.profile(model),
-            given,
-            self.tools,
-            self.name,
-            carried=set() if self.keeps_tools else carried,
-        )
-        enough = session.shares(self._talk(given).id, model, shared_tokens(session, model, restriction, shared))
+            carried = set() if self.keeps_tools else self.group.tools_of(lane)
+        profile = session.profile(views.model)
+        restriction = restrict(session, profile, asked.given, self.tools, self.name, carried=carried)
+        enough = session.shares(asked.talk.id, views.model, lambda: shared_tokens(views, restriction, shared))
         # A text for this turn alone goes to the end, and so does that of a client that has no conversation of its own:
         # its requests follow from nothing but its messages. Behind private tool traffic nothing continues a request.
-        settled = self.view is None and not self._talk(given).named
+        settled = self.view is None and not asked.talk.named
         settled |= self.options.tool_memory == "private" or any(isinstance(m, SystemMessage) for m in local)
 
         def place(text: str) -> Found:
             if settled:
                 return len(shared) if enough else None, False
-            late = self._alike(texts, restriction.tools, model)
-            seen = self._views(model)
-            conversation = self._talk(given)
-            return self.placing.place(
-                session, conversation, self.name, text, shared, model, seen, enough=enough, late=late
-            )
+            late = self._alike(asked, restriction)
+            return self.position.find(views, asked.talk, self.name, text, shared, enough=enough, late=late)
 
-        layout = compose(session, self.name, texts, shared, local, restriction, place)
-        return layout or self._plain(given, model, self._unsaid(given.messages))
+        layout = compose(session, self.name, asked.texts, shared, local, restriction, place)
+        return layout or self._plain(asked, self._unsaid(asked.given.messages))
 
-    def _alike(self, texts: Sequence[str], tools: Sequence[Any], model: str) -> bool:
+    def _alike(self, asked: Asked, restriction: Restriction) -> bool:
         """Whether the application's own requests begin alike for all agents, where the provider caches by itself."""
         session, system = self.session, self.session.prefix.system.strip()
-        if self.group is None or not self.group.together or session.profile(model).markers is not None:
+        if self.group is None or not self.group.together or session.profile(asked.views.model).markers is not None:
             return False
-        return bool(system) and "\n\n".join(texts).startswith(system) and len(tools) == len(self.tools)
+        same_tools = len(restriction.tools) == len(self.tools)
+        return bool(system) and "\n\n".join(asked.texts).startswith(system) and same_tools
 
     def _unsaid(self, messages: Sequence[LLMMessage]) -> str:
         """What only the session knows of the shared and of the role's text."""
@@ -245,23 +252,15 @@ class Member:
         known = (prefix.system.strip(), prefix.roles.get(self.name, "").strip())
         return "\n\n".join(text for text in known if text and text not in said)
 
-    def _split(
-        self, rest: Sequence[LLMMessage], model: str, beside: str = "", talk: Conversation | None = None
-    ) -> tuple[list[UserMessage], list[LLMMessage]] | None:
-        found = self._history(rest)
+    def split(self, asked: Asked) -> tuple[list[UserMessage], list[LLMMessage]] | None:
+        """The team's messages and those of the turn under way, after what was decided; None where no view has them."""
+        found = self._history(asked.rest)
         if found is None:
             return None
-        talk = talk or self.talk(rest)
-        done, own = condensed(
-            self.session, talk, found[0], model, first_own=found[1], seen=self._views(model), beside=beside
-        )
+        done, own = condensed(asked.views, asked.talk, found[0], first_own=found[1], beside=asked.beside)
         if self.view is None:
             return list(from_history(done[:own])), done[own:]
         return [message for message in done[:own] if isinstance(message, UserMessage)], done[own:]
-
-    def _beside(self, texts: Sequence[str], given: Request) -> str:
-        """What a request has of its own beside the conversation: its role's text, and what is for this call alone."""
-        return "\n\n".join(filter(None, (instruction_of(texts, self.session.prefix.system), given.volatile)))
 
     def _history(self, rest: Sequence[LLMMessage]) -> tuple[Sequence[LLMMessage], int] | None:
         """The conversation and the turn's own messages behind it, and where those begin."""
@@ -271,15 +270,9 @@ class Member:
             return None
         local = list(rest[self.start :])
         if self.options.tool_memory == "private":
-            local = [*_tool_traffic(rest[: self.start]), *local]
+            local = [*(message for message in rest[: self.start] if is_tool_traffic(message)), *local]
         forms = self.view.forms()
         return [*forms, *local], len(forms)
-
-    def _views(self, model: str) -> Seen[MessageView]:
-        """Views are in tokens, so another model has its own."""
-        if self._seen[0] != model:
-            self._seen = (model, Seen())
-        return self._seen[1]
 
     def talk(self, messages: Sequence[LLMMessage]) -> Conversation:
         """The conversation that a request belongs to, which holds what was decided on this agent's messages.
@@ -300,51 +293,33 @@ class Member:
         found: Conversation = context.conversation
         return found
 
-    def _talk(self, given: Request) -> Conversation:
-        return self.talk(given.messages) if given.talk is None else given.talk
-
-    def _plain(self, given: Request, model: str, unsaid: str = "") -> Layout | None:
+    def _plain(self, asked: Asked, unsaid: str = "") -> Layout | None:
         """The application's own messages: large tool results shortened, and the tools kept in every request.
 
         AutoGen leaves them out when it reflects on tool results, which changes the prompt from its beginning.
         ``unsaid`` is put in front of the agent's own system text.
         """
-        session = self.session
-        texts, rest = lead(given.messages)
-        done, _ = condensed(
-            session, self._talk(given), rest, model, seen=self._views(model), beside=self._beside(texts, given)
-        )
-        messages = [*given.messages[: len(texts)], *done]
-        messages = introduced(self._shared_first(texts, messages) or messages, unsaid)
-        tools, choice, permitted, shared = given.tools, given.tool_choice, None, None
-        if self.tools and not given.tools and choice == "none":
-            keep = session.profile(model).tool_choice_safe == "keep"
-            tools, choice, permitted = self.tools, "auto" if keep else "none", ()
+        given = asked.given
+        done, _ = condensed(asked.views, asked.talk, asked.rest, beside=asked.beside)
+        messages = self._shared_first(asked.texts, done) or [*given.messages[: len(asked.texts)], *done]
+        messages = introduced(messages, unsaid)
+        restriction, shared = Restriction(given.tools, given.tool_choice), None
+        if self.tools and not given.tools and given.tool_choice == "none":
+            keep = self.session.profile(asked.views.model).tool_choice_safe == "keep"
+            restriction = Restriction(self.tools, "auto" if keep else "none", ())
+            # Where another ``tool_choice`` would invalidate the messages, it stays and the model is asked in words.
             if keep:
                 shared = len(lead(messages)[1])
                 messages = [*messages, UserMessage(content=ANSWER, source=SENDER)]
         same = len(messages) == len(given.messages) and all(map(operator.is_, messages, given.messages))
-        if tools is given.tools and same:
+        if restriction.tools is given.tools and same:
             return None
-        return Layout(messages, tools, choice, shared, permitted=permitted)
+        return Layout(messages, restriction, shared)
 
-    def _shared_first(self, texts: Sequence[str], messages: Sequence[LLMMessage]) -> list[LLMMessage] | None:
+    def _shared_first(self, texts: Sequence[str], rest: Sequence[LLMMessage]) -> list[LLMMessage] | None:
         """For agents that share no conversation: the common text as the system's, the role's own behind it."""
         shared = self.session.prefix.system.strip()
         if not (self.alone and shared and texts and shared in texts[0]) or texts[0].strip() == shared:
             return None
         role = instruction_of(texts, shared)
-        return [
-            SystemMessage(content=shared),
-            UserMessage(content=role, source=SENDER),
-            *messages[len(texts) :],
-        ]
-
-
-def _tool_traffic(messages: Sequence[LLMMessage]) -> list[LLMMessage]:
-    return [
-        m
-        for m in messages
-        if isinstance(m, FunctionExecutionResultMessage)
-        or (isinstance(m, AssistantMessage) and isinstance(m.content, list))
-    ]
+        return [SystemMessage(content=shared), UserMessage(content=role, source=SENDER), *rest]

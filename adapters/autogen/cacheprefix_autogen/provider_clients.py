@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autogen_core.models import (
@@ -17,11 +18,29 @@ from autogen_core.models import (
 from autogen_core.tools import Tool, ToolSchema
 from pydantic import BaseModel
 
+from cacheprefix import Conversation
 from cacheprefix.prompt import Api
-from cacheprefix_autogen.memory_of_messages import Seen
+from cacheprefix_autogen.messages import Seen
 
 Forms = Seen[list[dict[str, Any]]]
 """Messages in a client's wire form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an agent hands to its model client."""
+
+    messages: Sequence[LLMMessage]
+    tools: Sequence[Tool | ToolSchema] = ()
+    tool_choice: Any = "auto"
+    json_output: Any = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    volatile: str = ""
+    """Text for this request alone; it is sent behind everything, and no layout holds it."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What came beside the messages and tools, by name."""
+    talk: Conversation | None = None
+    """Where what is decided on it stands; None where nothing is decided."""
 
 
 def schema_of(tool: Tool | ToolSchema) -> Mapping[str, Any]:
@@ -60,31 +79,19 @@ def restore_tools(client: Any, tools: Sequence[Tool | ToolSchema]) -> None:
 
 
 def body_of(
-    client: ChatCompletionClient,
-    messages: Sequence[LLMMessage],
-    tools: Sequence[Tool | ToolSchema],
-    tool_choice: Any,
-    json_output: Any,
-    extra: Mapping[str, Any],
-    forms: Forms | None = None,
+    client: ChatCompletionClient, given: Request, forms: Forms | None = None
 ) -> tuple[Api, dict[str, Any]]:
     """API form and body; a plain rendering for clients whose wire form is not known.
 
     ``forms`` remembers the wire forms of this client's messages.
     """
     api = api_of(client)
-    given = _unshared(messages)
+    given = replace(given, messages=_unshared(given.messages))
     if api == "openai-chat":
-        made, middle, at = _openai(client, given, tools, tool_choice, json_output, extra, forms or Forms())
-        body = {**made.create_args, "messages": [*made.messages[:at], *middle, *made.messages[at:]]}
-        if made.tools:
-            body["tools"] = list(made.tools)
-        if made.response_format is not None:
-            body["response_format"] = _schema(made.response_format)
-        return api, body
+        return api, _openai(client, given, forms or Forms())
     if api == "anthropic":
-        return api, _anthropic(client, given, tools, extra, forms or Forms())
-    return "openai-chat", _plain(client, given, tools, json_output)
+        return api, _anthropic(client, given, forms or Forms())
+    return "openai-chat", _plain(client, given)
 
 
 def _unshared(messages: Sequence[LLMMessage]) -> list[LLMMessage]:
@@ -95,19 +102,11 @@ def _unshared(messages: Sequence[LLMMessage]) -> list[LLMMessage]:
     return given
 
 
-def _openai(
-    client: Any,
-    given: Sequence[LLMMessage],
-    tools: Sequence[Tool | ToolSchema],
-    tool_choice: Any,
-    json_output: Any,
-    extra: Mapping[str, Any],
-    forms: Forms,
-) -> tuple[Any, list[dict[str, Any]], int]:
-    """The client's own arguments for all but the messages in the middle, those, and where they stand."""
+def _openai(client: Any, given: Request, forms: Forms) -> dict[str, Any]:
+    """The client's own arguments, with the messages between the first and the last rendered once and remembered."""
     from autogen_ext.models.openai import _openai_client as native  # noqa: PLC0415 - an extra of AutoGen
 
-    args = client._create_args | dict(extra)
+    messages, args = given.messages, client._create_args | dict(given.extra)
 
     def form(message: LLMMessage) -> list[dict[str, Any]]:
         made: Any = native.to_oai_type(
@@ -119,32 +118,32 @@ def _openai(
         )
         return list(made)
 
-    lead = 0
-    while lead < len(given) and isinstance(given[lead], SystemMessage):
-        lead += 1
-    middle = list(given[lead:-1])
+    start = 0
+    while start < len(messages) and isinstance(messages[start], SystemMessage):
+        start += 1
+    middle = list(messages[start:-1])
     if any(isinstance(message, SystemMessage) for message in middle):
         middle = []
-    asked = [*given[:lead], given[-1]] if middle else given
-    made = client._process_create_args(asked, tools, tool_choice, json_output, extra)
-    last = len(form(given[-1])) if middle else 0
-    return made, [item for message in middle for item in forms.of(message, form)], len(made.messages) - last
+    asked = [*messages[:start], messages[-1]] if middle else messages
+    made = client._process_create_args(asked, given.tools, given.tool_choice, given.json_output, given.extra)
+    at = len(made.messages) - (len(form(messages[-1])) if middle else 0)
+    between = [item for message in middle for item in forms.of(message, form)]
+    body = {**made.create_args, "messages": [*made.messages[:at], *between, *made.messages[at:]]}
+    if made.tools:
+        body["tools"] = list(made.tools)
+    if made.response_format is not None:
+        body["response_format"] = _schema(made.response_format)
+    return body
 
 
 def _schema(output: type[BaseModel]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": output.__name__, "schema": output.model_json_schema()}}
 
 
-def _anthropic(
-    client: Any,
-    messages: Sequence[LLMMessage],
-    tools: Sequence[Tool | ToolSchema],
-    extra: Mapping[str, Any],
-    forms: Forms,
-) -> dict[str, Any]:
+def _anthropic(client: Any, given: Request, forms: Forms) -> dict[str, Any]:
     from autogen_ext.models.anthropic import _anthropic_client as native  # noqa: PLC0415 - an extra of AutoGen
 
-    merged = client._merge_system_messages(messages)
+    merged = client._merge_system_messages(given.messages)
     body: dict[str, Any] = {"model": model_of(client), "messages": []}
 
     def form(message: LLMMessage) -> list[dict[str, Any]]:
@@ -157,10 +156,10 @@ def _anthropic(
         else:
             body["messages"] += forms.of(message, form)
     has_results = any(isinstance(message, FunctionExecutionResultMessage) for message in merged)
-    converted = native.convert_tools(tools) if tools else (client._last_used_tools if has_results else [])
+    converted = native.convert_tools(given.tools) if given.tools else (client._last_used_tools if has_results else [])
     if converted:
         body["tools"] = list(converted)
-    thinking = extra.get("thinking") or client._create_args.get("thinking")
+    thinking = given.extra.get("thinking") or client._create_args.get("thinking")
     if thinking:
         body["thinking"] = thinking
     return body
@@ -179,14 +178,9 @@ def _role(message: LLMMessage) -> str:
     return "user" if isinstance(message, UserMessage) else "assistant"
 
 
-def _plain(
-    client: Any,
-    messages: Sequence[LLMMessage],
-    tools: Sequence[Tool | ToolSchema],
-    json_output: Any,
-) -> dict[str, Any]:
+def _plain(client: Any, given: Request) -> dict[str, Any]:
     body: dict[str, Any] = {"model": model_of(client), "messages": []}
-    for message in messages:
+    for message in given.messages:
         if isinstance(message, FunctionExecutionResultMessage):
             body["messages"] += [
                 {"role": "tool", "tool_call_id": result.call_id, "content": result.content}
@@ -204,10 +198,10 @@ def _plain(
         else:
             plain["content"] = [{"type": "text", "text": str(part)} for part in message.content]
         body["messages"].append(plain)
-    if tools:
-        body["tools"] = [{"type": "function", "function": dict(schema_of(tool))} for tool in tools]
-    if isinstance(json_output, type):
-        body["response_format"] = _schema(json_output)
+    if given.tools:
+        body["tools"] = [{"type": "function", "function": dict(schema_of(tool))} for tool in given.tools]
+    if isinstance(given.json_output, type):
+        body["response_format"] = _schema(given.json_output)
     return body
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cacheprefix_autogen.transcript import Entry, entry_from
 
 if TYPE_CHECKING:
+    from cacheprefix_autogen.binding import Binding
     from cacheprefix_autogen.group import Group
     from cacheprefix_autogen.member import Member
 
@@ -23,7 +24,7 @@ def save_member(member: Member, group: Group) -> dict[str, Any]:
         "version": VERSION,
         "view": [entry.id for entry in view.entries],
         "own": [entry.id for entry in view.pending()],
-        "keeps": member.placing.own,
+        "keeps": member.position.own,
     }
     if not group.team:
         state |= save_transcript(group)
@@ -37,17 +38,13 @@ def load_member(member: Member, group: Group, state: Mapping[str, Any] | None) -
         return
     if not state or state.get("version") != VERSION:
         if group.session.mode == "fork" and not member.alone:
-            member.broken = True
-            group.session.note(
-                f"agent {member.name!r}: its state was saved without cacheprefix, "
-                "so its requests stay the application's own until it is reset"
-            )
+            member.give_up("its state was saved without cacheprefix")
         return
     if "entries" in state:
         load_transcript(group, state)
     known = group.loaded
     member.view.restore([known[i] for i in state["view"] if i in known], [known[i] for i in state["own"] if i in known])
-    member.placing.own = bool(state.get("keeps"))
+    member.position.own = bool(state.get("keeps"))
     member.broken = any(i not in known for i in (*state["view"], *state["own"]))
 
 
@@ -84,3 +81,17 @@ def load_transcript(group: Group, state: Mapping[str, Any]) -> None:
     saved = state.get("lanes")
     group.lanes = None if saved is None else {name: tuple(lane) for name, lane in saved.items()}
     group.loaded = {item["id"]: group.transcript.keep(entry_from(item)) for item in state["entries"]}
+
+
+def carry_over(original: Binding, copy: Binding) -> None:
+    """Let a deep copy's agents begin with what the original's have seen and decided."""
+    pairs = list(zip(original.whole, copy.whole, strict=True))
+    news = {id(new.group): (old.group, new.group) for old, new in pairs if old.group and new.group}
+    for old, new in news.values():
+        load_transcript(new, {**save_transcript(old), "id": new.transcript.id})
+    for before, after in pairs:
+        if before.member is None or after.member is None or before.group is None or after.group is None:
+            continue
+        saved = save_member(before.member, before.group)
+        load_member(after.member, after.group, {name: one for name, one in saved.items() if name != "entries"})
+        after.member.broken |= before.member.broken

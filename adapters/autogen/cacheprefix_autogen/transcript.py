@@ -16,7 +16,7 @@ from autogen_agentchat.messages import BaseChatMessage
 from autogen_core.models import UserMessage
 from pydantic import TypeAdapter
 
-from cacheprefix_autogen.public_messages import Shorten, kept, public
+from cacheprefix_autogen.messages import Shorten, kept, public
 
 FROM_OUTSIDE = 1_000_000
 """Rank of a message that no participant wrote; behind all participants' of the same depth."""

@@ -85,3 +85,8 @@ def take_context() -> ForkContext | None:
     if found is not None:
         _CURRENT.set(None)
     return None if found is None else found()
+
+
+def application_context(context: ChatCompletionContext | None) -> ChatCompletionContext | None:
+    """The application's own context, under a ``ForkContext`` too."""
+    return context.inner if isinstance(context, ForkContext) else context

@@ -1,4 +1,4 @@
-"""One form of every public message, the same bytes whoever looks at it.
+"""AutoGen's messages: one form of every public message, the same bytes whoever looks at it.
 
 AutoGen shows an agent its own messages as the assistant's and everyone else's as a named user's, so two
 agents never share a history. Here the speaker stands in the text too, and is the sender whoever looks at it.
@@ -7,9 +7,9 @@ agents never share a history. Here the speaker stands in the text too, and is th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 from autogen_agentchat.messages import BaseChatMessage, HandoffMessage, ToolCallSummaryMessage
-from autogen_core import FunctionCall
 from autogen_core.models import (
     AssistantMessage,
     FunctionExecutionResultMessage,
@@ -18,8 +18,13 @@ from autogen_core.models import (
     UserMessage,
 )
 
+T = TypeVar("T")
+
 SENDER = "user"
 """``source`` of what nobody in the conversation said: a role's text, a result of a tool."""
+
+KEEP_MESSAGES = 20_000
+"""Messages of which is remembered what was made of them; all are let go when there are more."""
 
 Shorten = Callable[[str, str], str]
 """``shorten(tool_name, text)`` gives what stands in the prompt for a tool's result."""
@@ -134,6 +139,40 @@ def lead(messages: Sequence[LLMMessage]) -> tuple[tuple[str, ...], list[LLMMessa
     return tuple(str(message.content) for message in messages[:start]), list(messages[start:])
 
 
-def called(content: str | list[FunctionCall]) -> tuple[str, ...]:
-    """Names of the tools a reply calls."""
-    return () if isinstance(content, str) else tuple(call.name for call in content)
+def is_tool_traffic(message: LLMMessage) -> bool:
+    """Whether a message is an agent's calls of tools, or their results."""
+    calls = isinstance(message, AssistantMessage) and isinstance(message.content, list)
+    return calls or isinstance(message, FunctionExecutionResultMessage)
+
+
+class Seen(Generic[T]):
+    """Remembers what was made of a message for as long as it is the same object holding the same things.
+
+    Texts do not change in place, and whatever is put in a message's or a result's field is another object or an
+    equal one; so a message that was edited is made anew.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[LLMMessage, tuple[Any, ...], T]] = {}
+
+    def of(self, message: LLMMessage, make: Callable[[LLMMessage], T]) -> T:
+        """What ``make`` gave for this message, the first time or now."""
+        holds = _fields(message)
+        known = self._known.get(id(message))
+        # Tuples look at identity first, so that nothing is compared where nothing changed.
+        if known is not None and known[0] is message and known[1] == holds:
+            return known[2]
+        made = make(message)
+        if len(self._known) >= KEEP_MESSAGES:
+            self._known.clear()
+        self._known[id(message)] = (message, holds, made)
+        return made
+
+
+def _fields(message: LLMMessage) -> tuple[Any, ...]:
+    """The objects that a message holds, and those that the parts of its content hold."""
+    own = tuple(vars(message).values())
+    content = message.content
+    if isinstance(content, str):
+        return own
+    return (*own, *(value for part in content for value in (part, *getattr(part, "__dict__", {}).values())))

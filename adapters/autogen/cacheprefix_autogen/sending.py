@@ -16,14 +16,14 @@ from typing_extensions import Self
 
 from cacheprefix.bodies import allowed_choice, begins
 from cacheprefix.contexts import BlockVar
-from cacheprefix.layout import VolatileRole, with_volatile
+from cacheprefix.layout import ForkPolicy, VolatileRole, with_volatile
 from cacheprefix.profiles import Usage, merge_usage, normalise_usage
 from cacheprefix.prompt import Api, Prompt
 
 if TYPE_CHECKING:
     from cacheprefix import Session
-    from cacheprefix.layout import ForkPolicy
     from cacheprefix.session import PendingCall
+    from cacheprefix_autogen.layout import Layout
 
 T = TypeVar("T")
 
@@ -46,20 +46,17 @@ class Sending:
     """AutoGen's own client under all that are wrapped around it."""
     agent: str = ""
     conversation: str = ""
-    shared_messages: int | None = None
-    """Messages behind the system text that siblings share; None where the layout is the application's own."""
-    continues: bool = False
-    """Whether the role's next turn may begin with this request."""
+    layout: Layout | None = None
+    """How it was laid out; None where it is the application's own."""
     original: Callable[[Prompt], Prompt | None] | None = None
-    allowed: tuple[str, ...] | None = None
-    """Tools to restrict the request to by ``tool_choice``; the array stays as it is."""
-    policy: ForkPolicy | None = None
+    """What the application would have sent, in place of the prompt that is sent."""
     scope: str | None = None
     """The tenant whose request it is; None for the session's."""
     volatile: str = ""
     """Text for this request alone; it goes out behind everything else."""
     volatile_role: VolatileRole = "user"
     rewrite: bool = False
+    """Whether the body may be changed: not in ``observe`` mode."""
     undone: bool = False
     """Whether the request could not be begun: it is the application's own, and nobody watches it."""
     turn: PendingCall | None = None
@@ -88,7 +85,8 @@ class Sending:
 
     async def _begun(self, api: Api, full: Mapping[str, Any], headers: Mapping[str, Any]) -> Mapping[str, Any]:
         changed = self._settled(api, full) if self.rewrite else full
-        forked = self.shared_messages is not None
+        layout = self.layout
+        forked = layout is not None and layout.shared is not None
         leave = await self.session.aqueue(changed, api, boundary=self._boundary, scope=self.scope) if forked else None
         turn = self.session.begin(
             changed,
@@ -99,10 +97,10 @@ class Sending:
             original=self.original,
             headers={n: v for n, v in headers.items() if isinstance(v, str) and not n.lower().startswith(_SDKS_OWN)},
             rewrite=self.rewrite,
-            policy=self.policy,
+            policy=None if layout is None else _policy(layout),
             scope=self.scope,
             leave=leave,
-            continues=self.continues,
+            continues=layout is not None and layout.continues,
             trailing=bool(self.volatile),
         )
         if turn.seen is not None:
@@ -118,21 +116,23 @@ class Sending:
         if api != "openai-chat":
             return full
         added: dict[str, Any] = {}
-        if self.allowed is not None and full.get("tools"):
-            added["tool_choice"] = allowed_choice(self.allowed, "openai-chat")
+        allowed = None if self.layout is None else self.layout.restriction.allowed
+        if allowed is not None and full.get("tools"):
+            added["tool_choice"] = allowed_choice(allowed, "openai-chat")
         if full.get("stream") and "stream_options" not in full:
             added["stream_options"] = {"include_usage": True}
             self.asks_usage = True
         return {**full, **added} if added else full
 
     def _boundary(self, prompt: Prompt) -> int | None:
-        if self.shared_messages is None:
+        """Sections before the first that is the request's own."""
+        if self.layout is None or self.layout.shared is None:
             return None
         system = 0
         if prompt.api == "openai-chat":
             head = takewhile(lambda section: section.tier != "messages", prompt.sections)
             system = len({section.path.split("]", 1)[0] for section in head if section.tier == "system"})
-        end = system + self.shared_messages
+        end = system + self.layout.shared
         at = len(prompt.sections)
         # From the end: what a fork has to itself is short, and what it shares is not.
         while at and prompt.sections[at - 1].tier == "messages" and message_index(prompt.sections[at - 1].path) >= end:
@@ -150,6 +150,13 @@ class Sending:
         """There will be no answer."""
         if self.turn is not None:
             self.turn.fail()
+
+
+def _policy(layout: Layout) -> ForkPolicy:
+    """Whether the end of a request is written to the cache: where another one will begin with it."""
+    restriction = layout.restriction
+    loops = bool(restriction.tools) and restriction.permitted != ()
+    return ForkPolicy(skip_cache_write=not (layout.continues or loops), purpose="agent")
 
 
 SENDING: BlockVar[Sending] = BlockVar("cacheprefix_autogen_sending")
@@ -205,6 +212,15 @@ async def ending(stream: T) -> AsyncIterator[T]:
         close = getattr(stream, "aclose", None)
         if close is not None:
             await close()
+
+
+def failed(session: Session, step: str, error: Exception) -> None:
+    """Count a failure of ours that was caught outside of ``Session.attempt``, and name it once."""
+
+    def fail() -> None:
+        raise error
+
+    session.attempt(step, fail, None)
 
 
 class _Tee:

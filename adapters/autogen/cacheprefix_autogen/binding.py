@@ -1,4 +1,4 @@
-"""Changing an application's object in place, so that all of it can be taken back.
+"""What holds an application's object and a session together: what was changed on it in place, to be taken back whole.
 
 AutoGen's teams hold their agents in closures and containers, so a wrapped agent has to stay the same object.
 """
@@ -9,7 +9,10 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from cacheprefix import Session
 from cacheprefix.errors import SetupError
+from cacheprefix_autogen.group import Group
+from cacheprefix_autogen.member import Member
 
 BINDING = "__cacheprefix__"
 _ABSENT = object()
@@ -100,3 +103,43 @@ class Patches:
         for name, value in (slots or {}).items():
             setattr(made, name, value)
         return made
+
+
+class Binding:
+    """What holds a wrapped object and its session together; ``undo`` takes it apart."""
+
+    def __init__(
+        self, target: Any, session: Session, member: Member | None = None, group: Group | None = None
+    ) -> None:
+        self.session = session
+        self.member = member
+        self.group = group
+        self.patches = Patches(target)
+        self.inner: list[Binding] = []
+        self.root = self
+        """The binding of what ``wrap`` was given; it is undone as a whole."""
+        self.afterwards: list[Callable[[], None]] = []
+
+    def attach(self) -> Binding:
+        """Make the binding known on its object."""
+        self.patches.set(BINDING, self)
+        return self
+
+    def undo(self) -> None:
+        """Give the object back as it was."""
+        self.patches.undo()
+        for inner in self.inner:
+            inner.undo()
+        while self.afterwards:
+            self.afterwards.pop()()
+
+    @property
+    def whole(self) -> list[Binding]:
+        """This one and all inside."""
+        return [self, *(each for inner in self.inner for each in inner.whole)]
+
+
+def binding_of(target: Any) -> Binding | None:
+    """The binding of a wrapped agent or team; None when it is not wrapped."""
+    found = vars(target).get(BINDING)
+    return found if isinstance(found, Binding) else None

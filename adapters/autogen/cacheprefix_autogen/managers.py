@@ -1,0 +1,216 @@
+"""What a team's manager asks a model itself: whom the selector picks, and Magentic-One's orchestrator."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from string import Formatter
+from typing import Any
+
+from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
+from autogen_agentchat.teams import BaseGroupChat, MagenticOneGroupChat, SelectorGroupChat
+from autogen_core import AgentId
+from autogen_core.models import AssistantMessage, ChatCompletionClient, LLMMessage, SystemMessage, UserMessage
+
+from cacheprefix import Session
+from cacheprefix_autogen.binding import Binding
+from cacheprefix_autogen.client import PrefixClient, unwrapped
+from cacheprefix_autogen.economics import worth_joining
+from cacheprefix_autogen.group import Group
+from cacheprefix_autogen.history import Views
+from cacheprefix_autogen.layout import Layout
+from cacheprefix_autogen.member import Member, Options
+from cacheprefix_autogen.messages import SENDER, lead
+from cacheprefix_autogen.provider_clients import Request, model_of
+from cacheprefix_autogen.tool_restriction import Restriction, restrict
+from cacheprefix_autogen.transcript import Transcript, View
+
+ABOVE = "(the conversation above)"
+"""Stands where the selector's own prompt would repeat the history."""
+
+
+class SelectorMember(Member):
+    """Lays out a ``SelectorGroupChat``'s question: the conversation first, the participants and the question last.
+
+    The chat's own logic stays as it is.
+    """
+
+    def __init__(
+        self, session: Session, transcript: Transcript, template: str, models: Sequence[str], options: Options
+    ) -> None:
+        super().__init__(session, "selector", View(transcript), options=options)
+        self._template = template
+        self._pattern = pattern_of(template)
+        self._models = tuple(models)
+        self._said: list[str] = []
+        """The conversation as AutoGen's own prompt has it, message by message."""
+
+    def _worth(self, views: Views, opening: int) -> bool:
+        read = self.session.profile(views.model).read
+        return worth_joining(carried=views.static_tokens(), opening=opening, speakers=len(self._models), read=read)
+
+    def observe(self, thread: Sequence[Any]) -> None:
+        """Take in the team's messages as the manager has them."""
+        messages = [message for message in thread if isinstance(message, BaseChatMessage)]
+        self._said = [line for message in messages for line in _lines(message)]
+        if self.view is not None:
+            self.view.receive(messages)
+
+    def layout(self, client: Any, given: Request) -> Layout | None:
+        """The selector's question behind the shared transcript; None where the prompt is not AutoGen's.
+
+        None also where it holds another conversation than the team's: a context of the application's has bounded it,
+        or knows more.
+        """
+        session = self.session
+        found = None if self.bounded else self._question(given.messages)
+        if found is None or self.view is None or not self.view.entries:
+            return None
+        views, shared = Views(session, model_of(client)), self.view.forms()
+
+        def tokens() -> int:
+            return sum(views.count(str(form.content)) for form in shared)
+
+        if self.joins is None:
+            self.joins = views.model in self._models and self._worth(views, tokens())
+        messages: list[LLMMessage] = [*shared, UserMessage(content=found, source=SENDER), *given.messages[1:]]
+        # Another model reads nothing of the agents' cache, and a large system text costs more than it saves.
+        restriction = Restriction(given.tools, given.tool_choice)
+        if self.joins:
+            profile = session.profile(views.model)
+            restriction = replace(restrict(session, profile, given, (), self.name), permitted=())
+            if session.prefix.text:
+                messages.insert(0, SystemMessage(content=session.prefix.text))
+        layout = Layout(messages, restriction, len(shared))
+        return layout if session.shares(self.conversation, views.model, tokens) else None
+
+    def _holds(self, history: str | None) -> bool:
+        """Whether AutoGen's own prompt holds the team's messages and nothing else."""
+        if history is None or history == "\n".join(self._said):
+            return history is not None
+        # AutoGen appends the thread once more where it loads into a team that has run.
+        rest = history
+        for line in sorted(set(self._said), key=len, reverse=True):
+            if line not in history:
+                return False
+            rest = rest.replace(line, "")
+        return not rest.strip()
+
+    def _question(self, messages: Sequence[LLMMessage]) -> str | None:
+        first = messages[0].content if messages else None
+        match = self._pattern.fullmatch(first) if isinstance(first, str) else None
+        if match is None:
+            return None
+        found = match.groupdict()
+        if not self._holds(found.get("history")):
+            return None
+        fields: dict[str, str] = {name: found[name] for name in ("roles", "participants") if name in found}
+        return self._template.format_map(_Fields(fields))
+
+
+def _lines(message: BaseChatMessage) -> list[str]:
+    """A message in the selector's prompt, behind what a hand-off carries with it."""
+    context = message.context if isinstance(message, HandoffMessage) else []
+    given = [one for one in (*context, message.to_model_message()) if isinstance(one, (UserMessage, AssistantMessage))]
+    return [f"{one.source}: {one.content}".rstrip() + "\n\n" for one in given]
+
+
+class _Fields(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return ABOVE
+
+
+def pattern_of(template: str) -> re.Pattern[str]:
+    """Reads the fields back out of a prompt that was made from ``template``."""
+    parts: list[str] = []
+    seen: set[str] = set()
+    for literal, name, _, _ in Formatter().parse(template):
+        parts.append(re.escape(literal))
+        if name is not None:
+            parts.append(f"(?P={name})" if name in seen else f"(?P<{name}>.*)")
+            seen.add(name)
+    return re.compile("".join(parts), re.DOTALL)
+
+
+class OrchestratorMember(Member):
+    """Leaves the orchestrator's messages as they are.
+
+    Its ledger calls carry a response schema and so share among themselves and with nobody else; the facts
+    and the plan come before any agent has spoken. As forks of the agents' prefix they cost more at half price
+    reads. Every call ends with a question that stands there once, so what is kept ends before it.
+    """
+
+    def __init__(self, session: Session, transcript: Transcript, options: Options) -> None:
+        super().__init__(session, "orchestrator", View(transcript), alone=True, options=options)
+
+    def layout(self, client: Any, given: Request) -> Layout | None:  # noqa: ARG002 - the base class's signature
+        """The application's own messages, all but the last kept in the cache."""
+        rest = lead(given.messages)[1]
+        if len(rest) < 2:
+            return None
+        return Layout(list(given.messages), Restriction(given.tools, given.tool_choice, ()), len(rest) - 1)
+
+
+def bind_manager(team: BaseGroupChat, group: Group, binding: Binding) -> None:
+    """Put a client of ours under a team's manager, where that asks a model itself."""
+    client = unwrapped(getattr(team, "_model_client", None))
+    if not isinstance(client, ChatCompletionClient):
+        return
+    session = group.session
+    models = [model_of(agent._model_client.client) for agent, m in group.members if not m.alone]
+    member: Member
+    if isinstance(team, SelectorGroupChat):
+        member = _selector(team, group, binding, models)
+    elif isinstance(team, MagenticOneGroupChat):
+        member = OrchestratorMember(session, group.transcript, group.callers_options)
+        session.note(
+            "Magentic-One's orchestrator keeps its own messages: as forks of the agents' prefix they would cost "
+            "more where reads are half price"
+        )
+    else:
+        member = Member(session, "manager", alone=True, options=group.callers_options)
+    wrapped = PrefixClient(client, session, role=member.name, member=member)
+    for owner in (binding, *_manager(team, binding)):
+        owner.patches.set("_model_client", wrapped)
+
+
+def _selector(team: SelectorGroupChat, group: Group, binding: Binding, models: Sequence[str]) -> Member:
+    binding.patches.expect("_selector_prompt", "_selector_func", "_model_context")
+    member = SelectorMember(group.session, group.transcript, team._selector_prompt, models, group.callers_options)
+    member.context = team._model_context
+    group.callers.append(member)
+    if group.session.mode == "observe":
+        return member
+    own: Any = team._selector_func
+
+    async def selector_func(thread: Sequence[Any]) -> Any:
+        group.session.attempt("selector", lambda: member.observe(thread), None)
+        if own is None:
+            return None
+        return await own(thread) if asyncio.iscoroutinefunction(own) else own(thread)
+
+    for owner in (binding, *_manager(team, binding)):
+        owner.patches.set("_selector_func", selector_func)
+        if hasattr(owner.patches.target, "_is_selector_func_async"):
+            owner.patches.set("_is_selector_func_async", value=True)
+    return member
+
+
+def _manager(team: BaseGroupChat, binding: Binding) -> list[Binding]:
+    """The manager of a team that has already run, bound beside it."""
+    found = instance_of(team, team._group_chat_manager_topic_type)
+    if found is None:
+        return []
+    for inner in binding.inner:
+        if inner.patches.target is found:
+            return [inner]
+    binding.inner.append(Binding(found, binding.session))
+    return [binding.inner[-1]]
+
+
+def instance_of(team: BaseGroupChat, topic_type: str) -> Any:
+    """The runtime's object for a topic type of a team; None when the team has not run yet."""
+    instances = getattr(team._runtime, "_instantiated_agents", None)
+    return None if instances is None else instances.get(AgentId(topic_type, team._team_id))

@@ -1,0 +1,218 @@
+"""A team bound in place, and an agent alone, with all that is inside them: agents, inner teams, agents as tools."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autogen_agentchat.agents import BaseChatAgent, MessageFilterAgent, SocietyOfMindAgent
+from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
+from autogen_agentchat.teams import BaseGroupChat
+from autogen_core import Image, SingleThreadedAgentRuntime
+from autogen_core.models import AssistantMessage, UserMessage
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.errors import SetupError
+from cacheprefix_autogen.agent import StandIn, bind_agent, runners_of, tools_of
+from cacheprefix_autogen.binding import Binding, binding_of
+from cacheprefix_autogen.group import Group
+from cacheprefix_autogen.managers import bind_manager, instance_of
+from cacheprefix_autogen.member import Member, Options
+from cacheprefix_autogen.model_context import STATE, application_context
+from cacheprefix_autogen.state import load_transcript, save_transcript
+
+
+def agents_in(target: Any) -> list[BaseChatAgent]:
+    """All agents inside, those of nested teams and filters included; agents used as tools are not."""
+    if isinstance(target, BaseGroupChat):
+        return [agent for participant in target._participants for agent in agents_in(participant)]
+    if isinstance(target, MessageFilterAgent):
+        return agents_in(target._wrapped_agent)
+    if isinstance(target, StandIn):
+        return agents_in(target.inner)
+    if isinstance(target, SocietyOfMindAgent):
+        return [target, *agents_in(target._team)]
+    return [target]
+
+
+def bind_alone(agent: BaseChatAgent, session: Session, options: Options, *, private: bool) -> Binding:
+    """Bind an agent that is in no team; a ``private`` one has a conversation that nobody shares."""
+    group = Group(session, options)
+    sub = runners_of(agent)
+    binding = bind_agent(agent, group, private=private or bool(sub))
+    _adopt_all(group)
+    if isinstance(agent, SocietyOfMindAgent):
+        inner: Any = agent._team
+        binding.inner.append(bind_team(inner, session.child(agent.name), options))
+    for runner in sub:
+        binding.inner += _bind_runner(runner, session, options)
+    _take_over(agent, group)
+    return binding
+
+
+def _bind_runner(runner: Any, session: Session, options: Options) -> list[Binding]:
+    """An agent or team that works as a tool: a conversation of its own, from an empty context.
+
+    Nothing for one that is bound already: by another agent's tool, or by itself.
+    """
+    if binding_of(runner) is not None:
+        return []
+    session.note(
+        f"{runner.name!r} works as a tool and starts from its own task: it shares the common system text and no "
+        "conversation, since inheriting its caller's would cost more than it saves"
+    )
+    child = session.child(runner.name, SharedPrefix(system=session.prefix.system))
+    if isinstance(runner, BaseGroupChat):
+        return [bind_team(runner, child, options)]
+    return [bind_alone(runner, child, options, private=True)]
+
+
+def bind_team(team: BaseGroupChat, session: Session, options: Options, *, inner: bool = False) -> Binding:
+    """Bind a team and all in it; ``inner`` where another team around it reads the same prefix."""
+    group = Group(session, options)
+    group.team = True
+    binding = Binding(team, session, group=group)
+    binding.patches.expect("_participants", "save_state", "load_state")
+    nested: list[tuple[Any, str]] = []
+    for rank, participant in enumerate(team._participants):
+        if isinstance(participant, BaseGroupChat):
+            nested.append((participant, participant.name))
+            continue
+        binding.inner.append(bind_agent(participant, group, rank=rank))  # type: ignore[arg-type]
+        if isinstance(participant, SocietyOfMindAgent):
+            nested.append((participant._team, participant.name))
+        for runner in runners_of(participant):
+            binding.inner += _bind_runner(runner, session, options)
+    _adopt_all(group, [agent for each, _ in nested for agent in agents_in(each)])
+    group.nested = inner or bool(nested)
+    binding.inner += [bind_team(each, session.child(name), options, inner=True) for each, name in nested]
+    bind_manager(team, group, binding)
+    if session.mode != "observe":
+        _keep_transcript(team, group, binding)
+    _take_over(team, group)
+    return binding.attach()
+
+
+def _adopt_all(group: Group, nested: Sequence[Any] = ()) -> None:
+    if group.session.mode == "observe":
+        return
+    for agent, member in group.members:
+        if not member.alone:
+            group.adopt(member, tools_of(agent))
+    for agent in nested:
+        group.adopt(Member(group.session, agent.name), tools_of(agent))
+
+
+def _keep_transcript(team: BaseGroupChat, group: Group, binding: Binding) -> None:
+    save, load = team.save_state, team.load_state
+
+    async def save_state() -> Mapping[str, Any]:
+        return {**await save(), STATE: save_transcript(group)}
+
+    async def load_state(state: Mapping[str, Any]) -> None:
+        kept = state.get(STATE)
+        for caller in group.callers:
+            caller.reset()
+        if kept:
+            group.session.attempt("load state", lambda: load_transcript(group, kept), None)
+        await load({name: value for name, value in state.items() if name != STATE})
+
+    binding.patches.set("save_state", save_state)
+    binding.patches.set("load_state", load_state)
+
+
+def _take_over(target: Any, group: Group) -> None:
+    """Put what was already said into the members' views; a lone agent's history cannot be told apart and stays."""
+    if isinstance(target, BaseGroupChat):
+        group.session.attempt("take over", lambda: _take_over_team(target, group), None)
+        return
+    for _, member in group.members:
+        if member.length and not member.alone:
+            member.broken = True
+            group.session.note(
+                f"agent {member.name!r} was wrapped in the middle of a conversation: "
+                "its requests stay the application's own until it is reset"
+            )
+
+
+def _take_over_team(team: BaseGroupChat, group: Group) -> None:
+    manager = instance_of(team, team._group_chat_manager_topic_type)
+    thread = [m for m in getattr(manager, "_message_thread", []) if isinstance(m, BaseChatMessage)]
+    if not thread:
+        return
+    # By rank: what an agent's container holds back until its next turn.
+    waiting = {
+        rank: {message.id for message in getattr(instance_of(team, topic), "_message_buffer", [])}
+        for rank, topic in enumerate(team._participant_topic_types)
+    }
+    for _, member in group.members:
+        # What a context was made with is in no thread, and is found at the next turn.
+        if not getattr(member.context, "_initial_messages", None):
+            member.held = member.length
+        if member.view is not None:
+            member.view.receive([m for m in thread if m.id not in waiting.get(member.view.rank, set())])
+        if group.session.mode == "fork" and not (member.alone or member.bounded) and _beside(member, thread):
+            member.give_up("its model context holds what nobody said in the team")
+
+
+def _beside(member: Member, thread: Sequence[BaseChatMessage]) -> bool:
+    """Whether an agent's context holds texts that the team's thread does not: a task of its own, say, or a hint."""
+    native = application_context(member.context)
+    first = len(getattr(native, "_initial_messages", None) or ())
+    held = getattr(native, "_messages", None) or []
+    said = {_plain(message.to_model_text()) for message in thread}
+    said |= {_plain(message.to_model_message().content) for message in thread}
+    said |= {_plain(one.content) for m in thread if isinstance(m, HandoffMessage) for one in m.context}
+    # Calls, their results and what a memory said are no part of what agents tell each other.
+    texts = [m.content for m in held[first:] if isinstance(m, UserMessage | AssistantMessage)]
+    return any(text not in said for content in texts if (text := _plain(content)) is not None)
+
+
+def _plain(content: Any) -> str | None:
+    """A message's words; None for calls of tools."""
+    parts = [content] if isinstance(content, str) else [part for part in content if not isinstance(part, Image)]
+    return "".join("".join(parts).split()) if all(isinstance(part, str) for part in parts) else None
+
+
+def copied(target: Any) -> Any:
+    """A copy with contexts of its own; tools, model clients and conditions without state are shared."""
+    if isinstance(target, BaseGroupChat):
+        return _copied_team(target)
+    new = copy.copy(target)
+    _copy_contexts(new)
+    if isinstance(target, MessageFilterAgent):
+        new._wrapped_agent = copied(target._wrapped_agent)
+    if isinstance(target, SocietyOfMindAgent):
+        new._team = _copied_team(target._team)  # type: ignore[arg-type]
+    return new
+
+
+def _copied_team(team: BaseGroupChat) -> BaseGroupChat:
+    if not getattr(team, "_embedded_runtime", False):
+        message = f"{team.name!r} runs on a runtime of its own, which a copy cannot join; wrap it in place"
+        raise SetupError(message)
+    new = copy.copy(team)
+    vars(new).update(
+        _participants=[copied(participant) for participant in team._participants],
+        _team_id=(team_id := str(uuid.uuid4())),
+        _group_topic_type=f"group_topic_{team_id}",
+        _group_chat_manager_topic_type=f"{team._group_chat_manager_name}_{team_id}",
+        _participant_topic_types=[f"{name}_{team_id}" for name in team._participant_names],
+        _output_topic_type=f"output_topic_{team_id}",
+        _output_message_queue=asyncio.Queue(),
+        _termination_condition=copy.deepcopy(team._termination_condition),
+        _runtime=SingleThreadedAgentRuntime(ignore_unhandled_exceptions=False),
+        _initialized=False,
+        _is_running=False,
+    )
+    _copy_contexts(new)
+    return new
+
+
+def _copy_contexts(new: Any) -> None:
+    for name in ("_model_context", "_memory_buffer"):
+        if hasattr(new, name):
+            setattr(new, name, copy.deepcopy(getattr(new, name)))

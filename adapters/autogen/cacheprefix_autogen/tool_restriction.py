@@ -1,0 +1,162 @@
+"""How a role is kept to its own tools, although its requests carry those of all: told, restricted, refused."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autogen_core.models import (
+    AssistantMessage,
+    CreateResult,
+    FunctionExecutionResult,
+    FunctionExecutionResultMessage,
+    LLMMessage,
+)
+from autogen_core.tools import Tool, ToolSchema
+
+from cacheprefix import Session
+from cacheprefix.profiles import Profile
+from cacheprefix.prompt import loads
+from cacheprefix_autogen.provider_clients import Request, name_of, schema_of
+
+HELD = 200
+"""Characters of a stream that are held back while it may still turn out to call a tool that is refused.
+
+About what a model says before such a call ("Let me look that up."); a longer text is an answer.
+"""
+ANSWER = "Answer now in text, without calling a tool."
+"""Stands behind a turn's own messages where the request must not call tools and ``tool_choice`` must not vary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """How a role's tools are told to the model."""
+
+    tools: Sequence[Any]
+    tool_choice: Any
+    permitted: tuple[str, ...] | None = None
+    """Tools the role may call; None leaves that to the application."""
+    allowed: tuple[str, ...] | None = None
+    """Tools to restrict to by ``tool_choice``."""
+    said: tuple[str, ...] | None = None
+    """Tools to name in the tail."""
+    closing: str = ""
+    """What stands behind the turn's own messages."""
+
+    def refusal(self, result: CreateResult, role: str) -> list[LLMMessage] | None:
+        """What to answer when the role called tools it may not use: the call and its errors; None when all is well."""
+        calls = [] if isinstance(result.content, str) else result.content
+        if self.permitted is None or {call.name for call in calls} <= set(self.permitted):
+            return None
+        listed = ", ".join(self.permitted) or "none"
+        errors = [
+            FunctionExecutionResult(
+                content=f"Tool {call.name!r} was not run: tools available to the role {role!r} are: {listed}.",
+                name=call.name,
+                call_id=call.id,
+                is_error=True,
+            )
+            for call in calls
+        ]
+        return [
+            AssistantMessage(content=calls, source=role or "assistant"),
+            FunctionExecutionResultMessage(content=errors),
+        ]
+
+    def without_refused(self, result: CreateResult, said: str) -> CreateResult:
+        """An answer whose text ``said`` is out already, without the calls that the role may not make."""
+        kept = [call for call in result.content if not isinstance(call, str) and call.name in (self.permitted or ())]
+        if kept:
+            return result.model_copy(update={"content": kept})
+        return result.model_copy(update={"content": result.thought or said, "thought": None, "finish_reason": "stop"})
+
+
+class Held:
+    """The beginning of an answer's pieces, held back where a call of the answer may be refused and asked again."""
+
+    def __init__(self, restriction: Restriction | None) -> None:
+        self.passed = (
+            restriction is None
+            or restriction.permitted is None
+            or restriction.allowed is not None
+            or restriction.tool_choice == "none"
+        )
+        """Whether pieces go out as they come: at once where the provider keeps the role to its tools."""
+        self._pieces: list[str] = []
+
+    @property
+    def said(self) -> str:
+        """All pieces so far."""
+        return "".join(self._pieces)
+
+    def taken(self, piece: str) -> list[str]:
+        """The pieces that go out with this one."""
+        self._pieces.append(piece)
+        if self.passed:
+            return [piece]
+        self.passed = len(self.said) > HELD
+        return list(self._pieces) if self.passed else []
+
+    def rest(self) -> list[str]:
+        """The pieces that are still held back when the answer has turned out to be one."""
+        return [] if self.passed else list(self._pieces)
+
+
+def frozen_schema(tool: Tool | ToolSchema) -> dict[str, Any]:
+    """A copy of a tool's schema that later changes to the tool do not reach."""
+    return copy.deepcopy(dict(schema_of(tool)))
+
+
+def restrict(
+    session: Session,
+    profile: Profile,
+    given: Request,
+    own: Sequence[Tool | ToolSchema],
+    role: str,
+    *,
+    carried: Container[str] | None = None,
+) -> Restriction:
+    """The union in place of the role's tools, and how the rest of it is kept from the role.
+
+    ``own`` are the role's tools where the request leaves them out, as AutoGen's reflection does; ``carried``
+    names those of the union that the role's lane carries (all by default).
+    """
+    shared = [tool for tool in session.prefix.tools if carried is None or tool.name in carried]
+    names = {tool.name for tool in shared}
+    own_names = tuple(name_of(tool) for tool in own)
+    forced = given.tool_choice not in ("auto", "none")
+    # Under a response schema, or made to call a tool, a request reads nothing that the siblings wrote.
+    if forced or isinstance(given.json_output, type) or not shared:
+        if given.tools or not own or forced:
+            return Restriction(given.tools, given.tool_choice)
+        return _without_calls(profile, [frozen_schema(tool) for tool in own], own_names)
+    natives = [tool.native if isinstance(tool.native, Mapping) else loads(tool.schema) for tool in shared]
+    extra = [tool for tool in given.tools if name_of(tool) not in names]
+    if extra:
+        listed = ", ".join(sorted(name_of(tool) for tool in extra))
+        session.note(f"tools outside the shared union were appended for role {role!r}: {listed}")
+    tools = [*natives, *extra]
+    permitted = () if given.tool_choice == "none" else tuple(name_of(tool) for tool in given.tools)
+    if not permitted:
+        return _without_calls(profile, tools, own_names, names)
+    if set(permitted) >= names:
+        return Restriction(tools, "auto")
+    # OpenAI keeps to ``allowed_tools``, which is no part of the cached prompt. Elsewhere another ``tool_choice``
+    # would be another prompt, so the role is told in words, and what it calls against them is refused.
+    if profile.tool_choice_safe == "allowed_tools":
+        return Restriction(tools, "auto", permitted, permitted)
+    return Restriction(tools, "auto", permitted, said=permitted)
+
+
+def _without_calls(
+    profile: Profile, tools: Sequence[Any], own: tuple[str, ...], union: Collection[str] = ()
+) -> Restriction:
+    """The tools of a request that must not call any: ``own`` are the role's, ``union`` those of its lane."""
+    covered = bool(union and own) and set(own) >= set(union)
+    if profile.tool_choice_safe in ("allowed_tools", "none"):
+        told = profile.tool_choice_safe == "none" and own and union and not covered
+        return Restriction(tools, "none", (), said=own if told else None)
+    # ``tool_choice`` would invalidate the messages, so it stays and the model is asked in words.
+    return Restriction(tools, "auto", (), said=None if covered else own, closing=ANSWER if own else "")
