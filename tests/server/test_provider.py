@@ -63,7 +63,7 @@ def test_unknown_rules_name_the_known_ones():
 @pytest.mark.parametrize("package", ["starlette", "uvicorn"])
 def test_a_missing_extra_names_its_install_line(monkeypatch, package):
     """The rules work without it; serving them needs the extra."""
-    monkeypatch.setattr(server._provider, "find_spec", lambda name: None if name == package else object())
+    monkeypatch.setattr(server.provider, "find_spec", lambda name: None if name == package else object())
     with pytest.raises(MissingExtraError, match=rf"the simulated provider .*{package}.*cacheprefix\[server\]"):
         SimulatedProvider()
 
