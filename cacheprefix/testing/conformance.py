@@ -128,7 +128,7 @@ class AdapterConformance:
             team = Team(way=way, tools=tools())
             provider.reset()
             broken = self.make_session(team)
-            broken.decode = _broken  # type: ignore[method-assign]
+            broken.decode = broken.shared.model.begin = _broken  # type: ignore[method-assign]
             self._run(team, provider, broken, quiet=True)
             _check(bool(broken.failures), f"the failure was not counted ({way})")
         provider.reset()
