@@ -47,8 +47,17 @@ def agents(bench, model, *, later):
         for name in ("critic", "writer")
     ]
     given = {"messages": [HumanMessage("Look into it.")]}
-    for agent in made:
-        asyncio.run(agent.ainvoke(given)) if later else agent.invoke(given)
+
+    async def one_after_the_other():
+        # In one loop: a client of the SDK's keeps connections that no other loop can use, with us or without.
+        for agent in made:
+            await agent.ainvoke(given)
+
+    if later:
+        asyncio.run(one_after_the_other())
+    else:
+        for agent in made:
+            agent.invoke(given)
     assert len(session.calls) == 2
     return weakref.ref(session)
 
