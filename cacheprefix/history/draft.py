@@ -285,6 +285,9 @@ class Protection:
         end = len(views)
         if is_open(views):
             end = max(index for index, view in enumerate(views) if view.calls)
+            # Parallel calls that are items of their own stand in a row, and are one step.
+            while end and views[end].item and views[end - 1].calls:
+                end -= 1
         summaries = [index for index, view in enumerate(views) if view.summary and not view.pinned]
         return cls(words, rest, summaries, end)
 

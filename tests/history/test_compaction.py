@@ -497,6 +497,20 @@ def test_any_history_comes_out_valid(api, data, share, users, head):
     _holds(messages, api, rules, around)
 
 
+def test_parallel_calls_that_wait_for_their_results_stay_together():
+    """Of those at the end of a history none goes, though one alone is answered: what is planned is what is sent."""
+    calls = [
+        ("call_0", "shell", '{"q": 0}', "ok", True),
+        *((f"call_{n}", "shell", '{"q": 0}', None, True) for n in (1, 2)),
+    ]
+    messages = written(
+        [("user", "lorem ipsum " * 30, False), ("user", "ok", False), ("call", "", False, calls)], "openai-responses"
+    )
+    window = _size(messages, "openai-responses") * 95 // 100
+    rules = Compaction(trigger=window, keep_users=False, keep_head=0, summary_tokens=0)
+    _holds(messages, "openai-responses", rules, Circumstances(request=RequestBudget(window)))
+
+
 @pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
 def test_ten_thousand_messages_come_out_valid(api):
     """The same for a very long run with parallel calls, ids used again, missing results and pictures."""
