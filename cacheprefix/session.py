@@ -119,14 +119,11 @@ class Session:
     ) -> None:
         _one_of("mode", mode, ("observe", "fork"))
         _one_of("tail", tail, ("tail", "cards"))
-        self.mode = mode
-        self.budget = budget
-        self.compaction = Compaction(compaction) if isinstance(compaction, int) else compaction
-        self.request_budget = request_budget
-        if self.compaction is not None:
-            self.compaction.limits(request_budget)
-        self.on_break = on_break
-        self.results: Results = results if results is not None else ResultStore(MemoryStore())
+        self._mode, self._budget, self._request_budget, self._on_break = mode, budget, request_budget, on_break
+        self._compaction = Compaction(compaction) if isinstance(compaction, int) else compaction
+        if self._compaction is not None:
+            self._compaction.limits(request_budget)
+        self._results: Results = results if results is not None else ResultStore(MemoryStore())
         self.plugins = Plugins.with_builtins(plugins)
         self._counting = TokenCounting(counter, self.plugins)
         registry, notices = (profiles or default_registry()).copy(), Notices()
@@ -134,9 +131,8 @@ class Session:
         self._profiles = Profiles(registry, provider, notices.note if mode == "observe" else None)
         services = Services(self._counting.count, self._counting.for_model, self._profiles, clock, notices)
         self.shared = SharedState.fresh(services, counter.envelope if counter else ABOUT, gate_price)
-        if isinstance(self.results, ResultStore):
-            self.results.on_failure(notices.not_kept)
-        self.gate_store = gate_store
+        if isinstance(self._results, ResultStore):
+            self._results.on_failure(notices.not_kept)
         self._gate = gate_of(gate_store, gate, notices) if gate else None
         self.tool_calls = ToolCalls(tool_cache, self.plugins, notices, owner=name, scope=scope, allowed=mode == "fork")
         self.tool_cache = self.tool_calls.cache
@@ -147,16 +143,16 @@ class Session:
         """Make the parts that work for one team: its layout, its requests, its histories, its side forks."""
         state = self.shared
         self.team = Team(name, scope, tail, prefix, partial(_frozen, self.plugins), state.cards, state.roles)
-        self._requests = Requests(self.team, state, self.plugins, forks=self.mode == "fork", on_break=self.on_break)
+        self._requests = Requests(self.team, state, self.plugins, forks=self._mode == "fork", on_break=self._on_break)
         self._history = HistoryRunner(
             self.team,
             state,
             self.plugins,
-            self.mode == "fork",
-            self.budget,
-            self.compaction,
-            self.request_budget,
-            self.results,
+            self._mode == "fork",
+            self._budget,
+            self._compaction,
+            self._request_budget,
+            self._results,
         )
         self._forks = SideForks(self._requests, self._history)
         self.beside: dict[str, Any] = {}
@@ -197,6 +193,38 @@ class Session:
     def tail(self) -> TailPlacement:
         """Where role texts stand: behind what is shared, or as cards in the shared system text."""
         return self.team.tail
+
+    # What was given when it was made: its parts hold it, so that none of it can be set afterwards.
+
+    @property
+    def mode(self) -> Mode:
+        """``fork``, or ``observe``, which changes nothing that is sent."""
+        return self._mode
+
+    @property
+    def budget(self) -> ToolResultBudget | None:
+        """How much of a large tool result stands in the prompt."""
+        return self._budget
+
+    @property
+    def compaction(self) -> Compaction | None:
+        """When and how histories are shortened."""
+        return self._compaction
+
+    @property
+    def request_budget(self) -> RequestBudget | None:
+        """What holds whole requests to the model's window."""
+        return self._request_budget
+
+    @property
+    def results(self) -> Results:
+        """Keeps the full texts of results that were cut."""
+        return self._results
+
+    @property
+    def on_break(self) -> Callable[[Verdict], None] | None:
+        """Called with every verdict that is an alarm."""
+        return self._on_break
 
     @property
     def provider(self) -> str | None:

@@ -11,13 +11,13 @@ from typing import Any
 
 from typing_extensions import Self
 
-from cacheprefix.audit._previous import PreviousRequestRule
 from cacheprefix.audit.conversations import Conversations, Placed
 from cacheprefix.audit.counts_only import CountsOnly
 from cacheprefix.audit.duplicates import Duplicates
 from cacheprefix.audit.lint_warnings import Warnings
 from cacheprefix.audit.log_records import Broken
 from cacheprefix.audit.order import Answers, Ready
+from cacheprefix.audit.previous_request import PreviousRequestRule
 from cacheprefix.audit.prices import Prices
 from cacheprefix.audit.readers import BUILTIN, Reader
 from cacheprefix.audit.reading import Overrides, Reading

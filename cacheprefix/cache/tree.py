@@ -1,4 +1,8 @@
-"""The prompts seen so far as one tree of sections a lane, bounded by bytes, and which agent sent what."""
+"""The prompts seen so far as one tree of sections a lane, bounded by bytes, and which agent sent what.
+
+Prompts that begin alike share nodes, so one look-up a section finds the best earlier prompt however many there were.
+A request that is kept holds its last node; when it is forgotten, the nodes that only it held go with it.
+"""
 
 from __future__ import annotations
 

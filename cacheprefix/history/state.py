@@ -1,4 +1,9 @@
-"""The state of a conversation that keeps its own history, as a value, and pure functions over it."""
+"""The state of a conversation that keeps its own history, as a value, and pure functions over it.
+
+Every function returns a new state, so a call that fails leaves no trace, and a fork is the state itself. Appending
+must not copy the history all the same: states share one growing list (``Log``) and each knows how much of it is its
+own. Appending to the newest costs one step; an older state that is appended to (a fork) takes a copy first.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Parts of a prompt beside the history: durable keyed context, project text, memories; as zones or as blocks."""
+"""Parts of a prompt beside the history: durable keyed context, project text, memories; as zones or as blocks.
+
+They change only together with a break of the prefix that happens anyway. In a framework's history keyed context stays
+where it was appended: the ledger records which messages a block stands for, by their addresses, and the block's text
+only where a hook wrote it. A block holds while all its sources stand in the history, so that a rewound or trimmed
+history never shows what it does not hold; of two for one key the larger one holds.
+"""
 
 from __future__ import annotations
 

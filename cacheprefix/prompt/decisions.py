@@ -1,4 +1,8 @@
-"""Decisions on messages, as values: each names a message by its index in the list of views it was made on."""
+"""Decisions on messages, as values: each names a message by its index in the list of views it was made on.
+
+Decisions are values without behaviour; ``apply`` carries them out on message dicts and every adapter on its
+framework's own objects. A message that no decision names stays the very same object.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""What reading a body has in common in all APIs: units, sections, and memory of units and rows read before."""
+"""What reading a body has in common in all APIs: units, sections, and memory of units and rows read before.
+
+A run keeps the messages of one body by value: a copy of each that holds nothing but texts (which cannot change), the
+JSON bytes of every other. How far a new body begins with them is found out by comparing all of it, at the speed of a
+loop in C: a message that was changed in place differs from its copy, and is read anew with everything behind it.
+
+A single message is remembered under its fields where all are texts, and under its JSON bytes elsewhere: both are
+cheaper than hashing and splitting, and a message that was changed in place has other fields or bytes.
+"""
 
 from __future__ import annotations
 

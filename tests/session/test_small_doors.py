@@ -192,3 +192,13 @@ def test_a_malformed_body_is_the_clients_mistake(path, body):
         answer = httpx.post(f"{provider.url}{path}", content=body)
     assert answer.status_code == 400, answer.text
     assert answer.json()
+
+
+@pytest.mark.parametrize(
+    "option", ["mode", "budget", "compaction", "request_budget", "results", "on_break", "tail", "provider", "clock"]
+)
+def test_what_a_session_was_made_with_cannot_be_set_afterwards(option):
+    """Its parts hold it: to set it would change nothing, and nobody would be told."""
+    session = Session("The handbook.")
+    with pytest.raises(AttributeError):
+        setattr(session, option, getattr(session, option))

@@ -29,7 +29,11 @@ _HANDED_BACK: Final = "__is_handoff_back"
 def parted(done: Decided, session: Session, model: str) -> Decided:
     """The conversation with a mark's place behind each answer that ended a request, or may end this one's shared part.
 
-    That goes by the messages alone, so every fork and every later request has the same.
+    GPT-5.6 reads what ends at a breakpoint, and takes one on the words of users and tools alone (langchain4j's
+    ``OpenAiOfficialPromptCacheBreakpoint``, read 2026-11-21). Where one role follows another without a user between
+    them, each answer would be sent uncached with every later request: a short message of the user's carries the mark.
+
+    Where one is put goes by the messages alone, so every fork and every later request has the same.
     """
     profile = session.profile(model)
     if session.mode == "observe" or profile.markers != "openai" or profile.match != "breakpoint":
