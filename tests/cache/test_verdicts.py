@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -378,3 +379,13 @@ def test_a_nameless_agent_may_start_on_another_model() -> None:
     assert (verdict.cause, verdict.alarm) == ("cold_start", False)
     went_on = desk.call(chat("do that", "done", "and that", model="m"))
     assert went_on.cause == "model_changed"
+
+
+def test_a_change_to_a_model_with_a_larger_minimum_is_told() -> None:
+    """What could have been read, the old model's entry, is too short for the new one; the change is what lost it."""
+    desk = Desk()
+    desk.call(chat("plan this"), agent="a")
+    desk.profile = replace(RULES, min_tokens=4_000)
+    verdict = desk.call(chat("plan this", "done", "and that", model="larger"), agent="a")
+    assert verdict.cause == "model_changed"
+    assert verdict.lost_tokens > 0
