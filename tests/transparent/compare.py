@@ -60,11 +60,15 @@ class Allowed:
     shows: str = "*"
     """What is seen there now, ``*`` likewise."""
 
+    def concerns(self, construct: str) -> bool:
+        """Whether it is about any place of this construct."""
+        return _pattern(self.constructs).fullmatch(construct) is not None
+
     def covers(self, construct: str, found: Found) -> bool:
         """Whether it is about this place of this construct."""
         return (
             found.change in self.changes
-            and _pattern(self.constructs).fullmatch(construct) is not None
+            and self.concerns(construct)
             and _pattern(self.path).fullmatch(found.path) is not None
             and _pattern(self.shows).fullmatch(found.after) is not None
         )
