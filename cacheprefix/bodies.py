@@ -74,6 +74,8 @@ class ForkBody:
     tries: int = 0
     prompt: Prompt | None = None
     """The body as it came, where it was decoded to find its conversation."""
+    went_on: str = ""
+    """The answer that the application went on from, where ``given`` has the whole history in its place."""
 
     def queue(self) -> Pass:
         """Wait, in this thread, for a sibling that writes the same cold prefix; for ``begin``."""
@@ -132,6 +134,29 @@ class ForkBody:
         name = history_field(self.api)
         return replace(self, body={**self.body, name: [*self.body[name], *read.messages, *told]}, tries=1)
 
+    def answered(self, turn: PendingCall, answer: Any) -> None:
+        """Remember an answer that the provider keeps, and what its history holds without what we added to it."""
+        self.session.attempt("kept answer", lambda: self._answered(turn, answer), None)
+
+    def _answered(self, turn: PendingCall, answer: Any) -> None:
+        session, given = self.session, self.given
+        id_, output = getattr(answer, "id", None), getattr(answer, "output", None)
+        chained = SHAPES[self.api].FIELDS.chained
+        if not chained or session.mode == "observe" or not isinstance(id_, str) or not isinstance(output, list):
+            return
+        if self.went_on:
+            # What the application reads there is what it asked.
+            answer.previous_response_id = self.went_on
+        if given.get("store") is False:
+            return
+        role, name = self.role, history_field(self.api)
+        talk = (*session.team.owner(None), role.conversation if role else "")
+        said: list[Any] = []
+        if turn.body.get(name) is not given.get(name):
+            said = [*_items(given.get(name)), *read_answer(answer, self.api).messages]
+        tokens = turn.seen.prompt.tokens if said and turn.seen else len(str(said)) // 4
+        session.shared.kept.answered(id_, _speaker(session, role), talk, said, tokens)
+
     def watch(self, turn: PendingCall, events: Iterator[Any]) -> Watched:
         """The events of a stream as they come; the turn learns of the first one, of the usage and of the end."""
         return Watched(self, turn, events)
@@ -144,6 +169,8 @@ class ForkBody:
         """Note an event; False for one that came only because we asked for the usage."""
         if turn.first_token_at is None and begins(event):
             turn.first_token()
+        if self.api == "openai-responses" and getattr(event, "response", None) is not None:
+            self._told(turn, event)
         places = (event, getattr(event, "message", None), getattr(event, "response", None))
         found = next((one for one in (getattr(place, "usage", None) for place in places) if one is not None), None)
         if found is not None:
@@ -153,6 +180,12 @@ class ForkBody:
             # Every event says then that it has none.
             getattr(event, "__pydantic_fields_set__", set()).discard("usage")
         return not (ours and getattr(event, "usage", None) is not None and not getattr(event, "choices", None))
+
+    def _told(self, turn: PendingCall, event: Any) -> None:
+        if event.type in ("response.completed", "response.incomplete"):
+            self.answered(turn, event.response)
+        elif self.went_on:
+            event.response.previous_response_id = self.went_on
 
     def _boundary(self, prompt: Prompt) -> int:
         """Where the shared part ends: before the role's text."""
@@ -260,8 +293,10 @@ def fork_body(
     the event that brings it would reach the application. Fails open; raises only ``BudgetError``, for a request budget
     that cannot be met.
     """
-    given = dict(body)
-    plain = ForkBody(session, api, given, given, role)
+    given, went_on = dict(body), ""
+    if session.mode == "fork" and SHAPES[api].FIELDS.chained:
+        given, went_on = session.attempt("kept answer", lambda: _gone_on(session, body, api, role), (given, ""))
+    plain = ForkBody(session, api, given, given, role, went_on=went_on)
     if role is None or session.mode == "observe":
         return plain
     session.join(role.name)
@@ -275,7 +310,7 @@ def fork_body(
         return replace(plain, body=plain.own())
     history, system, tail, tools, lane, shares = found
     history = _condensed(session, history, role, str(given.get("model", "")), api, tail)
-    if _kept_elsewhere(session, given, api):
+    if _kept_elsewhere(session, given, api, role):
         return replace(plain, body=_own(session, given, api, role, history))
     end = len(history) - _begun(session, history, given, api)
     at, continues = _place(session, role, tail, history[:end], given, lane, shared=shares)
@@ -321,8 +356,7 @@ def _laid(
     session: Session, body: Mapping[str, Any], api: Api, role: Role
 ) -> tuple[list[Any], list[Any], str, _Tools, ToolSet, bool]:
     """History, system messages, tail, tools and their lane, and whether sharing gains anything."""
-    given = body.get(history_field(api)) or []
-    history = [user_message(given)] if isinstance(given, str) else list(given)
+    history = _items(body.get(history_field(api)))
     fields = SHAPES[api].FIELDS
     own = [_text(body.get(fields.system))] if fields.system else []
     while history and _leads(history[0]):
@@ -381,26 +415,52 @@ def _own(session: Session, given: dict[str, Any], api: Api, role: Role, history:
     return session.attempt("layout", lambda: _completed(session, given, api, role), given)
 
 
-def _kept_elsewhere(session: Session, body: Mapping[str, Any], api: Api) -> bool:
-    """Whether the provider keeps the history that a request goes on from.
+def _gone_on(session: Session, body: Mapping[str, Any], api: Api, role: Role | None) -> tuple[dict[str, Any], str]:
+    """The request as it was asked; where it goes on from an answer to a fork, with the whole history in its place.
+
+    The provider kept what the fork said at its end, for its role alone, and the shared text.
+    """
+    given, earlier, name = dict(body), body.get("previous_response_id"), history_field(api)
+    if not isinstance(earlier, str):
+        return given, ""
+    said = session.shared.kept.gone_on(earlier, _speaker(session, role))
+    if not said:
+        return given, ""
+    del given["previous_response_id"]
+    _tell_kept(session)
+    return {**given, name: [*said, *_items(given.get(name))]}, earlier
+
+
+def _tell_kept(session: Session) -> None:
+    session.note(
+        "requests that go on from what the provider keeps (previous_response_id, conversation, prompt) have the "
+        "application's own layout; give the whole history as input to share it"
+    )
+
+
+def _speaker(session: Session, role: Role | None) -> tuple[str, str]:
+    return session.name, role.name if role else ""
+
+
+def _items(given: Any) -> list[Any]:
+    return [user_message(given)] if isinstance(given, str) else list(given or ())
+
+
+def _kept_elsewhere(session: Session, body: Mapping[str, Any], api: Api, role: Role) -> bool:
+    """Whether the provider keeps the history that a request goes on from, or may be asked to go on from this one.
 
     What a fork says at its end would then stay there, for other roles to read, and the shared text once a request:
     only ``instructions`` are for one request alone. An application that has histories kept begins them without a sign
-    of it, so that from then on all that may be kept is laid out so.
+    of it, so that what its roles' requests begin is laid out so once one was gone on with. A ``conversation`` is named
+    by all its requests.
     """
     fields = SHAPES[api].FIELDS
     if not fields.chained:
         return False
-    chained = any(body.get(name) is not None for name in fields.chained)
-    if chained or (fields.template and body.get(fields.template) is not None):
-        if chained:
-            session.beside["kept elsewhere"] = True
-        session.note(
-            "requests that go on from what the provider keeps (previous_response_id, conversation, prompt) have the "
-            "application's own layout; give the whole history as input to share it"
-        )
+    if any(body.get(name) is not None for name in (*fields.chained, *filter(None, (fields.template,)))):
+        _tell_kept(session)
         return True
-    return "kept elsewhere" in session.beside and body.get("store") is not False
+    return body.get("store") is not False and session.shared.kept.begins(_speaker(session, role))
 
 
 def _begun(session: Session, history: Sequence[Any], body: Mapping[str, Any], api: Api) -> int:
@@ -427,15 +487,14 @@ def _completed(session: Session, body: dict[str, Any], api: Api, role: Role) -> 
         # Instructions would stand in place of the template's.
         return body
     name, place = history_field(api), fields.system
-    given = body.get(name) or []
-    history = [user_message(given)] if isinstance(given, str) else list(given)
+    history = _items(body.get(name))
     own = body.get(place) if place else None
     lead = [one.get("content") for one in history if _leads(one)]
     said = "\n\n".join(_text(one) for one in (own, *lead))
     texts = (session.prefix.system.strip(), role.instruction.strip())
     missing = "\n\n".join(text for text in texts if text and text not in said)
     passing = tail_text("", "", volatile=role.volatile)
-    if place and _kept_elsewhere(session, body, api):
+    if place and _kept_elsewhere(session, body, api, role):
         # The input stays in the provider's history, the instructions do not.
         missing, passing = "\n\n".join(filter(None, (missing, passing))), ""
         return {**body, place: "\n\n".join(filter(None, (missing, _text(own))))} if missing else body

@@ -13,6 +13,7 @@ from cacheprefix.calls.gating import PRICE, Gating
 from cacheprefix.calls.report import Totals
 from cacheprefix.conversation import Conversation
 from cacheprefix.layout.cards_advice import Placement
+from cacheprefix.layout.kept_answers import KeptAnswers
 from cacheprefix.layout.role_position import RolePositions
 from cacheprefix.layout.tool_sets import ToolSets
 from cacheprefix.layout.worth_sharing import WorthSharing
@@ -50,6 +51,8 @@ class SharedState:
     tool_sets: ToolSets = field(default_factory=ToolSets)
     gating: Gating = field(default_factory=Gating)
     unnamed: Unnamed = field(default_factory=Unnamed)
+    kept: KeptAnswers = field(default_factory=KeptAnswers)
+    """Answers that the provider may be asked to go on from."""
 
     @classmethod
     def fresh(cls, services: Services, envelope: Envelope = ABOUT, gate_price: float = PRICE) -> SharedState:
@@ -96,4 +99,5 @@ class SharedState:
         with self.lock:
             self.conversations.pop((*owner, conversation), None)
         self.positions.forget(owner[1], conversation)
+        self.kept.forget((*owner, conversation))
         self.model.let_go(conversation)

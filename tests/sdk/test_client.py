@@ -315,28 +315,109 @@ def test_an_answer_that_is_begun_stays_the_end_of_the_request(servers, shared, v
     assert session.failures == {}
 
 
-@pytest.mark.parametrize("how", [{"previous_response_id": True}, {"conversation": "conv_1"}, {"store": False}])
-def test_what_the_provider_keeps_holds_no_role(servers, how):
+RESPONSES = "openai-responses"
+
+
+@pytest.fixture
+def talks():
+    """``talks(role, text, ...)`` asks the Responses API; ``sent`` is what came there, ``read`` what it read."""
+    session = Session(SharedPrefix(system=HANDBOOK), provider=RULES[RESPONSES], counter=ESTIMATE)
+    told = Queue(["fine"])
+    with SimulatedProvider(RULES[RESPONSES], told) as chat, make_client(RESPONSES, chat) as client:
+        create = creator(wrap(client, session), RESPONSES)
+
+        def ask(name, text, *, volatile=None, conversation="", **more):
+            with role(name, instruction=f"You are the {name}.", volatile=volatile, conversation=conversation):
+                answer = create(**body(RESPONSES, text, system="Be brief.", **more))
+                events = list(answer) if more.get("stream") else ()
+            return events[-1].response if events else answer
+
+        ask.sent = lambda: [record.json for record in chat.requests]
+        ask.read = lambda: ["\n".join(one.text for one in record.prompt.sections) for record in chat.requests]
+        ask.session = session
+        ask.create, ask.server = create, chat
+        yield ask
+
+
+@pytest.mark.parametrize("how", [{}, {"stream": True}], ids=["whole", "stream"])
+def test_what_the_provider_keeps_holds_no_role(talks, how):
     """A role's text in a kept history would be read by the roles that go on from it, and the handbook be paid again."""
-    chat = servers["openai-responses"]
-    chat.reset()
-    session = Session(SharedPrefix(system=HANDBOOK), provider=RULES["openai-responses"], counter=ESTIMATE)
-    with make_client("openai-responses", chat) as client:
-        create = creator(wrap(client, session), "openai-responses")
-        with role("critic"):
-            first = create(**body("openai-responses"))
-        with role("coder", volatile={"time": "12:01"}):
-            more = {name: first.id if value is True else value for name, value in how.items()}
-            create(**body("openai-responses", "and now?", system="You write code.", **more))
-        with role("critic"):
-            create(**body("openai-responses", "another one"))
-    _, second, third = (record.json for record in chat.requests)
-    kept = "store" not in how
-    assert (second["input"] == "and now?") == kept
-    assert (third["input"] == "another one") == kept
-    if kept:
-        assert second["instructions"] == f"{HANDBOOK.strip()}\n\n<time>\n12:01\n</time>\n\nYou write code."
-    assert any("previous_response_id" in note for note in session.report().notes) == kept
+    first = talks("critic", "hello", volatile={"time": "11:59"}, **how)
+    second = talks("coder", "and now?", volatile={"time": "12:01"}, previous_response_id=first.id, **how)
+    talks("tester", "so?", previous_response_id=second.id, **how)
+    asked = talks.sent()[1]
+    assert asked["instructions"] == f"{HANDBOOK.strip()}\n\nYou are the coder.\n\n<time>\n12:01\n</time>\n\nBe brief."
+    assert [item.get("content") for item in asked["input"]][::2] == ["hello", "and now?"]
+    assert second.previous_response_id == first.id
+    assert "You are the critic" in talks.read()[0]
+    for read, others in zip(
+        talks.read()[1:], (("critic", "11:59"), ("critic", "coder", "11:59", "12:01")), strict=True
+    ):
+        assert not [word for word in others if word in read]
+        assert read.count("every statement needs a source") == HANDBOOK.count("every statement needs a source")
+    assert any("previous_response_id" in note for note in talks.session.report().notes)
+    assert talks.session.failures == {}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_what_the_provider_keeps_holds_no_role_in_an_event_loop(talks, stream):
+    """As in threads."""
+    async with make_client(RESPONSES, talks.server, later=True) as client:
+        create = creator(wrap(client, talks.session), RESPONSES)
+        with role("critic", instruction="You are the critic."):
+            first = await create(**body(RESPONSES, "hello", stream=stream))
+            if stream:
+                first = [event async for event in first][-1].response
+        with role("coder"):
+            await create(**body(RESPONSES, "and now?", previous_response_id=first.id))
+    assert "You are the critic" in talks.read()[0]
+    assert "You are the critic" not in talks.read()[1]
+
+
+def test_only_roles_whose_answers_are_gone_on_from_begin_in_their_own_layout(talks):
+    """Others go on as forks, and so does whoever has nothing kept."""
+    first = talks("critic", "hello")
+    talks("critic", "and now?", previous_response_id=first.id)
+    talks("critic", "another one")
+    talks("critic", "once more", store=False)
+    talks("coder", "hello")
+    kept = [isinstance(asked["input"], str) for asked in talks.sent()]
+    assert kept == [False, False, True, False, False]
+
+
+def test_a_conversation_is_named_by_all_its_requests(talks):
+    """Whoever says none, begins none."""
+    with role("critic"):
+        talks.create(**body(RESPONSES, "hello", conversation="conv_1"))
+    talks("critic", "another one")
+    assert [isinstance(asked["input"], str) for asked in talks.sent()] == [True, False]
+
+
+def test_after_an_answer_that_nobody_knows_all_begin_in_their_own_layout(talks):
+    """An earlier process, or a raw response: any role may have begun it."""
+    with make_client(RESPONSES, talks.server) as other:
+        unknown = other.responses.create(**body(RESPONSES, "hello"))
+    talks("coder", "hello")
+    talks("critic", "and now?", previous_response_id=unknown.id)
+    talks("coder", "another one")
+    assert [isinstance(asked["input"], str) for asked in talks.sent()] == [True, False, True, True]
+
+
+def test_a_call_without_a_role_that_goes_on_from_a_fork_reads_no_role(talks):
+    """Its own words are sent as they are, behind the history as the application had it."""
+    first = talks("critic", "hello")
+    talks.create(**body(RESPONSES, "and now?", previous_response_id=first.id))
+    asked = talks.sent()[1]
+    assert asked["instructions"] == "You criticise."
+    assert "You are the critic" not in talks.read()[1]
+
+
+def test_a_forgotten_conversation_leaves_no_text_of_its_answers(talks):
+    """They are kept for whoever goes on from them, and nobody does."""
+    talks("critic", "hello", conversation="t1")
+    assert len(talks.session.shared.kept) == 1
+    talks.session.forget("t1")
+    assert len(talks.session.shared.kept) == 0
 
 
 def test_a_template_of_the_provider_keeps_its_words(servers, session_for):

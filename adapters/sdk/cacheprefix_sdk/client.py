@@ -91,6 +91,7 @@ def _subclass(base: Any, apis: Mapping[str, Api], session: Session, bound: Role 
             if hasattr(answer, "_iterator"):
                 return _watching(answer, fork.watch(turn, answer._iterator))
             turn.finish(getattr(answer, "usage", None))
+            fork.answered(turn, answer)
             fork = fork.refusal(answer)
         return answer
 
@@ -103,6 +104,7 @@ def _subclass(base: Any, apis: Mapping[str, Api], session: Session, bound: Role 
             if hasattr(answer, "_iterator"):
                 return _awatching(answer, fork.awatch(turn, answer._iterator))
             turn.finish(getattr(answer, "usage", None))
+            fork.answered(turn, answer)
             fork = fork.refusal(answer)
         return answer
 
