@@ -83,3 +83,24 @@ def test_servers_that_speak_openais_api_are_laid_out(servers) -> None:
         team.kickoff(inputs=INPUTS)
     assert len(heads(prompts(server))) == 1
     assert len(installed.session.calls) == 3
+
+
+@pytest.mark.parametrize("volatile", ["", "It is noon."], ids=["", "volatile"])
+def test_what_the_provider_keeps_holds_no_agents_text(servers, new_llm, volatile) -> None:
+    """Agents of one chained model go on from what others were asked: only CrewAI's own words stay there."""
+    server = servers("openai")
+    llm, said = new_llm(server, "responses", auto_chain=True), {"time": volatile} if volatile else {}
+    who = agents(lambda: llm, tools=False)
+    team = crew(who, tasks(who))
+    with install(team, Session("The team's handbook.", provider="openai"), volatile=lambda: said) as installed:
+        team.kickoff(inputs=INPUTS)
+    asked = [record.json for record in server.requests]
+    assert [one.get("previous_response_id") is not None for one in asked] == [False, True, True]
+    for one, agent in zip(asked, who, strict=True):
+        assert agent.backstory in one["instructions"]
+        assert "The team's handbook." in one["instructions"]
+        assert volatile in one["instructions"]
+        assert not [other for other in who if other.backstory in str(one["input"])]
+        assert not volatile or volatile not in str(one["input"])
+    assert any("auto_chain" in note for note in installed.session.report().notes)
+    assert installed.session.failures == {}

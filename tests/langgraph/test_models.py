@@ -16,14 +16,14 @@ from langchain_core.runnables import ConfigurableField
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langchain_core.tools import tool
 from langchain_google_genai import ChatGoogleGenerativeAI
-from langchain_openai import AzureChatOpenAI
+from langchain_openai import AzureChatOpenAI, ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
 from pydantic import BaseModel, Field
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.errors import SetupError
 from cacheprefix.prompt import ESTIMATE
-from cacheprefix.server import Fault, Reply, ToolCall
+from cacheprefix.server import Fault, Queue, Reply, ToolCall
 from cacheprefix_langgraph import forked, wrap_model
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
@@ -503,3 +503,40 @@ def test_a_limit_of_one_tool_call_is_kept_without_leaving_the_lane(bench, later)
     assert len(answers[1].tool_calls) == 2
     assert "c2" not in str(answers[0].content)
     assert bench.provider.requests[1].outcome.read_tokens >= 1_200
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["invoke", "ainvoke"])
+def test_what_the_provider_keeps_holds_no_role(servers, later):
+    """A role's text in a kept history would be read by the next role: what is ours is for one request."""
+    provider = servers("openai-5.6")
+    provider.simulator.script = Queue(["fine"])
+    session = Session(SharedPrefix(system=HANDBOOK), provider="openai-5.6", counter=ESTIMATE)
+    options = {"base_url": provider.openai_base_url, "api_key": "k", "max_retries": 0, "use_previous_response_id": True}
+    model = wrap_model(ChatOpenAI(model="gpt-5.6", **options), session)
+    graph, previous = StateGraph(MessagesState), START
+    for name in ROLES:
+
+        def node(state):
+            """A role whose text the library knows alone."""
+            return {"messages": [model.invoke(state["messages"])]}
+
+        async def anode(state):
+            """The same as a coroutine."""
+            return {"messages": [await model.ainvoke(state["messages"])]}
+
+        now = {"now": name}
+        dressed = forked(session, role=name, instruction=f"I am the {name}.", volatile=lambda _, now=now: now)
+        graph.add_node(name, dressed(anode if later else node))
+        graph.add_edge(previous, name)
+        previous = name
+    app = graph.compile()
+    asyncio.run(app.ainvoke({"messages": ASKED})) if later else app.invoke({"messages": ASKED})
+    first, second = (record.json for record in provider.requests)
+    assert [item["content"] for item in first["input"]] == ["Please begin."]
+    assert first["instructions"] == f"{HANDBOOK.strip()}\n\nI am the planner.\n\n<now>\nplanner\n</now>"
+    assert second["previous_response_id"]
+    assert second["instructions"] == f"{HANDBOOK.strip()}\n\nI am the critic.\n\n<now>\ncritic\n</now>"
+    assert "planner" not in "".join(one.text for one in provider.requests[1].prompt.sections)
+    assert any("use_previous_response_id" in note for note in session.report().notes)
+    assert session.failures == {}
+    assert len(session.calls) == 2

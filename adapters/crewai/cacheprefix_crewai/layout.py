@@ -339,6 +339,13 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
     plain = TaskLayout(role, " ".join(str(name).split())[:60], opening, call.tools)
     if not binding.rewrites or not binding.union:
         return plain
+    if kept_elsewhere(call.llm):
+        session.note(
+            "requests that go on from what the provider keeps (auto_chain, previous_response_id) have CrewAI's own "
+            "layout"
+        )
+        # What is said in the system message is for one request alone.
+        return replace(plain, missing=_missing(binding, role, opening) if opening.system else "")
     if _worded(agent):
         # The prompt is the application's own, and stays; only a text that is declared and not in it is added.
         return replace(plain, missing=_missing(binding, role, opening))
@@ -611,6 +618,11 @@ def _worded(agent: Any) -> bool:
     """Whether the application lays the agent's prompt out itself: by templates, or without a system message."""
     templates = ("system_template", "prompt_template", "response_template")
     return getattr(agent, "use_system_prompt", True) is False or any(getattr(agent, name, None) for name in templates)
+
+
+def kept_elsewhere(llm: Any) -> bool:
+    """Whether the provider keeps what a model is asked, where an agent's tail would stay for the next one to read."""
+    return bool(getattr(llm, "auto_chain", False) or getattr(llm, "previous_response_id", None))
 
 
 def _speaks_alone(crew: Any, agent: Any) -> bool:

@@ -12,7 +12,7 @@ from cacheprefix_crewai.binding import asks_for
 from cacheprefix_crewai.clients import for_litellm, is_claude
 from cacheprefix_crewai.events import announce
 from cacheprefix_crewai.history import Around, Execution, Executions, compact_now, condensed, limits, shortened
-from cacheprefix_crewai.layout import Layouts, LLMCall, TaskLayout, opening_of, unmarked
+from cacheprefix_crewai.layout import Layouts, LLMCall, TaskLayout, kept_elsewhere, opening_of, unmarked
 from cacheprefix_crewai.tools import Offer, foreign_call, name_of, offer, rules_for, with_choice
 
 if TYPE_CHECKING:
@@ -224,6 +224,8 @@ class PendingRequest:
             sent = self._own(params, original)
         if not self.volatile:
             return sent
+        if api == "openai-responses" and kept_elsewhere(self.call.llm):
+            return {**sent, "instructions": "\n\n".join(filter(None, (sent.get("instructions"), self.volatile)))}
         # LiteLLM would move a system message to the front of Anthropic's request, before all that is cached.
         role: VolatileRole = "user" if self._claude_by_litellm(api) else self.binding.options.volatile_role
         return with_volatile(sent, api, self.volatile, role)

@@ -15,9 +15,9 @@ from cacheprefix import Session
 from cacheprefix.bodies import ToolSet, allowed_choice
 from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph.fork_context import FRAME, Frame, Rewritten, scope_of, thread_of
-from cacheprefix_langgraph.layout import completed, placed, rewrite, summarise_first
+from cacheprefix_langgraph.layout import completed, missing, placed, rewrite, summarise_first
 from cacheprefix_langgraph.pending import SENDING, Sending
-from cacheprefix_langgraph.request_bodies import base_of, model_name, shows_body
+from cacheprefix_langgraph.request_bodies import base_of, kept_elsewhere, model_name, shows_body
 from cacheprefix_langgraph.sdk_clients import asummariser, summariser
 from cacheprefix_langgraph.sending import session_in
 from cacheprefix_langgraph.state import conversation_of, ledger_in
@@ -58,6 +58,8 @@ def enter(
     over: list[BudgetError] = []
 
     def changed() -> tuple[Any, dict[str, Any]] | None:
+        if kept_elsewhere(model, kwargs):
+            return _in_instructions(model, given, kwargs, frame)
         if not frame.laid:
             return _in_own_layout(model, given, kwargs, frame)
         try:
@@ -86,7 +88,7 @@ def waiting(model: Any, given: Any, config: Any) -> Frame | None:
 
 async def ahead(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame | None, *, whole: bool = False) -> None:
     """Before ``enter``, which does not wait: the summary that a compaction wants of the model."""
-    if frame is None:
+    if frame is None or kept_elsewhere(model, kwargs):
         return
     try:
         now = _asked(model, given, kwargs, frame, whole=whole)
@@ -194,6 +196,21 @@ def _in_own_layout(
     """The request as the application made it, with what it leaves to us to say; None where that is nothing."""
     messages = model._convert_input(given).to_messages()
     return _own(messages, list(dropwhile(_leads, messages)), frame, kwargs)
+
+
+def _in_instructions(
+    model: Any, given: Any, kwargs: dict[str, Any], frame: Frame
+) -> tuple[Any, dict[str, Any]] | None:
+    """``_in_own_layout`` where the provider keeps the messages: what is said beside them is for one request alone."""
+    frame.session.note(
+        "requests that go on from what the provider keeps (use_previous_response_id, conversation) have the "
+        "application's own layout; give the whole history as messages to share it"
+    )
+    lead = "\n\n".join(message.text for message in model._convert_input(given).to_messages() if _leads(message))
+    own = str(kwargs.get("instructions") or "")
+    texts = [*missing(f"{lead}\n\n{own}", frame), frame.passing if frame.volatile else "", own]
+    said = "\n\n".join(text for text in texts if text)
+    return None if said == own else (given, {**kwargs, "instructions": said})
 
 
 def _own(

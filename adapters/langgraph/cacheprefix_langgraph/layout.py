@@ -158,18 +158,21 @@ def completed(
 
     The very same messages where it says all of that itself.
     """
-    said = "\n\n".join(message.text for message in lead)
-    shared = frame.session.prefix.system.strip() if frame.base is None else ""
-    missing = [text for text in (shared, frame.instruction.strip()) if text and text not in said]
+    text = "\n\n".join(missing("\n\n".join(message.text for message in lead), frame))
     end: list[BaseMessage] = [HumanMessage(frame.passing)] if frame.volatile else []
-    if not missing:
+    if not text:
         return [*lead, *history, *end]
-    text = "\n\n".join(missing)
     if not lead:
         return [SystemMessage(text), *history, *end]
     first, content = lead[0], lead[0].content
     joined: Any = f"{text}\n\n{content}" if isinstance(content, str) else [{"type": "text", "text": text}, *content]
     return [first.model_copy(update={"content": joined}), *lead[1:], *history, *end]
+
+
+def missing(said: str, frame: Frame) -> list[str]:
+    """The shared text and the role's, as far as a request in the application's own layout does not say them."""
+    shared = frame.session.prefix.system.strip() if frame.base is None else ""
+    return [text for text in (shared, frame.instruction.strip()) if text and text not in said]
 
 
 async def summarise_first(

@@ -62,6 +62,13 @@ def model_name(model: Any) -> str:
     return str(found or getattr(model, "deployment_name", None) or "")
 
 
+def kept_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether the provider keeps the history, where what a fork says at its end would stay for other roles to read."""
+    options = {**(getattr(model, "model_kwargs", None) or {}), **kwargs}
+    chained = (options.get(name) for name in ("previous_response_id", "conversation"))
+    return bool(getattr(model, "use_previous_response_id", False)) or any(name is not None for name in chained)
+
+
 def api_of(payload: Mapping[str, Any], model: BaseChatModel) -> Api:
     """The wire form of a payload that a chat model class built."""
     if "anthropic" in model._llm_type:

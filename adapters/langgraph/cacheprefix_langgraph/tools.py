@@ -128,9 +128,6 @@ def one_call(model: Any, kwargs: Mapping[str, Any], frame: Frame) -> bool:
     session = frame.session
     if session.alone or not session.prefix.tools or not shows_body(base_of(model)):
         return False
-    if getattr(model, "use_previous_response_id", False) or kwargs.get("previous_response_id"):
-        # The provider keeps the whole answer there, and waits for the results of all its calls.
-        return False
     settings = session.profile(model_name(model)).settings
     if kwargs.get(_LIMIT) is False:
         return settings.get(_LIMIT, "none") != "none"
