@@ -20,7 +20,18 @@ from cacheprefix.server import Fault, Latency, Reply
 from cacheprefix_maf import wrap
 
 PATIENCE = 60
+HELD = []
 STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+@pytest.fixture(autouse=True)
+def uncollected():
+    """The garbage collector helps nobody."""
+    gc.collect()
+    gc.disable()
+    yield
+    HELD.clear()
+    gc.enable()
 
 
 @contextlib.asynccontextmanager
@@ -56,11 +67,13 @@ async def go_on(session, provider, agents):
 
 
 async def drop(stream):
-    """Nobody holds it any more. The framework's stream is part of a circle, which goes when the collector comes by."""
+    """Nobody holds it any more, but the framework: in a circle, until the garbage collector comes by."""
     del stream
-    gc.collect()
-    await asyncio.sleep(0.1)
-    gc.collect()
+
+
+async def rest(stream):
+    """Held by somebody who reads no further."""
+    HELD.append(stream)
 
 
 async def close(stream):
@@ -69,7 +82,7 @@ async def close(stream):
 
 
 @pytest.mark.parametrize("api", tuple(RULES))
-@pytest.mark.parametrize("leave", [close, drop])
+@pytest.mark.parametrize("leave", [close, drop, rest])
 async def test_a_stream_that_nobody_reads_to_its_end_leads_nobody(servers, api, leave):
     """Left at its first update, which the provider has just begun with."""
     async with cold(servers, api) as (session, provider, agents):
@@ -84,11 +97,24 @@ async def test_a_stream_that_nobody_reads_to_its_end_leads_nobody(servers, api, 
         assert session.failures == {}
 
 
-async def test_a_stream_that_is_resolved_and_never_read_leads_nobody(servers):
-    """The application waits for it, reads nothing and drops it."""
+@pytest.mark.parametrize("leave", [drop, rest])
+async def test_a_stream_that_is_resolved_and_never_read_leads_nobody(servers, leave):
+    """The application waits for it and reads nothing."""
     async with cold(servers) as (session, provider, agents):
-        await drop(await agents[0].run(TASK, stream=True))
+        await leave(await agents[0].run(TASK, stream=True))
         await go_on(session, provider, agents[1:])
+
+
+async def test_a_stream_that_is_read_again_after_a_rest_is_a_call_like_others(servers):
+    """Its siblings went on meanwhile; what it says and used is all there."""
+    async with cold(servers, "openai-chat") as (session, provider, agents):
+        stream = await agents[0].run(TASK, stream=True)
+        await asyncio.wait_for(asyncio.gather(*map(ask, agents[1:])), PATIENCE)
+        assert (await stream.get_final_response()).text
+        assert len(session.calls) == len(provider.requests) == 3
+        assert all(call.usage.reported for call in session.calls)
+        assert not session._gate._flights
+        assert session.failures == {}
 
 
 @STREAMED
