@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.config_fields import FIELDS, SHORT, line_of, scalar
+from cacheprefix.effects import in_a_loop
 from cacheprefix.errors import SHOW, ConfigError, SetupError
 from cacheprefix.history import Compaction, RequestBudget, ToolResultBudget, extract
 from cacheprefix.plugins import VARIABLE as PLUGINS
 from cacheprefix.profiles import default_registry
-from cacheprefix.stores import in_a_loop
 from cacheprefix.toolcache import ToolResultCache
 
 if sys.version_info >= (3, 11):

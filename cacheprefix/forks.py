@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from cacheprefix.cache import Verdict
 from cacheprefix.calls.begin import Request, Requests
 from cacheprefix.calls.history_runner import HistoryRunner
 from cacheprefix.conversation import Ask, AsyncAsk, Conversation
+from cacheprefix.effects import Call, Flow, adrive, drive
 from cacheprefix.errors import UnsafeForkError
 from cacheprefix.history import SummaryRequest
 from cacheprefix.layout import AbortHandle, Compatibility, Fork, ForkPolicy, compatibility
@@ -50,21 +51,45 @@ class ForkResult:
     policy: ForkPolicy
 
 
-class ForkOptions(TypedDict, total=False):
-    """How a side fork is asked and run; the options of ``Session.fork``."""
+class AskOptions(TypedDict, total=False):
+    """How something is asked beside a conversation; options of every adapter's ``ask``."""
 
     role: str
     """Who asks; ``helper`` by default."""
     policy: ForkPolicy | None
+    """How much the fork may do, and what it leaves behind; ``ForkPolicy.ephemeral()`` by default in an adapter's."""
     overrides: Mapping[str, Any] | None
     """Replaces fields of the body; what then no longer shares raises ``UnsafeForkError`` before any call."""
+    abort: AbortHandle | None
+    """Stops it from outside."""
+
+
+def ask_options(given: AskOptions, kind: type[AskOptions] = AskOptions) -> AskOptions:
+    """Those of ``given`` that say how it is asked: one call that keeps nothing, unless a policy says otherwise.
+
+    Raises ``TypeError`` for what is no option of ``kind``.
+    """
+    unknown = sorted(set(given) - set(kind.__annotations__))
+    if unknown:
+        message = f"ask() takes no option {unknown[0]!r}; there are {', '.join(sorted(kind.__annotations__))}"
+        raise TypeError(message)
+    return {
+        "role": given.get("role", "helper"),
+        "policy": given.get("policy") or ForkPolicy.ephemeral(),
+        "overrides": given.get("overrides"),
+        "abort": given.get("abort"),
+    }
+
+
+class ForkOptions(AskOptions, total=False):
+    """How a side fork is asked and run; the options of ``Session.fork``."""
+
     tool_executor: ToolExecutor | None
     """Runs tools; without one, and when it raises, the model gets an error result."""
     conversation: str
     """The parent's id."""
     scope: str | None
     """The tenant whose cache it is, the session's by default."""
-    abort: AbortHandle | None
     state: Any
     """The executor's fourth argument; a copy of it, unless the policy shares it."""
     commit: Callable[[Sequence[Mapping[str, Any]]], None] | None
@@ -92,12 +117,6 @@ class Plan:
     executor: ToolExecutor | None
     commit: Callable[[Sequence[Mapping[str, Any]]], None] | None
 
-    def committed(self, result: ForkResult) -> ForkResult:
-        """Hand the fork's messages on, unless its policy leaves no trace."""
-        if self.commit is not None and not self.policy.skip_transcript:
-            self.commit(result.messages)
-        return result
-
 
 @dataclass(frozen=True, slots=True)
 class SideForks:
@@ -115,19 +134,7 @@ class SideForks:
         **options: Unpack[ForkOptions],
     ) -> ForkResult:
         """Ask, and run the fork's own tool loop, with a synchronous ``send(body) -> response`` and executor."""
-        plan = self._plan(text, body, api, **options)
-        steps = self._steps(plan)
-        answer: Any = None
-        while True:
-            try:
-                wanted = steps.send(answer)
-            except StopIteration as stop:
-                result: ForkResult = stop.value
-                return plan.committed(result)
-            try:
-                answer = (send(wanted) if isinstance(wanted, dict) else _executed(plan, wanted), None)
-            except Exception as error:
-                answer = (None, error)
+        return drive(self._flow(text, body, api, send, **options))
 
     async def arun(
         self,
@@ -138,20 +145,7 @@ class SideForks:
         **options: Unpack[ForkOptions],
     ) -> ForkResult:
         """``run`` with an asynchronous ``send``; the executor may be either."""
-        plan = self._plan(text, body, api, **options)
-        steps = self._steps(plan)
-        answer: Any = None
-        while True:
-            try:
-                wanted = steps.send(answer)
-            except StopIteration as stop:
-                result: ForkResult = stop.value
-                return plan.committed(result)
-            try:
-                value = send(wanted) if isinstance(wanted, dict) else _executed(plan, wanted)
-                answer = (await value if inspect.isawaitable(value) else value, None)
-            except Exception as error:
-                answer = (None, error)
+        return await adrive(self._flow(text, body, api, send, **options))
 
     def summary(
         self,
@@ -162,12 +156,7 @@ class SideForks:
         scope: str | None = None,
     ) -> Ask:
         """An ``ask`` for compaction: a fork of ``body``, the request as last sent, so that its prefix is read."""
-
-        def ask(request: SummaryRequest) -> str:
-            options = self._summary_options(request, body, api, conversation, scope)
-            return _summary(self.run(request.instruction, body, api, send, **options))
-
-        return ask
+        return lambda request: drive(self._summary(request, body, api, send, conversation, scope))
 
     def asummary(
         self,
@@ -178,12 +167,7 @@ class SideForks:
         scope: str | None = None,
     ) -> AsyncAsk:
         """``summary`` with an asynchronous ``send``."""
-
-        async def ask(request: SummaryRequest) -> str:
-            options = self._summary_options(request, body, api, conversation, scope)
-            return _summary(await self.arun(request.instruction, body, api, send, **options))
-
-        return ask
+        return lambda request: adrive(self._summary(request, body, api, send, conversation, scope))
 
     def changed(self, fork: Fork) -> Fork:
         """A fork as the plugins leave it: its tail may change, anything else is refused and named."""
@@ -197,21 +181,48 @@ class SideForks:
                 self.requests.state.notices.warn_once("fork-hook", said)
         return fork
 
-    def _summary_options(
-        self, request: SummaryRequest, body: Mapping[str, Any], api: Api, conversation: str, scope: str | None
-    ) -> ForkOptions:
-        """How a fork that summarises is sent: the same tools, and forbidden to call them where that costs nothing."""
+    def _summary(
+        self,
+        request: SummaryRequest,
+        body: Mapping[str, Any],
+        api: Api,
+        send: Callable[[dict[str, Any]], Any],
+        conversation: str,
+        scope: str | None,
+    ) -> Flow[str]:
+        """Ask a fork to summarise, with the same tools, which it may not call where forbidding that costs nothing."""
         profile = self.requests.state.services.profile(str(body.get("model", "")), api)
         free = bool(body.get("tools")) and api != "anthropic" and profile.placement("tool_choice") == "none"
         # Room for a model that thinks first; the summary itself is cut to what was asked for.
         policy = replace(ForkPolicy.background_summary(), max_output_tokens=max(1_024, 2 * request.max_tokens))
-        return {
-            "role": "summary",
-            "policy": policy,
-            "overrides": {"tool_choice": "none"} if free else None,
-            "conversation": conversation,
-            "scope": scope,
-        }
+        result = yield from self._flow(
+            request.instruction,
+            body,
+            api,
+            send,
+            role="summary",
+            policy=policy,
+            overrides={"tool_choice": "none"} if free else None,
+            conversation=conversation,
+            scope=scope,
+        )
+        # An answer that calls a tool is no summary; an extract then stands in its place.
+        return result.text if result.stopped == "done" else ""
+
+    def _flow(
+        self,
+        text: str,
+        body: Mapping[str, Any],
+        api: Api,
+        send: Callable[[dict[str, Any]], Any],
+        **options: Unpack[ForkOptions],
+    ) -> Flow[ForkResult]:
+        """Ask, run the fork's own tool loop, and hand its messages on unless its policy leaves no trace."""
+        plan = self._plan(text, body, api, **options)
+        result = yield from self._turns(plan, send)
+        if plan.commit is not None and not plan.policy.skip_transcript:
+            plan.commit(result.messages)
+        return result
 
     def _plan(
         self,
@@ -268,8 +279,8 @@ class SideForks:
             commit=commit,
         )
 
-    def _steps(self, plan: Plan) -> Generator[dict[str, Any] | ToolRequest, Any, ForkResult]:
-        """The loop without its waiting: yields a body to send or a tool to run, takes (value, error)."""
+    def _turns(self, plan: Plan, send: Callable[[dict[str, Any]], Any]) -> Flow[ForkResult]:
+        """Send, run the tools that are called, and send again with their results, as often as the policy allows."""
         field = history_field(plan.api)
         messages: list[Any] = list(plan.body[field])
         verdicts: list[Verdict] = []
@@ -290,10 +301,8 @@ class SideForks:
                     scope=plan.scope,
                 )
             )
-            response, error = yield dict(turn.body)
-            if error is not None:
-                turn.fail()
-                raise error
+            with turn:
+                response = yield Call(send, dict(turn.body))
             answer: Answer = read_answer(response, plan.api)
             verdict = turn.finish(answer.usage)
             if verdict is not None:
@@ -306,8 +315,13 @@ class SideForks:
             results = []
             for call in answer.calls:
                 plan.abort.check()
-                value, error = yield call
-                results.append((call, _said(value, error), error is not None))
+                try:
+                    value = yield Call(_executed, plan, call)
+                except Exception as error:
+                    results.append((call, f"error: {type(error).__name__}: {error}", True))
+                else:
+                    said = value if isinstance(value, str) else dumps(value, "tool result").decode()
+                    results.append((call, said, False))
             messages += result_messages(results, plan.api)
         return ForkResult(
             text,
@@ -353,19 +367,8 @@ def _takes_state(executor: ToolExecutor) -> bool:
     return len(positional) > 3 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
 
-def _said(value: Any, error: Exception | None) -> str:
-    if error is not None:
-        return f"error: {type(error).__name__}: {error}"
-    return value if isinstance(value, str) else dumps(value, "tool result").decode()
-
-
 def _written(fork: Fork, prompt: Prompt, field: str) -> Sequence[Any]:
     """The messages of a tail that a plugin changed."""
     tail = encode(replace(prompt, sections=fork.tail, settings={}))
     written: Sequence[Any] = tail[field]
     return written
-
-
-def _summary(result: ForkResult) -> str:
-    # An answer that calls a tool is no summary; an extract then stands in its place.
-    return result.text if result.stopped == "done" else ""

@@ -218,11 +218,12 @@ def check_event_loop(run: Application) -> None:
     assert not session.failures, dict(session.failures)
 
 
-def check_stall(run: Application, seconds: float = 5.0) -> None:
-    """With a store that takes ``seconds`` for every call no event loop stands still for 2 % of that.
+def check_stall(run: Application, seconds: float = 1.5) -> None:
+    """With a store that takes ``seconds`` for every call no event loop stands still for a quarter of that.
 
-    A busy machine may stop a loop as well; ours would do so every time, so the best of three runs counts, and each
-    beside the unmodified application's just before.
+    Who waited for the store in a loop, directly or for a thread, would stand still for all of it. A busy machine may
+    stop a loop as well; ours would do so every time, so the best of three runs counts, and each beside the unmodified
+    application's just before.
     """
     for left in (2, 1, 0):
         with warnings.catch_warnings(), stalls() as unmodified:
@@ -235,7 +236,7 @@ def check_stall(run: Application, seconds: float = 5.0) -> None:
             run(session_for(case), replies(case))
         assert store.calls
         longest = max(found) - max(unmodified)
-        if longest < 0.02 * seconds:
+        if longest < seconds / 4:
             return
         assert left, f"in each of three runs an event loop stood still {longest:.2f} s longer than without us"
 

@@ -14,11 +14,12 @@ ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "cacheprefix"
 ADAPTERS = {"ag2", "langgraph", "autogen", "crewai", "maf", "sdk"}
 
-ALWAYS = {"errors", "_version", "locks", "contexts", "bounded", "unnamed", "notices"}
+ALWAYS = {"errors", "_version", "locks", "effects", "contexts", "bounded", "unnamed", "notices"}
 BELOW = {
     "errors": set(),
     "_version": set(),
     "locks": set(),
+    "effects": set(),
     "contexts": set(),
     "bounded": set(),
     "unnamed": set(),

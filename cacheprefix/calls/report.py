@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cacheprefix.cache import Verdict
 from cacheprefix.errors import plain
 from cacheprefix.locks import Lock
 from cacheprefix.profiles import Profile, Usage, cost_units
-from cacheprefix.toolcache import CacheStats
+
+if TYPE_CHECKING:
+    from cacheprefix.toolcache import CacheStats
 
 _NOTICED = 0.001
 """Seconds at the gate from which on a request has waited."""

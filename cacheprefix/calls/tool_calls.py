@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from cacheprefix.bounded import Bounded
+from cacheprefix.effects import Call, Flow, adrive, drive
 from cacheprefix.errors import SetupError
 from cacheprefix.locks import Lock
 from cacheprefix.notices import Notices
 from cacheprefix.plugins import Plugins
-from cacheprefix.stores import Settle
-from cacheprefix.toolcache import Attempt, CacheStats, Origin, ToolCacheOptions, ToolResultCache, ToolSpec
+from cacheprefix.stores.effects import Settle
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from cacheprefix.toolcache import AnswerForm, Attempt, CacheStats, Origin, ToolResultCache, ToolSpec
 
 _KEEP = 4_096
 """Calls under way or just made, by the framework's names for them."""
@@ -57,7 +58,7 @@ class _Options(TypedDict):
     cacheable: bool | None
 
 
-ToolCacheOption = ToolResultCache | Iterable[str | ToolSpec] | bool | None
+ToolCacheOption: TypeAlias = "ToolResultCache | Iterable[str | ToolSpec] | bool | None"
 """What ``Session(tool_cache=...)`` takes: a cache, or which tools are cacheable, by name, pattern or declaration."""
 
 
@@ -88,31 +89,39 @@ class ToolCalls:
 
     def run(
         self,
-        use: ToolUse,
-        run: Callable[[], T],
-        *,
-        repeated: Callable[[str], T] | None = None,
-    ) -> T:
-        """What the tool returns, from the cache where that is allowed and known; see ``ToolResultCache.call``."""
-        cache = self.cache
-        if cache is None or not self.active:
-            return run()
-        spec, options = self._asked(cache, use)
-        return cache.call(spec, use.arguments, run, repeated=repeated, **options)
+        use: ToolUse | Callable[[], ToolUse | None],
+        run: Callable[[], Any],
+        form: AnswerForm | None = None,
+    ) -> Any:
+        """What the tool returns, from the cache where that is allowed and known; see ``ToolResultCache.call``.
+
+        ``use`` may be a function that describes the call: where that fails or gives None, the tool simply runs.
+        """
+        return drive(self._flow(use, run, form)) if self.active else run()
 
     async def arun(
         self,
-        use: ToolUse,
-        run: Callable[[], Awaitable[T]],
-        *,
-        repeated: Callable[[str], T] | None = None,
-    ) -> T:
+        use: ToolUse | Callable[[], ToolUse | None],
+        run: Callable[[], Awaitable[Any]],
+        form: AnswerForm | None = None,
+    ) -> Any:
         """``run`` for coroutines."""
-        cache = self.cache
-        if cache is None or not self.active:
-            return await run()
-        spec, options = self._asked(cache, use)
-        return await cache.acall(spec, use.arguments, run, repeated=repeated, **options)
+        return await (adrive(self._flow(use, run, form)) if self.active else run())
+
+    def _flow(
+        self, use: ToolUse | Callable[[], ToolUse | None], run: Callable[[], Any], form: AnswerForm | None
+    ) -> Flow[Any]:
+        described = use if isinstance(use, ToolUse) else self._notices.attempt("tool cache", use, None)
+        if self.cache is None or described is None:
+            return (yield Call(run))
+        spec, options = self._asked(self.cache, described)
+        keep = None if form is None else form.keep
+        answer = yield from self.cache.flow(spec, described.arguments, run, keep=keep, **options)
+        if form is not None and answer.outcome == "refused":
+            return (yield Call(form.refused, answer.ran.result))
+        if form is not None and answer.outcome in ("hit", "joined"):
+            return (yield Call(form.known, answer.ran.result))
+        return answer.ran.outcome()
 
     def begin(self, use: ToolUse) -> Attempt | None:
         """The first half of a call whose tool the framework runs; None where no cache is in force."""
@@ -198,6 +207,8 @@ class ToolCalls:
 def _cache_of(option: Any) -> ToolResultCache | None:
     if option is None or option is False:
         return None
+    from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec  # noqa: PLC0415 - most sessions have none
+
     if isinstance(option, ToolResultCache):
         return option
     named = [] if option is True else list(option) if isinstance(option, Iterable) else [None]

@@ -7,20 +7,16 @@ they would wait for longer than the saving is worth (``Worth``). A leader that i
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import median
-from typing import Any
 
+from cacheprefix.effects import Flow, Until, adrive, drive
 from cacheprefix.locks import RLock, reset_in_child
-from cacheprefix.stores import in_a_loop
 
 PREFILL = 0.0001
 """u: seconds that it takes to compute a token, which a follower reads instead: ten thousand a second, the order of
@@ -142,19 +138,15 @@ class Pass:
 
     def joined(self, seconds: float = LINGER) -> bool:
         """Whether somebody came to wait for this request, now or within so many seconds."""
-        flight = self.flight if self._release else None
-        if flight is None or flight.joined.done():
-            return flight is not None
-        if in_a_loop():
-            return flight.joined.done()
-        with contextlib.suppress(FutureTimeoutError):
-            flight.joined.result(timeout=seconds)
-        return flight.joined.done()
+        return drive(self._joining(seconds))
 
     async def ajoined(self, seconds: float = LINGER) -> bool:
         """``joined`` without blocking the event loop."""
+        return await adrive(self._joining(seconds))
+
+    def _joining(self, seconds: float) -> Flow[bool]:
         flight = self.flight if self._release else None
-        return flight is not None and (flight.joined.done() or await _done(flight.joined, seconds))
+        return flight is not None and (flight.joined.done() or (yield Until(flight.joined, seconds)))
 
     def goes_whole(self, usual: float | None) -> bool:
         """Have those who come from now on wait for the end of its answer, which usually takes so many seconds.
@@ -257,26 +249,14 @@ class Gate:
 
         A thread that runs an event loop waits for nobody: the leader may be a task of that loop.
         """
-        began, free = self._clock(), not in_a_loop()
-        while True:
-            flight = self._lead(key, worth, began)
-            if isinstance(flight, Pass):
-                return flight
-            left = self._left(flight, worth, began) if free else 0.0
-            ok = False
-            if left > 0:
-                self._wait(flight, 1)
-                try:
-                    ok = flight.done.result(timeout=left)
-                except FutureTimeoutError:
-                    left = 0.0
-                finally:
-                    self._wait(flight, -1)
-            if ok or left <= 0:
-                return Pass(worth=worth, waited=self._clock() - began, followed=ok)
+        return drive(self.entering(key, worth))
 
     async def aenter(self, key: bytes, worth: Worth = ALWAYS) -> Pass:
         """``enter`` without blocking the event loop."""
+        return await adrive(self.entering(key, worth))
+
+    def entering(self, key: bytes, worth: Worth) -> Flow[Pass]:
+        """``enter`` as a flow."""
         began = self._clock()
         while True:
             flight = self._lead(key, worth, began)
@@ -287,12 +267,13 @@ class Gate:
             if left > 0:
                 self._wait(flight, 1)
                 try:
-                    if await _done(flight.done, left):
-                        ok = flight.done.result()
-                    else:
-                        left = 0.0
+                    over = yield Until(flight.done, left)
                 finally:
                     self._wait(flight, -1)
+                if over:
+                    ok = flight.done.result()
+                else:
+                    left = 0.0
             if ok or left <= 0:
                 return Pass(worth=worth, waited=self._clock() - began, followed=ok)
 
@@ -321,23 +302,3 @@ class Gate:
             mine.land(ok=ok)
 
         return Pass(release, dropped=lambda: release(False), flight=mine, worth=worth, waited=now - began)  # noqa: FBT003
-
-
-async def _done(future: Future[Any], seconds: float) -> bool:
-    """Whether a future of any thread is done within so many seconds; it is left as it is."""
-    loop = asyncio.get_running_loop()
-    waiter = loop.create_future()
-
-    def wake() -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    def told(_: object) -> None:
-        # A loop that was closed meanwhile has nobody left to wake.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(wake)
-
-    future.add_done_callback(told)
-    with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(waiter, seconds)
-    return future.done()

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from cacheprefix.effects import Flow, MayBlock, adrive, drive
 from cacheprefix.layout.gate import ALWAYS, Gate, Pass, Worth
 from cacheprefix.locks import Lock, reset_in_child
-from cacheprefix.stores import Elected, Lease, Store, aelect, apart, elect, in_a_loop
+from cacheprefix.stores import Elected, Lease, Store, apart, bounded, elect
 
 LEASE_SECONDS = 2.0
 """How long a leader that was killed, or hangs with its whole process, is still waited for by other processes."""
@@ -61,31 +62,22 @@ class StoreGate:
 
     def enter(self, key: bytes, worth: Worth = ALWAYS) -> Pass:
         """Become the leader of ``key``, or wait in this thread for the one there is, in whatever process."""
-        began = self._clock()
-        mine = self._local.enter(key, worth)
-        if not mine.leader or self._clock() < self._rests_until or in_a_loop():
-            return mine
-        name, left, call = _name(key), self._left(worth, began), self._call(worth, began)
-        look = partial(self._store.get, name)
-        try:
-            turn = elect(self._store, name, look, lease=self.lease, patience=left, call=call)
-        except Exception as error:
-            return self._alone(mine, error, began)
-        except BaseException:
-            mine.release(ok=False)
-            raise
-        return self._passed(mine, name, turn, began)
+        return drive(self._entering(key, worth))
 
     async def aenter(self, key: bytes, worth: Worth = ALWAYS) -> Pass:
         """``enter`` without blocking the event loop."""
+        return await adrive(self._entering(key, worth))
+
+    def _entering(self, key: bytes, worth: Worth) -> Flow[Pass]:
         began = self._clock()
-        mine = await self._local.aenter(key, worth)
-        if not mine.leader or self._clock() < self._rests_until:
+        mine = yield from self._local.entering(key, worth)
+        if not mine.leader or self._clock() < self._rests_until or not (yield MayBlock()):
             return mine
         name, left, call = _name(key), self._left(worth, began), self._call(worth, began)
         look = partial(self._store.get, name)
+        election = elect(self._store, name, look, lease=self.lease, patience=left)
         try:
-            turn = await aelect(self._store, name, look, lease=self.lease, patience=left, call=call)
+            turn: Elected[bytes] = yield from bounded(election, call)
         except Exception as error:
             return self._alone(mine, error, began)
         except BaseException:

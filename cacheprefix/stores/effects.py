@@ -1,35 +1,19 @@
-"""One flow of work for sync and async callers.
-
-A flow is a generator that yields *effects*: things to do that wait for something. The sync
-driver does each in place, the async driver awaits it, and the logic stands only once.
-"""
+"""Calls of stores as effects of a flow, and work for a store that nobody waits for."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from cacheprefix.effects import Flow, in_a_loop
 from cacheprefix.errors import StoreError
 from cacheprefix.locks import reset_in_child
 from cacheprefix.stores.protocol import Store
 
 T = TypeVar("T")
-
-
-class Effect(Protocol):
-    """Something a flow waits for, in both forms."""
-
-    def now(self) -> Any:
-        """Do it in this thread and return its value."""
-        ...
-
-    def later(self) -> Awaitable[Any]:
-        """Do it without blocking the event loop."""
-        ...
 
 
 class _Workers:
@@ -131,31 +115,14 @@ class Settle(Do):
         return await asyncio.shield(loop.run_in_executor(_workers.pool(), self.now))
 
 
-class Sleep:
-    """Wait for some seconds."""
-
-    __slots__ = ("_seconds",)
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def now(self) -> None:
-        """Sleep in this thread."""
-        time.sleep(self._seconds)
-
-    async def later(self) -> None:
-        """Sleep in this task."""
-        await asyncio.sleep(self._seconds)
-
-
-def bounded(flow: Generator[Effect, Any, T], seconds: Callable[[], float]) -> Generator[Effect, Any, T]:
+def bounded(flow: Flow[T], seconds: Callable[[], float]) -> Flow[T]:
     """A flow whose calls of stores each take no longer than ``seconds`` says when they begin."""
     try:
         effect = next(flow)
         while True:
             try:
                 value = yield effect.within(seconds()) if isinstance(effect, Do) else effect
-            except GeneratorExit:  # noqa: PERF203 - as in drive
+            except GeneratorExit:  # noqa: PERF203 - what an effect raises belongs to the flow
                 flow.close()
                 raise
             except BaseException as error:
@@ -164,49 +131,6 @@ def bounded(flow: Generator[Effect, Any, T], seconds: Callable[[], float]) -> Ge
                 effect = flow.send(value)
     except StopIteration as end:
         return cast("T", end.value)
-
-
-def drive(flow: Generator[Effect, Any, T]) -> T:
-    """Run a flow to its end in this thread."""
-    try:
-        effect = next(flow)
-        while True:
-            try:
-                value = effect.now()
-            except BaseException as error:  # noqa: PERF203 - what an effect raises belongs to the flow
-                effect = flow.throw(error)
-            else:
-                effect = flow.send(value)
-    except StopIteration as end:
-        return cast("T", end.value)
-
-
-async def adrive(flow: Generator[Effect, Any, T]) -> T:
-    """Run a flow to its end in this task."""
-    try:
-        effect = next(flow)
-        while True:
-            try:
-                value = await effect.later()
-            except GeneratorExit:  # noqa: PERF203 - as in drive
-                # Nobody waits any more, and a dying coroutine may not await: no further effects.
-                flow.close()
-                raise
-            except BaseException as error:
-                effect = flow.throw(error)
-            else:
-                effect = flow.send(value)
-    except StopIteration as end:
-        return cast("T", end.value)
-
-
-def in_a_loop() -> bool:
-    """Return whether an event loop runs in this thread, so that nobody may wait here."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def apart(store: Store, work: Callable[..., None], *arguments: Any) -> None:

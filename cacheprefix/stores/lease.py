@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
+from cacheprefix.effects import Flow, Sleep
 from cacheprefix.stores.clock import steady
-from cacheprefix.stores.effects import Do, Effect, Sleep, adrive, bounded, drive
+from cacheprefix.stores.effects import Do
 from cacheprefix.stores.protocol import Store
 
 T = TypeVar("T")
@@ -42,14 +43,6 @@ class Lease:
         """Let the next one lead at once; False when the lease had already ended."""
         return self.store.release(self.key, self.owner)
 
-    async def arenew(self) -> bool:
-        """Async form of ``renew``."""
-        return bool(await Do(self.store, self.renew).later())
-
-    async def arelease(self) -> bool:
-        """Async form of ``release``."""
-        return bool(await Do(self.store, self.release).later())
-
 
 @dataclass(frozen=True, slots=True)
 class Elected(Generic[T]):
@@ -73,50 +66,17 @@ def elect(
     *,
     lease: float,
     patience: float | None = None,
-    call: Callable[[], float] | None = None,
+    owner: str | None = None,
     clock: Callable[[], float] = steady,
-) -> Elected[T]:
-    """Find out whose turn it is, waiting at most ``patience`` seconds (default: one lease).
+) -> Flow[Elected[T]]:
+    """Find out whose turn it is, waiting at most ``patience`` seconds (default: one lease); a flow, for ``drive``.
 
     ``look`` asks the store for the leader's outcome and returns None while there is none. It
-    is asked once more after the lease was won, because the last leader may just have finished. ``call`` says how many
-    seconds the next call of the store may take; a lease that is won behind that ends by itself.
+    is asked once more after the lease was won, because the last leader may just have finished.
+    ``owner`` names who leads, for callers of whom at most one at a time contends for a key.
 
     Raises:
         StoreError: the store failed; the caller does the work as if it were alone.
-    """
-    flow = contend(store, key, look, lease=lease, patience=patience, clock=clock)
-    return drive(flow if call is None else bounded(flow, call))
-
-
-async def aelect(
-    store: Store,
-    key: str,
-    look: Callable[[], T | None],
-    *,
-    lease: float,
-    patience: float | None = None,
-    call: Callable[[], float] | None = None,
-    clock: Callable[[], float] = steady,
-) -> Elected[T]:
-    """Async form of ``elect``; ``look`` stays a plain function and may block as the store does."""
-    flow = contend(store, key, look, lease=lease, patience=patience, clock=clock)
-    return await adrive(flow if call is None else bounded(flow, call))
-
-
-def contend(
-    store: Store,
-    key: str,
-    look: Callable[[], T | None],
-    *,
-    lease: float,
-    patience: float | None = None,
-    owner: str | None = None,
-    clock: Callable[[], float] = steady,
-) -> Generator[Effect, Any, Elected[T]]:
-    """Return the flow behind ``elect``, to be part of a longer one.
-
-    ``owner`` names who leads, for callers of whom at most one at a time contends for a key.
     """
     held = Lease(store, key, owner or uuid.uuid4().hex, lease)
     began = clock()

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from cacheprefix.effects import in_a_loop
 from cacheprefix.errors import StoreError
 from cacheprefix.locks import RLock, reset_in_child
 from cacheprefix.stores.clock import steady
-from cacheprefix.stores.effects import in_a_loop
 from cacheprefix.stores.protocol import Store
 
 E = TypeVar("E", bound=Exception)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from cacheprefix.toolcache.cache import Attempt, ToolCacheOptions, ToolResultCache
-from cacheprefix.toolcache.codec import Codec, JsonCodec
+from cacheprefix.toolcache.cache import Attempt, ToolResultCache
+from cacheprefix.toolcache.codec import AnswerForm, Codec, JsonCodec, NotKeptError
 from cacheprefix.toolcache.errors import looks_like_error
-from cacheprefix.toolcache.keys import Cacheable
+from cacheprefix.toolcache.options import ToolCacheOptions
 from cacheprefix.toolcache.repeats import RepeatDetector, repeat_message
-from cacheprefix.toolcache.spec import DEFAULT_ALLOW, DEFAULT_DENY, Origin, ToolSpec
+from cacheprefix.toolcache.spec import DEFAULT_ALLOW, DEFAULT_DENY, Cacheable, Origin, ToolSpec, origin_of
 from cacheprefix.toolcache.stats import CacheStats, Outcome, ToolCall, ToolStats
 
 __all__ = [
     "DEFAULT_ALLOW",
     "DEFAULT_DENY",
+    "AnswerForm",
     "Attempt",
     "CacheStats",
     "Cacheable",
     "Codec",
     "JsonCodec",
+    "NotKeptError",
     "Origin",
     "Outcome",
     "RepeatDetector",
@@ -27,5 +29,6 @@ __all__ = [
     "ToolSpec",
     "ToolStats",
     "looks_like_error",
+    "origin_of",
     "repeat_message",
 ]

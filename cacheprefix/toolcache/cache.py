@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from cacheprefix.bounded import Bounded
+from cacheprefix.effects import Effect, Flow, adrive, drive, in_a_loop
 from cacheprefix.errors import SetupError
 from cacheprefix.locks import RLock, reset_in_child
 from cacheprefix.stores import MemoryStore, Store
-from cacheprefix.stores.clock import steady
-from cacheprefix.stores.effects import Do, Effect, adrive, aside, drive, in_a_loop
+from cacheprefix.stores.effects import Do, aside
 from cacheprefix.stores.memory import Lru
-from cacheprefix.toolcache.codec import Codec, JsonCodec, Kept
+from cacheprefix.toolcache.codec import Kept
 from cacheprefix.toolcache.engine import Answer, Engine, Looked, departure_counter
-from cacheprefix.toolcache.errors import looks_like_error
 from cacheprefix.toolcache.flight import Ran, Run
-from cacheprefix.toolcache.keys import Cacheable, Plan, Planner, short
+from cacheprefix.toolcache.keys import Plan, Planner, short
+from cacheprefix.toolcache.options import ToolCacheOptions
 from cacheprefix.toolcache.repeats import RepeatDetector, repeat_message
-from cacheprefix.toolcache.spec import DEFAULT_DENY, Origin, Rules, ToolSpec
+from cacheprefix.toolcache.spec import Origin, ToolSpec
 from cacheprefix.toolcache.stats import OTHER, CacheStats, Counters, Outcome, ToolCall
 
 
@@ -42,7 +41,7 @@ class Attempt:
         self.outcome: Outcome | None = None
         self._cache = cache
         self._began = cache._clock()  # noqa: SLF001 - the cache's own second half
-        self._flow: Generator[Effect, Any, Answer] | None = None
+        self._flow: Flow[Answer] | None = None
         self._plan: Plan | None = None
         self._aside = False
         if cache.enabled:
@@ -107,66 +106,7 @@ def _never() -> Any:
 T = TypeVar("T")
 
 _MAX_CONVERSATIONS = 4_096
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCacheOptions:
-    """How a ``ToolResultCache`` goes about it.
-
-    - ``allow`` and ``deny``: patterns of tool names, shell wildcards in any case; deny wins over
-      everything. Nothing is allowed by default (``DEFAULT_ALLOW`` holds names that many tools which
-      only read go by). A plain pattern of ``allow`` speaks of local tools only and one of ``deny`` of
-      all; ``mcp:NAME`` speaks of MCP tools.
-    - ``tools``: declarations that ``spec`` finds by name and origin; front doors of frameworks,
-      which know a tool's name and function only, ask it.
-    - ``ttl``: seconds that a result is kept, None for ever; ``ttls`` by tool name or pattern.
-    - ``scope``: tenant, user or session whose results these are, unless a call names another.
-      Scopes never see each other's results.
-    - ``one_world``: whether a write in one scope may change what another scope reads (one file
-      system, one repository), so that it outdates all scopes' results. Set it to False for
-      tenants with nothing in common.
-    - ``assume_writes``: whether a tool that is neither cached nor declared counts as a write of
-      anything. False trades safety for hits.
-    - ``cacheable``: asked per call, answers True, False or None (no opinion); deny patterns and
-      declared writes win over it.
-    - ``environment``: as in ``ToolSpec``, for all tools; ``resolve`` makes a path
-      canonical (``os.path.realpath`` where symbolic links matter).
-    - ``max_entries`` and ``max_bytes``: bounds in this process, least recently used out first; None lifts one.
-    - ``lease``: seconds that a call waits at most for another one that runs it already, and that the mark of a
-      write stands whose writer died or was cancelled.
-    - ``repeats``: threshold of the repeat detection, 0 for none. Only calls that may be answered from the
-      cache are ever refused.
-    - ``observe``: called with a ``ToolCall`` after every call; see also ``ToolResultCache.subscribe``.
-
-    Raises:
-        SetupError: ``lease`` is not positive.
-    """
-
-    enabled: bool = True
-    allow: Iterable[str] = ()
-    deny: Iterable[str] = DEFAULT_DENY
-    tools: Iterable[ToolSpec] = ()
-    ttl: float | None = 300.0
-    ttls: Mapping[str, float | None] = field(default_factory=dict)
-    scope: str = ""
-    one_world: bool = True
-    assume_writes: bool = True
-    cacheable: Cacheable | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    resolve: Callable[[str], str] | None = None
-    max_entries: int | None = 4_096
-    max_bytes: int | None = 64 * 1024 * 1024
-    lease: float = 30.0
-    repeats: int = 2
-    codec: Codec = field(default_factory=JsonCodec)
-    is_error: Callable[[Any], bool] = looks_like_error
-    observe: Callable[[ToolCall], None] | None = None
-    namespace: str = "cacheprefix"
-    clock: Callable[[], float] = steady
-
-    def __post_init__(self) -> None:
-        if self.lease <= 0:
-            raise SetupError(f"lease is {self.lease} seconds; a leader needs more than 0 to finish")
+_RUN = ("miss", "bypassed", "written")
 
 
 class ToolResultCache:
@@ -195,29 +135,14 @@ class ToolResultCache:
         self._names: dict[str, str] = {}
         self._conversations: Bounded[str, RepeatDetector] = Bounded(_MAX_CONVERSATIONS)
         self._lock = RLock()
-        self._planner = Planner(
-            Rules(options.allow, options.deny, options.ttl, options.ttls, assume_writes=options.assume_writes),
-            namespace=options.namespace,
-            environment=options.environment,
-            cacheable=options.cacheable,
-            resolve=options.resolve,
-            one_world=options.one_world,
-        )
+        self._planner = Planner(options)
         dropped = departure_counter(self._counters, self._tool_of)
         most, size = options.max_entries, options.max_bytes
         if store is None:
             store = MemoryStore(max_entries=most, max_bytes=size, clock=clock)
         store.listen(dropped)
         objects: Lru[tuple[bytes, Kept]] = Lru(most, size, clock, dropped)
-        self._engine = Engine(
-            store,
-            options.codec,
-            self._counters,
-            objects,
-            lease=options.lease,
-            is_error=options.is_error,
-            clock=clock,
-        )
+        self._engine = Engine(store, options, self._counters, objects)
         reset_in_child(self)
 
     @classmethod
@@ -294,8 +219,10 @@ class ToolResultCache:
                     self._tell(ToolCall(plan.tool, "hit", self._clock() - began, looked.kept.seconds))
                 return looked.value  # type: ignore[no-any-return]
             self._missed(plan, looked)
-            return self._finish(plan, drive(self._engine.miss(plan, run, looked)), began)  # type: ignore[no-any-return]
-        return self._finish(plan, drive(self._flow(plan, run, conversation, repeated)), began)  # type: ignore[no-any-return]
+            flow = self._engine.miss(plan, run, looked)
+        else:
+            flow = self._flow(plan, run, conversation)
+        return _given(self._note(plan, drive(flow), began), repeated)  # type: ignore[no-any-return]
 
     async def acall(
         self,
@@ -309,11 +236,32 @@ class ToolResultCache:
         cacheable: bool | None = None,
     ) -> T:
         """Async form of ``call``; identical calls of threads and tasks join each other."""
+        flow = self.flow(tool, arguments, run, scope=scope, conversation=conversation, cacheable=cacheable)
+        return _given(await adrive(flow), repeated)  # type: ignore[no-any-return]
+
+    def flow(
+        self,
+        tool: ToolSpec,
+        arguments: Mapping[str, Any],
+        run: Callable[[], Any],
+        *,
+        scope: str | None = None,
+        conversation: str | None = None,
+        cacheable: bool | None = None,
+        keep: Callable[[Any], Any] | None = None,
+    ) -> Flow[Answer]:
+        """``call`` as a flow for ``drive`` and ``adrive``, which tells how its answer came about; for front doors.
+
+        ``keep`` says what is kept of a result where that is not the result itself, and raises ``NotKeptError`` for one
+        that is its caller's alone. A call that is ``refused`` has the message for its result.
+        """
         if not self.enabled:
-            return await run()
+            return Answer((yield Run(run)), "bypassed")
         began = self._clock()
         plan = self._plan(tool, arguments, scope, cacheable)
-        return self._finish(plan, await adrive(self._flow(plan, run, conversation, repeated)), began)  # type: ignore[no-any-return]
+        if keep is not None:
+            plan = plan._replace(keep=keep)
+        return self._note(plan, (yield from self._flow(plan, run, conversation)), began)
 
     def begin(
         self,
@@ -397,13 +345,7 @@ class ToolResultCache:
         tool = self._planner.tool_of(key)
         return None if tool is None else self._names.get(tool, OTHER)
 
-    def _flow(
-        self,
-        plan: Plan,
-        run: Callable[[], Any],
-        conversation: str | None = None,
-        repeated: Callable[[str], Any] | None = None,
-    ) -> Generator[Effect, Any, Answer]:
+    def _flow(self, plan: Plan, run: Callable[[], Any], conversation: str | None) -> Flow[Answer]:
         if plan.key is None:
             if plan.writes:
                 return (yield from self._engine.write(plan, run))
@@ -414,8 +356,7 @@ class ToolResultCache:
         asked = plan.call + (looked.stamp or b"")
         watch = None if conversation is None or looked.stamp is None else self._watch(conversation)
         if watch is not None and not watch.start(asked):
-            message = repeat_message(plan.tool, self._repeats)
-            return Answer(Ran(message if repeated is None else repeated(message)), "refused")
+            return Answer(Ran(repeat_message(plan.tool, self._repeats)), "refused")
         try:
             if looked.kept is not None:
                 return Answer(Ran(looked.value), "hit", looked.kept.seconds)
@@ -435,15 +376,14 @@ class ToolResultCache:
         if looked.outdated:
             self._counters.add(plan.tool, "outdated")
 
-    def _finish(self, plan: Plan, answer: Answer, began: float) -> Any:
-        self._note(plan, answer, began)
-        return answer.ran.outcome()
-
-    def _note(self, plan: Plan, answer: Answer, began: float) -> None:
+    def _note(self, plan: Plan, answer: Answer, began: float) -> Answer:
+        """Count how a call ended, and tell those who listen."""
+        ran = answer.ran
         self._counters.outcome(plan.tool, answer.outcome, answer.saved)
         if self._observers:
-            seconds, failed = self._clock() - began, answer.ran.error is not None
-            self._tell(ToolCall(plan.tool, answer.outcome, seconds, answer.saved, failed))
+            failed = ran.error is not None or (answer.outcome in _RUN and self._engine.reports_error(ran.result))
+            self._tell(ToolCall(plan.tool, answer.outcome, self._clock() - began, answer.saved, failed))
+        return answer
 
     def _tell(self, call: ToolCall) -> None:
         for observe in self._observers:
@@ -451,3 +391,10 @@ class ToolResultCache:
                 observe(call)
             except Exception as error:  # noqa: PERF203 - one that fails must not silence the others
                 self._engine.failed(error)
+
+
+def _given(answer: Answer, repeated: Callable[[str], Any] | None) -> Any:
+    """What a call gives its caller, or the tool's own exception."""
+    if answer.outcome == "refused" and repeated is not None:
+        return repeated(answer.ran.result)
+    return answer.ran.outcome()

@@ -11,7 +11,8 @@ import math
 import struct
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import orjson
@@ -25,6 +26,27 @@ _CHECKED = 8
 _MAX_PARTS = 100_000
 
 _PLAIN = frozenset({str, int, bool, type(None)})
+
+
+class NotKeptError(Exception):
+    """A tool's answer is its caller's alone: nothing is kept of it, and the next identical call runs the tool."""
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """A framework's form of answers to tool calls, where they are not what the tool itself returned."""
+
+    keep: Callable[[Any], Any] | None = None
+    """What is kept of an answer: text or plain data. Raises ``NotKeptError`` for an answer that is its caller's alone
+    (an error put into words, more than a copy would hold)."""
+    known: Callable[[Any], Any] = _same
+    """The answer made of what was kept; for ``ToolCalls.arun`` it may be a coroutine function."""
+    refused: Callable[[str], Any] = _same
+    """The answer that tells the model of one repeat too many; likewise."""
 
 
 class Codec(Protocol):

@@ -9,20 +9,22 @@ import logging
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
+from cacheprefix.effects import Flow, in_a_loop
 from cacheprefix.errors import told
 from cacheprefix.locks import RLock
-from cacheprefix.stores.effects import Do, Effect, Settle, aside, in_a_loop
-from cacheprefix.stores.lease import Lease, contend
+from cacheprefix.stores.effects import Do, Settle, aside
+from cacheprefix.stores.lease import Lease, elect
 from cacheprefix.stores.memory import Lru
 from cacheprefix.stores.protocol import Departure, Store
-from cacheprefix.toolcache.codec import Codec, Kept, keep, seal, unseal
-from cacheprefix.toolcache.flight import Flight, Flights, Join, Landed, Ran, Run
+from cacheprefix.toolcache.codec import Kept, NotKeptError, keep, seal, unseal
+from cacheprefix.toolcache.flight import Flight, Flights, Join, Ran, Run
 from cacheprefix.toolcache.keys import Plan
+from cacheprefix.toolcache.options import ToolCacheOptions
 from cacheprefix.toolcache.stats import Counters, Outcome
 
 _log = logging.getLogger("cacheprefix")
@@ -71,24 +73,16 @@ class Engine:
     """
 
     def __init__(
-        self,
-        store: Store,
-        codec: Codec,
-        counters: Counters,
-        objects: Lru[tuple[bytes, Kept]],
-        *,
-        lease: float,
-        is_error: Callable[[Any], bool],
-        clock: Callable[[], float],
+        self, store: Store, options: ToolCacheOptions, counters: Counters, objects: Lru[tuple[bytes, Kept]]
     ) -> None:
         self.store = store
         self.flights = Flights()
-        self._codec = codec
+        self._codec = options.codec
         self._counters = counters
         self._objects = objects
-        self._lease = lease
-        self._is_error = is_error
-        self._clock = clock
+        self._lease = options.lease
+        self._is_error = options.is_error
+        self._clock = options.clock
         self._lock = RLock()
         # One name for all leases of this process: one that it failed to give back is its own still.
         self._owner = uuid.uuid4().hex
@@ -161,7 +155,7 @@ class Engine:
             self._opened[key] = (data, found)
         return found
 
-    def miss(self, plan: Plan, run: Callable[[], Any], looked: Looked) -> Generator[Effect, Any, Answer]:
+    def miss(self, plan: Plan, run: Callable[[], Any], looked: Looked) -> Flow[Answer]:
         """Run a call that was not found, together with all identical ones in flight."""
         began = self._clock()
         failures = 0
@@ -171,14 +165,15 @@ class Engine:
             left = max(0.0, min(self._lease, self._lease - (self._clock() - began)))
             if leads:
                 return (yield from self._lead(plan, run, flight, stamp, left))
-            landed: Landed = yield Join(flight, left)
-            if landed.kept is not None:
+            over = yield Join(flight, left)
+            kept = flight.done.result() if over else None
+            if kept is not None:
                 try:
-                    return Answer(Ran(landed.kept.fresh()), "joined", landed.kept.seconds)
+                    return Answer(Ran(kept.fresh()), "joined", kept.seconds)
                 except Exception as error:
                     self.failed(error)
             # The leader failed or takes too long. After one more try nobody waits for anybody.
-            if not landed.over or failures:
+            if not over or failures:
                 ran, _ = yield from self._run_and_keep(plan, run, None, stamp)
                 return Answer(ran, "miss")
             failures += 1
@@ -187,7 +182,7 @@ class Engine:
                 return Answer(Ran(looked.value), "hit", looked.kept.seconds)
         return Answer((yield Run(run)), "miss")
 
-    def write(self, plan: Plan, run: Callable[[], Any]) -> Generator[Effect, Any, Answer]:
+    def write(self, plan: Plan, run: Callable[[], Any]) -> Flow[Answer]:
         """Run a call that changes something, marked before and bumped after."""
         writer = uuid.uuid4().hex
         with self._lock:
@@ -329,7 +324,7 @@ class Engine:
 
     def _lead(
         self, plan: Plan, run: Callable[[], Any], flight: Flight, stamp: bytes, patience: float
-    ) -> Generator[Effect, Any, Answer]:
+    ) -> Flow[Answer]:
         kept: Kept | None = None
         lease: Lease | None = None
         try:
@@ -351,9 +346,7 @@ class Engine:
         finally:
             self.flights.leave(plan.key or "", stamp, flight, kept)
 
-    def _elect(
-        self, plan: Plan, looked: Looked, patience: float
-    ) -> Generator[Effect, Any, tuple[Looked, Lease | None]]:
+    def _elect(self, plan: Plan, looked: Looked, patience: float) -> Flow[tuple[Looked, Lease | None]]:
         last = looked
 
         def look() -> Looked | None:
@@ -364,7 +357,7 @@ class Engine:
         # The generations are part of the name: who reads after a write waits for no older reader.
         mark = hashlib.blake2b(looked.stamp or b"", digest_size=8).hexdigest()
         try:
-            turn = yield from contend(
+            turn = yield from elect(
                 self.store,
                 f"{plan.key}:{mark}",
                 look,
@@ -380,19 +373,30 @@ class Engine:
 
     def _run_and_keep(
         self, plan: Plan, run: Callable[[], Any], flight: Flight | None, stamp: bytes | None
-    ) -> Generator[Effect, Any, tuple[Ran, Kept | None]]:
+    ) -> Flow[tuple[Ran, Kept | None]]:
         began = self._clock()
         ran: Ran = yield Run(run, flight)
         if ran.error is not None or stamp is None:
             return ran, None
-        kept = self._keepable(ran.result, max(0.0, self._clock() - began))
+        kept = self._keepable(plan, ran.result, max(0.0, self._clock() - began))
         if kept is not None:
             yield Do(self.store, self._keep, plan, stamp, kept)
         return ran, kept
 
-    def _keepable(self, result: Any, seconds: float) -> Kept | None:
+    def reports_error(self, result: Any) -> bool:
+        """Whether a result reports a failure, as far as can be told."""
         try:
-            return None if self._is_error(result) else keep(result, seconds, self._codec)
+            return bool(self._is_error(result))
+        except Exception as error:
+            self.failed(error)
+            return False
+
+    def _keepable(self, plan: Plan, result: Any, seconds: float) -> Kept | None:
+        try:
+            value = result if plan.keep is None else plan.keep(result)
+            return None if self._is_error(value) else keep(value, seconds, self._codec)
+        except NotKeptError:
+            return None
         except Exception as error:
             self.failed(error)
             return None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from cacheprefix.effects import Until
 from cacheprefix.locks import RLock
 from cacheprefix.toolcache.codec import Kept
 
@@ -65,38 +64,23 @@ class Flights:
         self._running = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Landed:
-    """How waiting for a flight ended: with ``kept``, without it, or not at all (``over`` False)."""
+class Join(Until):
+    """Effect: wait at most ``seconds`` for a flight, unless only the caller could bring it to its end; is it over?"""
 
-    kept: Kept | None
-    over: bool
-
-
-class Join:
-    """Effect: wait at most ``seconds`` for a flight's result."""
-
-    __slots__ = ("_flight", "_seconds")
+    __slots__ = ("_flight",)
 
     def __init__(self, flight: Flight, seconds: float) -> None:
+        super().__init__(flight.done, seconds)
         self._flight = flight
-        self._seconds = seconds
 
-    def now(self) -> Landed:
-        """Wait in this thread, unless only this thread could bring the flight to its end."""
-        if self._flight in _leading.get() or self._flight.thread == threading.get_ident():
-            return Landed(None, over=False)
-        try:
-            return Landed(self._flight.done.result(self._seconds), over=True)
-        except FutureTimeoutError:
-            return Landed(None, over=False)
+    def now(self) -> bool:
+        """Wait in this thread."""
+        mine = self._flight in _leading.get() or self._flight.thread == threading.get_ident()
+        return not mine and super().now()
 
-    async def later(self) -> Landed:
+    async def later(self) -> bool:
         """Wait in this task. Cancelling it leaves the flight alone."""
-        if self._flight in _leading.get():
-            return Landed(None, over=False)
-        done, _ = await asyncio.wait([asyncio.wrap_future(self._flight.done)], timeout=self._seconds)
-        return Landed(done.pop().result(), over=True) if done else Landed(None, over=False)
+        return self._flight not in _leading.get() and await super().later()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ import weakref
 import zlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import orjson
 
 from cacheprefix.toolcache.codec import is_plain
+from cacheprefix.toolcache.options import ToolCacheOptions
 from cacheprefix.toolcache.spec import Rules, ToolSpec, ancestors, resources
 
 _numbers = itertools.count(1)
@@ -54,8 +55,6 @@ def _forget(address: int) -> Callable[[weakref.ref[Any]], None]:
     return gone
 
 
-Cacheable: TypeAlias = Callable[[ToolSpec, Mapping[str, Any]], "bool | None"]
-
 # Most calls of an agent repeat recent ones; plans of large arguments are made anew.
 _RECENT = 4_096
 _RECENT_BYTES = 2_048
@@ -68,6 +67,8 @@ class Plan(NamedTuple):
     generations that an answer depends on, ``writes`` those that the call bumps. ``call`` tells
     identical calls apart from others, empty when the arguments cannot be compared. ``check`` is
     a checksum of the key, which an entry must carry. ``shared``: other processes know the tool by the same key.
+    ``keep`` gives what is kept of a result, by default the result itself; it raises ``NotKeptError`` for one that is
+    its caller's alone.
     """
 
     tool: str
@@ -78,29 +79,23 @@ class Plan(NamedTuple):
     call: bytes
     check: int = 0
     shared: bool = False
+    keep: Callable[[Any], Any] | None = None
 
 
 class Planner:
     """Turns calls into plans. Scope, tool and arguments stand in keys as digests only."""
 
-    def __init__(
-        self,
-        rules: Rules,
-        *,
-        namespace: str,
-        environment: Mapping[str, str],
-        cacheable: Cacheable | None,
-        resolve: Callable[[str], str] | None,
-        one_world: bool,
-    ) -> None:
-        self.prefix = f"{namespace}:t:"
-        self._rules = rules
-        self._environment = dict(environment)
-        self._cacheable = cacheable
-        self._resolve = resolve
-        self._one_world = one_world
+    def __init__(self, options: ToolCacheOptions) -> None:
+        self.prefix = f"{options.namespace}:t:"
+        self._rules = Rules(
+            options.allow, options.deny, options.ttl, options.ttls, assume_writes=options.assume_writes
+        )
+        self._environment = dict(options.environment)
+        self._cacheable = options.cacheable
+        self._resolve = options.resolve
+        self._one_world = options.one_world
         # A hook and the file system may answer otherwise next time; all else follows from the call.
-        self._repeatable = cacheable is None and resolve is None
+        self._repeatable = options.cacheable is None and options.resolve is None
         self._recent: dict[tuple[object, ...], Plan] = {}
         self.scope_prefix = lru_cache(maxsize=4_096)(self._scope_prefix)
         self._tool_prefix = lru_cache(maxsize=4_096)(self._prefix_of)

@@ -66,6 +66,19 @@ class ToolSpec:
     function: Any = field(default=None, compare=False, repr=False)
 
 
+def origin_of(*made: object, mcp: tuple[str, ...]) -> Origin:
+    """Where a tool comes from, told by what made it and not by its name: by its class, with its bases, and functions.
+
+    ``mcp`` are the beginnings of modules whose tools are servers', each with its closing dot: ``"fastmcp."``.
+    """
+    kinds = (kind for one in made for kind in (one.__mro__ if isinstance(one, type) else (one,)))
+    return "mcp" if any(f"{getattr(kind, '__module__', '')}.".startswith(mcp) for kind in kinds) else "local"
+
+
+Cacheable: TypeAlias = Callable[[ToolSpec, Mapping[str, Any]], "bool | None"]
+"""Asked of a call: whether its answer may be kept; None for no opinion."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ruling:
     """What the patterns and the declaration say about a tool, for any arguments."""

@@ -23,7 +23,8 @@ class ToolCall:
     ``outcome``: answered from the store (``hit``) or by an identical call in flight
     (``joined``), run and looked up before (``miss``), run because it is not cacheable
     (``bypassed``) or changes something (``written``), or ``refused`` as a repeat. ``seconds`` is
-    what the caller waited; ``saved`` the tool seconds that did not have to run again.
+    what the caller waited; ``saved`` the tool seconds that did not have to run again. ``failed``: the tool raised, or
+    what it gave reports an error (``ToolCacheOptions.is_error``).
     """
 
     tool: str

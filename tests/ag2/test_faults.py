@@ -93,6 +93,6 @@ def test_a_store_that_hangs_never_holds_the_event_loop(application):
     check_event_loop(application)
 
 
-def test_the_event_loop_goes_on_while_a_store_takes_five_seconds(application):
-    """For each call: the loop's longest stall stays under a tenth of a second."""
+def test_the_event_loop_goes_on_while_a_store_takes_its_time(application):
+    """A second and a half for each call, longer than the gate waits for one: no event loop stands still for it."""
     check_stall(application)

@@ -94,3 +94,12 @@ async def test_only_what_is_wrapped_can_be_asked(provide, new_client):
     """The error says what to do."""
     with pytest.raises(SetupError, match="wrap it first"):
         await ask(role("planner", new_client(provide("openai"))), "Why?")
+
+
+async def test_an_option_that_does_not_exist_is_named(provide, new_client):
+    """As for any function: a slip is no option that is silently left out."""
+    provider = provide("openai", Says())
+    team = wrap(RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=1))
+    await team.run(task=TASK)
+    with pytest.raises(TypeError, match=r"no option 'polcy'.*policy"):
+        await ask(team, "Why?", polcy=ForkPolicy.worker())

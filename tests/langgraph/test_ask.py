@@ -179,3 +179,13 @@ def test_a_side_question_belongs_to_the_tenant_of_its_thread(bench, later):
     assert one.verdict.expected_tokens == two.verdict.expected_tokens == 0
     assert session.known("same", "acme") is not session.known("same", "beta")
     assert session.known("same") is None
+
+
+@ONE
+def test_an_option_that_does_not_exist_is_named(bench):
+    """As for any function: a slip is no option that is silently left out."""
+    session = bench.session(HANDBOOK)
+    graph, model = thread(bench, session)
+    with pytest.raises(TypeError, match=r"no option 'grahp'.*graph"):
+        ask(model, "What was said?", grahp=graph, config=CONFIG)
+    assert len(bench.bodies) == 1

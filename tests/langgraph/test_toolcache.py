@@ -26,7 +26,7 @@ from cacheprefix.server import Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix.stores import MemoryStore, RedisStore
 from cacheprefix.toolcache import DEFAULT_ALLOW, ToolCacheOptions, ToolResultCache, ToolSpec
 from cacheprefix_langgraph import PrefixMiddleware, cached_tools, wrap_model
-from cacheprefix_langgraph.tool_cache import origin_of
+from cacheprefix_langgraph.tool_cache import origin
 
 
 class World:
@@ -332,7 +332,7 @@ def test_mcp_tools_are_known_by_origin_and_denied_until_allowed(world):
     call_tool.__module__ = "langchain_mcp_adapters.tools"
     foreign = StructuredTool.from_function(coroutine=call_tool, name="read", description="Read a file.")
     marked = world.tools[0].model_copy(update={"metadata": {"mcp": {"server": {"name": "files"}}}})
-    assert [origin_of(each) for each in (foreign, marked, world.tools[0])] == ["mcp", "mcp", "local"]
+    assert [origin(each) for each in (foreign, marked, world.tools[0])] == ["mcp", "mcp", "local"]
     for made, hits in ((True, 0), (ToolResultCache(options=ToolCacheOptions(allow=["mcp:read"])), 1)):
         session = Session(tool_cache=made)
         graph = node([marked], session)

@@ -259,6 +259,22 @@ def test_a_provider_error_leaves_no_trace(client):
     assert mine.calls == ()
 
 
+async def test_a_cancelled_fork_leaves_no_trace(client):
+    """What it would have written is no longer under way: the next one is a first one too, and nothing is counted."""
+    mine = session()
+
+    async def never(body):
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(mine.afork("x", body=client.parent(), api=client.kind, send=never))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert mine.calls == ()
+    assert (await asyncio.to_thread(ask, client, on=mine)).verdicts[0].cause == "cold_start"
+
+
 class ShoutingTail:
     def cacheprefix_fork(self, fork):
         from dataclasses import replace

@@ -11,7 +11,16 @@ from cacheprefix import Session, ToolResultBudget
 from cacheprefix.errors import StateError, StoreError
 from cacheprefix.session import ToolUse
 from cacheprefix.stores import MemoryStore, RedisStore, ResultStore
-from cacheprefix.toolcache import DEFAULT_ALLOW, CacheStats, ToolCacheOptions, ToolCall, ToolResultCache, ToolSpec
+from cacheprefix.toolcache import (
+    DEFAULT_ALLOW,
+    AnswerForm,
+    CacheStats,
+    NotKeptError,
+    ToolCacheOptions,
+    ToolCall,
+    ToolResultCache,
+    ToolSpec,
+)
 from tests.blocking import Hanging
 
 
@@ -232,3 +241,65 @@ async def test_a_reset_in_an_event_loop_does_not_hold_it(tool):
     await session.tool_calls.areset()
     assert not store.in_a_loop
     assert await asyncio.to_thread(session.tool_calls.run, use(), tool) == "run 2"
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+async def test_a_call_that_cannot_be_described_simply_runs(later):
+    """A framework's object that is not as expected costs the cache and not the call; the failure is counted."""
+    session, tool = Session(tool_cache=DEFAULT_ALLOW), Tool()
+
+    async def run():
+        return tool()
+
+    def described():
+        raise AttributeError("no such field")
+
+    for _ in range(2):
+        await session.tool_calls.arun(described, run) if later else session.tool_calls.run(described, tool)
+    assert tool.runs == 2
+    assert session.failures == {"tool cache": 2}
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+async def test_a_frameworks_answers_are_kept_and_made_anew_in_its_own_form(later):
+    """The first caller gets the framework's own object; what is kept of it makes the others' and the last refusal."""
+    session, answers = Session(tool_cache=DEFAULT_ALLOW), []
+
+    def run():
+        answers.append({"text": "content"})
+        return answers[-1]
+
+    async def arun():
+        return run()
+
+    async def known(value):
+        return ["known", value]
+
+    async def refused(message):
+        return ["refused", message[:7]]
+
+    def keep(answer):
+        return answer["text"]
+
+    calls = session.tool_calls
+    if later:
+        form = AnswerForm(keep, known, refused)
+        got = [await calls.arun(use(conversation="one"), arun, form) for _ in range(3)]
+    else:
+        form = AnswerForm(keep, lambda value: ["known", value], lambda message: ["refused", message[:7]])
+        got = [calls.run(use(conversation="one"), run, form) for _ in range(3)]
+    assert got[0] is answers[0]
+    assert got[1:] == [["known", "content"], ["refused", "[error]"]]
+    assert len(answers) == 1
+
+
+def test_an_answer_that_is_its_callers_alone_is_not_kept():
+    """Where a framework says so, the next identical call runs again, and each gets its own."""
+    session, tool = Session(tool_cache=DEFAULT_ALLOW), Tool()
+
+    def keep(answer):
+        raise NotKeptError
+
+    assert [session.tool_calls.run(use(), tool, AnswerForm(keep)) for _ in range(2)] == ["run 1", "run 2"]
+    assert session.failures == {}
+    assert session.report().tool_cache.store_errors == 0

@@ -14,18 +14,31 @@ from typing import Any
 
 import pytest
 
+from cacheprefix.effects import adrive, drive
 from cacheprefix.errors import StoreError
-from cacheprefix.stores import MemoryStore, RedisStore, SqliteStore, Store, aelect, elect
+from cacheprefix.stores import Elected, MemoryStore, RedisStore, SqliteStore, Store
+from cacheprefix.stores import elect as electing
 
 LEADER = """
 import sys, time
+from cacheprefix.effects import drive
 from cacheprefix.stores import RedisStore, SqliteStore, elect
 kind, where, seconds = sys.argv[1:]
 store = SqliteStore(where) if kind == "sqlite" else RedisStore(where)
-turn = elect(store, "job", lambda: store.get("outcome"), lease=float(seconds))
+turn = drive(elect(store, "job", lambda: store.get("outcome"), lease=float(seconds)))
 print(turn.role, flush=True)
 time.sleep(60)
 """
+
+
+def elect(*given: Any, **named: Any) -> Elected[bytes]:
+    """Whose turn it is, found out in a thread."""
+    return drive(electing(*given, **named))
+
+
+async def aelect(*given: Any, **named: Any) -> Elected[bytes]:
+    """Whose turn it is, found out in a task."""
+    return await adrive(electing(*given, **named))
 
 
 @pytest.fixture(params=["sqlite", "redis"])
@@ -64,7 +77,7 @@ def test_one_leads_and_the_others_get_its_outcome(store: Store) -> None:
 
 
 async def test_tasks_elect_too(store: Store) -> None:
-    """The async form has the same outcome, and the lease renews and releases as a coroutine."""
+    """In tasks the outcome is the same."""
     ran: list[int] = []
 
     async def work(i: int) -> bytes | None:
@@ -73,10 +86,10 @@ async def test_tasks_elect_too(store: Store) -> None:
             return turn.found
         ran.append(i)
         assert turn.lease is not None
-        assert await turn.lease.arenew()
+        assert turn.lease.renew()
         await asyncio.sleep(0.05)
         store.set("outcome", b"done")
-        assert await turn.lease.arelease()
+        assert turn.lease.release()
         return b"done"
 
     assert set(await asyncio.gather(*(work(i) for i in range(12)))) == {b"done"}

@@ -143,3 +143,26 @@ async def test_in_an_event_loop_a_blocking_store_is_not_waited_for(tool) -> None
     await asyncio.to_thread(look)
     assert tool.runs == 2
     assert not store.in_a_loop
+
+
+async def test_in_an_event_loop_a_call_of_another_thread_is_not_waited_for(make) -> None:
+    """Who would block the loop runs the tool beside the one that runs already."""
+    slow, began, end = make("slow"), threading.Event(), threading.Event()
+
+    def run() -> Any:
+        began.set()
+        end.wait(30)
+        return slow()
+
+    cache = ToolResultCache()
+    read = ToolSpec("look", cacheable=True, version="1")
+    elsewhere = asyncio.create_task(asyncio.to_thread(cache.call, read, {}, run))
+    await asyncio.to_thread(began.wait, 30)
+    timer = threading.Timer(5, end.set)
+    timer.start()
+    attempt = cache.begin(read, {})
+    assert not attempt.answered
+    assert not end.is_set()
+    timer.cancel()
+    end.set()
+    assert await elsewhere == "slow"

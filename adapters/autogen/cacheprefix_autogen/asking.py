@@ -10,25 +10,17 @@ from autogen_agentchat.agents import BaseChatAgent
 from autogen_agentchat.teams import BaseGroupChat
 from autogen_core import CancellationToken
 from autogen_core.models import LLMMessage, SystemMessage
+from typing_extensions import Unpack
 
-from cacheprefix import AbortHandle, ForkPolicy
 from cacheprefix.errors import SetupError
-from cacheprefix.session import ForkResult
+from cacheprefix.forks import AskOptions, ForkResult, ask_options
 from cacheprefix_autogen.binding import binding_of
 from cacheprefix_autogen.member import Member
 from cacheprefix_autogen.provider_clients import Request, api_of, body_of, sender
 from cacheprefix_autogen.transcript import View
 
 
-async def ask(
-    target: BaseChatAgent | BaseGroupChat,
-    text: str,
-    *,
-    role: str = "helper",
-    policy: ForkPolicy | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    abort: AbortHandle | None = None,
-) -> ForkResult:
+async def ask(target: BaseChatAgent | BaseGroupChat, text: str, **options: Unpack[AskOptions]) -> ForkResult:
     """Ask a fork of a wrapped agent, or of a team's transcript, and leave no trace in it.
 
     ``policy`` is ``ForkPolicy.ephemeral()`` by default: one call, nothing kept, nothing written behind the
@@ -62,13 +54,10 @@ async def ask(
         body=body,
         api=api,
         send=sender(native, api),
-        role=role,
-        policy=policy or ForkPolicy.ephemeral(),
-        overrides=overrides,
         tool_executor=run_tool,
         conversation=member.conversation,
         scope=member.options.scope,
-        abort=abort,
+        **ask_options(options),
     )
 
 

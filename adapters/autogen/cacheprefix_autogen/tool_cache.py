@@ -17,17 +17,13 @@ from autogen_core.tools import BaseTool, FunctionTool, TextResultContent, ToolRe
 from cacheprefix import Session
 from cacheprefix.errors import SetupError
 from cacheprefix.session import ToolUse
-from cacheprefix.toolcache import Origin, looks_like_error
+from cacheprefix.toolcache import AnswerForm, NotKeptError, looks_like_error, origin_of
 
 T = TypeVar("T", Workbench, BaseTool[Any, Any])
 
 _events = logging.getLogger(EVENT_LOGGER_NAME)
 _CALLER = "cacheprefix_caller"
-_MCP = "autogen_ext.tools.mcp"
-
-
-class _NotKeptError(Exception):
-    """The answer is an error that the framework has put into words; the next call runs again."""
+_MCP = ("autogen_ext.tools.mcp.",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +40,20 @@ class Caller:
     """The workbench or tool itself, which the cached one stands for."""
 
     def use(
-        self, name: str, arguments: Mapping[str, Any], origin: Origin, *, stateful: bool, form: str, tool: Any
+        self, name: str, arguments: Mapping[str, Any], made: Any, *, stateful: bool, form: str, tool: Any = None
     ) -> ToolUse:
-        """The call as the cache sees it. A workbench keeps texts, a tool what its function returned."""
+        """The call of ``made`` as the cache sees it: a workbench keeps texts, a tool what its function returned."""
         self.used()
-        said = self.conversation()
-        runs = _function(self.target if tool is None else tool)
         return ToolUse(
-            name, arguments, origin, said, self.agent, scope=self.scope, stateful=stateful, form=form, tool=runs
+            name,
+            arguments,
+            origin_of(type(made), mcp=_MCP),
+            self.conversation(),
+            self.agent,
+            scope=self.scope,
+            stateful=stateful,
+            form=form,
+            tool=_function(self.target if tool is None else tool),
         )
 
 
@@ -96,12 +98,8 @@ def _workbench(base: Any) -> Any:
         cancellation_token: Any = None,
         call_id: str | None = None,
     ) -> Any:
-        call = _Call(self, name, arguments, call_id)
-
-        async def run() -> Any:
-            return call.kept(await base.call_tool(self, name, arguments, cancellation_token, call_id))
-
-        return await call.answered(run)
+        run = functools.partial(base.call_tool, self, name, arguments, cancellation_token, call_id)
+        return await _Call(self, name, arguments, call_id).answered(run)
 
     async def call_tool_stream(
         self: Any,
@@ -120,7 +118,7 @@ def _workbench(base: Any) -> Any:
                     result = event
                 else:
                     passed.put_nowait(event)
-            return call.kept(result)
+            return result
 
         async with contextlib.aclosing(_while_running(call.answered(run), passed)) as events:
             async for event in events:
@@ -135,25 +133,20 @@ def _workbench(base: Any) -> Any:
 @functools.lru_cache(maxsize=256)
 def _tool(base: Any) -> Any:
     async def run_json(self: Any, args: Mapping[str, Any], cancellation_token: Any, call_id: str | None = None) -> Any:
-        caller: Caller = getattr(self, _CALLER)
-        own = refused = False
+        def told(value: Any) -> Any:
+            _tell(self, args, self.return_value_as_string(value), call_id)
+            return value
 
-        async def run() -> Any:
-            nonlocal own
-            own = True
-            return await base.run_json(self, args, cancellation_token, call_id=call_id)
-
-        def repeated(message: str) -> Any:
-            nonlocal refused
-            refused = True
+        def refused(message: str) -> Any:
+            _tell(self, args, message, call_id)
             return message
 
-        stateful = self.state_type() is not None
-        use = caller.use(self.name, args, _origin(self), stateful=stateful, form="autogen-tool", tool=None)
-        value = await caller.session.tool_calls.arun(use, run, repeated=repeated)
-        if not own:
-            _tell(self, args, value if refused else self.return_value_as_string(value), call_id)
-        return value
+        def use() -> ToolUse:
+            return caller.use(self.name, args, self, stateful=self.state_type() is not None, form="autogen-tool")
+
+        caller: Caller = getattr(self, _CALLER)
+        run = functools.partial(base.run_json, self, args, cancellation_token, call_id=call_id)
+        return await caller.session.tool_calls.arun(use, run, AnswerForm(known=told, refused=refused))
 
     return _subclass(base, {"run_json": run_json, "__del__": _leave})
 
@@ -166,40 +159,27 @@ class _Call:
         self._name = name
         self._arguments = dict(arguments or {})
         self._call_id = call_id
-        self._own: ToolResult | None = None
         original = getattr(bench, "_override_name_to_original", {}).get(name, name)
         self._tool = next((tool for tool in getattr(bench, "_tools", ()) if tool.name == original), None)
-
-    def kept(self, result: Any) -> Any:
-        """What is kept of a result: its text or texts, or itself where it holds more."""
-        self._own = result
-        if not isinstance(result, ToolResult) or result.is_error:
-            raise _NotKeptError
-        texts = [part.content for part in result.result if isinstance(part, TextResultContent)]
-        if any(looks_like_error(text) for text in texts):
-            raise _NotKeptError
-        if len(texts) < len(result.result):
-            return result
-        return texts[0] if len(texts) == 1 else texts
 
     async def answered(self, run: Callable[[], Any]) -> Any:
         """The result of ``run``, or the one known already under the name of this call."""
         caller: Caller = getattr(self._bench, _CALLER)
-        origin = _origin(self._bench if self._tool is None else self._tool)
-        stateful = self._tool is not None and self._tool.state_type() is not None
-        refused: list[str] = []
-        use = caller.use(self._name, self._arguments, origin, stateful=stateful, form="autogen", tool=self._tool)
-        try:
-            value = await caller.session.tool_calls.arun(use, run, repeated=refused.append)
-        except _NotKeptError:
-            return self._own
-        if self._own is not None:
-            return self._own
-        if refused:
-            return self._told(ToolResult(name=self._name, result=_texts(refused), is_error=True))
+
+        def use() -> ToolUse:
+            made = self._bench if self._tool is None else self._tool
+            stateful = self._tool is not None and self._tool.state_type() is not None
+            return caller.use(self._name, self._arguments, made, stateful=stateful, form="autogen", tool=self._tool)
+
+        return await caller.session.tool_calls.arun(use, run, AnswerForm(_kept, self._known, self._refused))
+
+    def _known(self, value: Any) -> ToolResult:
         if isinstance(value, ToolResult):
             return self._told(value.model_copy(update={"name": self._name}))
         return self._told(ToolResult(name=self._name, result=_texts([value] if isinstance(value, str) else value)))
+
+    def _refused(self, message: str) -> ToolResult:
+        return self._told(ToolResult(name=self._name, result=_texts([message]), is_error=True))
 
     def _told(self, result: ToolResult) -> ToolResult:
         """AutoGen's own span and log event, as the tool would have left them."""
@@ -209,6 +189,18 @@ class _Call:
             with trace_tool_span(tool_name=self._name, tool_call_id=self._call_id):
                 pass
         return result
+
+
+def _kept(result: Any) -> Any:
+    """What is kept of a workbench's result: its text or texts, or itself where it holds more; nothing of an error."""
+    if not isinstance(result, ToolResult) or result.is_error:
+        raise NotKeptError
+    texts = [part.content for part in result.result if isinstance(part, TextResultContent)]
+    if any(looks_like_error(text) for text in texts):
+        raise NotKeptError
+    if len(texts) < len(result.result):
+        return result
+    return texts[0] if len(texts) == 1 else texts
 
 
 def _function(target: Any) -> Any:
@@ -242,11 +234,6 @@ async def _while_running(work: Any, passed: asyncio.Queue[Any]) -> AsyncGenerato
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-
-
-def _origin(target: Any) -> Origin:
-    """Where a tool comes from, told by its class and not by its name."""
-    return "mcp" if any(kind.__module__.startswith(_MCP) for kind in type(target).__mro__) else "local"
 
 
 def _subclass(base: Any, own: dict[str, Any]) -> Any:

@@ -6,29 +6,23 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix import AbortHandle, ForkPolicy
+from typing_extensions import Unpack
+
 from cacheprefix.errors import SetupError
+from cacheprefix.forks import AskOptions, ask_options
 from cacheprefix_crewai.clients import sender
 from cacheprefix_crewai.crew import binding_on
 from cacheprefix_crewai.history import Execution, Executions
 from cacheprefix_crewai.tools import name_of, schemas
 
 if TYPE_CHECKING:
-    from cacheprefix.session import ForkResult
+    from cacheprefix.forks import ForkResult
     from cacheprefix_crewai.binding import Binding
 
 _TRANSPORT = ("stream", "stream_options")
 
 
-def ask(
-    target: Any,
-    text: str,
-    *,
-    role: str = "helper",
-    policy: ForkPolicy | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    abort: AbortHandle | None = None,
-) -> ForkResult:
+def ask(target: Any, text: str, **options: Unpack[AskOptions]) -> ForkResult:
     """Ask a fork of what an installed crew, or agents, have said, and leave no trace in it.
 
     The fork continues the newest request of an agent, with its answer; results of other finished tasks that are
@@ -59,13 +53,10 @@ def ask(
         body=body,
         api=newest.api,
         send=sender(newest.llm, newest.api),
-        role=role,
-        policy=policy or ForkPolicy.ephemeral(),
-        overrides=overrides,
         tool_executor=run_tool,
         conversation=binding.conversation,
         scope=binding.scope,
-        abort=abort,
+        **ask_options(options),
     )
 
 

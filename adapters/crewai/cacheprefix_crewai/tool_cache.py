@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.session import ToolUse
+from cacheprefix.toolcache import origin_of
 from cacheprefix_crewai.binding import binding_of
 from cacheprefix_crewai.tools import ToolHooks
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from cacheprefix.toolcache import Attempt, Origin
     from cacheprefix_crewai.binding import Binding
 
-_MCP = ("crewai.tools.mcp_", "mcpadapt", "mcp.")
+_MCP = ("crewai.tools.mcp_", "mcpadapt.", "mcp.")
 
 
 @dataclass(slots=True)
@@ -178,9 +179,7 @@ def _runs(tool: Any) -> Any:
 
 
 def _origin(tool: Any) -> Origin:
-    """Where a tool comes from, told by its class and not by its name."""
-    made = getattr(tool, "_original_tool", None) or tool
-    return "mcp" if any(kind.__module__.startswith(_MCP) for kind in type(made).__mro__) else "local"
+    return origin_of(type(getattr(tool, "_original_tool", None) or tool), mcp=_MCP)
 
 
 def forget(binding: Binding) -> None:

@@ -10,11 +10,12 @@ from langchain_core.messages import BaseMessage, SystemMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, ToolException
 from langgraph.prebuilt import ToolNode
+from typing_extensions import Unpack
 
-from cacheprefix import AbortHandle, ForkPolicy, Session
+from cacheprefix import Session
 from cacheprefix.errors import SetupError
+from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, ask_options
 from cacheprefix.prompt import Api
-from cacheprefix.session import ForkResult
 from cacheprefix_langgraph.calls import with_union
 from cacheprefix_langgraph.fork_context import Frame, scope_of
 from cacheprefix_langgraph.layout import settled
@@ -25,22 +26,27 @@ from cacheprefix_langgraph.state import CHANNEL, conversation_of, ledger_in, mes
 from cacheprefix_langgraph.wrapping import wrapping
 
 
+class ThreadOptions(AskOptions, total=False):
+    """How a fork of a thread is asked; options of ``ask`` and ``aask``."""
+
+    graph: Any
+    """Has the thread; without it the messages are given, or those of the node's state."""
+    config: Any
+    """Names the thread, and in ``config["configurable"]["cacheprefix_scope"]`` the tenant, as in the thread's runs."""
+    tools: Sequence[BaseTool]
+    """What the fork may call beside the tools of the graph's tool nodes and of the shared union."""
+    tool_executor: Callable[..., Any] | None
+    """Runs the fork's tool calls in place of all these."""
+    state: Any
+    """Reaches an executor that takes a fourth argument."""
+    system: str | None
+    """The text of an agent that shares with its own forks only."""
+    messages_key: str
+    """Where the state has its messages."""
+
+
 def ask(
-    model: Any,
-    text: str,
-    messages: Sequence[BaseMessage] | None = None,
-    *,
-    graph: Any = None,
-    config: Any = None,
-    role: str = "helper",
-    policy: ForkPolicy | None = None,
-    tools: Sequence[BaseTool] = (),
-    tool_executor: Callable[..., Any] | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    abort: AbortHandle | None = None,
-    state: Any = None,
-    system: str | None = None,
-    messages_key: str = "messages",
+    model: Any, text: str, messages: Sequence[BaseMessage] | None = None, **options: Unpack[ThreadOptions]
 ) -> ForkResult:
     """Ask a fork of a conversation, with a model wrapped by ``wrap_model``; nothing is written to the graph's state.
 
@@ -48,78 +54,39 @@ def ask(
     ``policy`` is ``ForkPolicy.ephemeral()`` by default: one call, nothing kept. Under a policy with more turns
     (``ForkPolicy.worker()``) the fork may call tools: those of the graph's tool nodes, of the shared union and
     ``tools``, or whatever ``tool_executor(id, name, arguments)`` does; an exception goes to the model as an error
-    result. ``system`` is the text of an agent that shares with its own forks only. ``state`` reaches an executor that
-    takes a fourth argument. Raises ``SetupError`` for a model that is not wrapped or has no SDK underneath,
-    ``UnsafeForkError`` when the fork could not read the parent's cache, ``AbortedError`` when it is stopped. The tenant
-    is that of ``config``, as in the thread's own runs: ``config["configurable"]["cacheprefix_scope"]``.
+    result. Raises ``SetupError`` for a model that is not wrapped or has no SDK underneath, ``UnsafeForkError`` when the
+    fork could not read the parent's cache, ``AbortedError`` when it is stopped.
     """
-    values = messages if graph is None else graph.get_state(config).values
-    asked = _asked(model, values, config, role, system, messages_key)
-    return asked.session.fork(
-        text,
-        body=asked.body,
-        api=asked.api,
-        send=sender(asked.model, asked.api),
-        role=role,
-        policy=policy or ForkPolicy.ephemeral(),
-        overrides=overrides,
-        tool_executor=tool_executor or _executor(asked.session, graph, tools),
-        conversation=asked.thread,
-        scope=asked.scope,
-        abort=abort,
-        state=state,
-    )
+    graph = options.get("graph")
+    values = messages if graph is None else graph.get_state(options.get("config")).values
+    asked = _asked(model, values, options, later=False)
+    return asked.session.fork(text, body=asked.body, api=asked.api, send=asked.send, **asked.options)
 
 
 async def aask(
-    model: Any,
-    text: str,
-    messages: Sequence[BaseMessage] | None = None,
-    *,
-    graph: Any = None,
-    config: Any = None,
-    role: str = "helper",
-    policy: ForkPolicy | None = None,
-    tools: Sequence[BaseTool] = (),
-    tool_executor: Callable[..., Any] | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    abort: AbortHandle | None = None,
-    state: Any = None,
-    system: str | None = None,
-    messages_key: str = "messages",
+    model: Any, text: str, messages: Sequence[BaseMessage] | None = None, **options: Unpack[ThreadOptions]
 ) -> ForkResult:
     """``ask`` without blocking the event loop; tools and executors may be sync or async."""
-    values = messages if graph is None else (await graph.aget_state(config)).values
-    asked = _asked(model, values, config, role, system, messages_key)
-    return await asked.session.afork(
-        text,
-        body=asked.body,
-        api=asked.api,
-        send=sender(asked.model, asked.api, later=True),
-        role=role,
-        policy=policy or ForkPolicy.ephemeral(),
-        overrides=overrides,
-        tool_executor=tool_executor or _aexecutor(asked.session, graph, tools),
-        conversation=asked.thread,
-        scope=asked.scope,
-        abort=abort,
-        state=state,
-    )
+    graph = options.get("graph")
+    values = messages if graph is None else (await graph.aget_state(options.get("config"))).values
+    asked = _asked(model, values, options, later=True)
+    return await asked.session.afork(text, body=asked.body, api=asked.api, send=asked.send, **asked.options)
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a fork is asked of: the parent's body, as its own requests have it."""
+    """What a fork is asked of, the parent's body as its own requests have it, and how."""
 
-    model: Any
     session: Session
-    thread: str
-    scope: str | None
     body: dict[str, Any]
     api: Api
+    send: Callable[[dict[str, Any]], Any]
+    options: ForkOptions
 
 
-def _asked(model: Any, values: Any, config: Any, role: str, system: str | None, key: str) -> _Asked:
+def _asked(model: Any, values: Any, options: ThreadOptions, *, later: bool) -> _Asked:
+    key, system, config = options.get("messages_key", "messages"), options.get("system"), options.get("config")
+    known = ask_options(options, ThreadOptions)
     session = session_of(model)
     if session is None:
         message = f"ask takes a model from wrap_model(model, session), found {type(model).__name__}"
@@ -135,7 +102,7 @@ def _asked(model: Any, values: Any, config: Any, role: str, system: str | None, 
     scope = scope_of(settings)
     ledger = values.get(CHANNEL) if isinstance(values, Mapping) else ledger_in(None, session)
     found = conversation_of(session, settings, ledger, history, returned=False)
-    frame = Frame(session=session, role=role, conversation=found.id, state=found, base=system, scope=scope)
+    frame = Frame(session=session, role=known["role"], conversation=found.id, state=found, base=system, scope=scope)
     responses = bool(getattr(model, "use_responses_api", False))
     kwargs.pop("tool_choice", None)
     kwargs, _ = with_union(model, kwargs, frame, responses=responses)
@@ -146,7 +113,18 @@ def _asked(model: Any, values: Any, config: Any, role: str, system: str | None, 
     head: list[BaseMessage] = [SystemMessage(prefix)] if prefix else []
     done = settled(list(history), frame, wrapping(model).views, model_name(model), head, "")
     body, api = body_of(model, [*head, *done.messages], kwargs)
-    return _Asked(model, session, found.id, scope, body, api)
+    run_tool = options.get("tool_executor")
+    how: ForkOptions = {
+        "role": known["role"],
+        "policy": known["policy"],
+        "overrides": known["overrides"],
+        "abort": known["abort"],
+        "tool_executor": run_tool or _executor(session, options.get("graph"), options.get("tools", ()), later=later),
+        "conversation": found.id,
+        "scope": scope,
+        "state": options.get("state"),
+    }
+    return _Asked(session, body, api, sender(model, api, later=later), how)
 
 
 def _known(session: Session, graph: Any, tools: Sequence[BaseTool]) -> dict[str, BaseTool]:
@@ -159,33 +137,20 @@ def _known(session: Session, graph: Any, tools: Sequence[BaseTool]) -> dict[str,
     return {**found, **{tool.name: tool for tool in tools}}
 
 
-def _executor(session: Session, graph: Any, tools: Sequence[BaseTool]) -> Callable[..., Any]:
+def _executor(session: Session, graph: Any, tools: Sequence[BaseTool], *, later: bool) -> Callable[..., Any]:
     known = _known(session, graph, tools)
+
+    async def awaited(tool: BaseTool, call: Any) -> str:
+        return _said(await tool.ainvoke(call))
 
     def execute(id: str, name: str, arguments: Mapping[str, Any]) -> Any:  # noqa: A002 - the field's word
-        return _said(_named(known, name).invoke(_call(id, name, arguments)))
+        if name not in known:
+            message = f"there is no tool {name!r}; there are: {', '.join(sorted(known)) or 'none'}"
+            raise ToolException(message)
+        call: Any = {"type": "tool_call", "id": id, "name": name, "args": dict(arguments)}
+        return awaited(known[name], call) if later else _said(known[name].invoke(call))
 
     return execute
-
-
-def _aexecutor(session: Session, graph: Any, tools: Sequence[BaseTool]) -> Callable[..., Any]:
-    known = _known(session, graph, tools)
-
-    async def execute(id: str, name: str, arguments: Mapping[str, Any]) -> Any:  # noqa: A002 - the field's word
-        return _said(await _named(known, name).ainvoke(_call(id, name, arguments)))
-
-    return execute
-
-
-def _named(known: Mapping[str, BaseTool], name: str) -> BaseTool:
-    if name not in known:
-        message = f"there is no tool {name!r}; there are: {', '.join(sorted(known)) or 'none'}"
-        raise ToolException(message)
-    return known[name]
-
-
-def _call(id_: str, name: str, arguments: Mapping[str, Any]) -> Any:
-    return {"type": "tool_call", "id": id_, "name": name, "args": dict(arguments)}
 
 
 def _said(message: Any) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
@@ -13,15 +15,16 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from typing_extensions import override
 
 from cacheprefix import Session
+from cacheprefix.bounded import Generations
 from cacheprefix.session import ToolUse
-from cacheprefix.toolcache import Origin, looks_like_error
+from cacheprefix.toolcache import AnswerForm, NotKeptError, Origin, looks_like_error, origin_of
 from cacheprefix_langgraph.fork_context import scope_of, thread_of
 from cacheprefix_langgraph.state import messages_in
 
 Scope = Callable[[ToolCallRequest], "str | None"] | str | None
 
 _KEEP = 1_000
-_MCP = ("mcp", "fastmcp", "langchain_mcp_adapters", "langchain.mcp")
+_MCP = ("mcp.", "fastmcp.", "langchain_mcp_adapters.", "langchain.mcp.")
 
 
 class CachedTools:
@@ -31,86 +34,50 @@ class CachedTools:
         self._session = session
         self._agent = agent
         self._scope = scope
-        self._stateful: dict[int, tuple[BaseTool, bool]] = {}
+        # By address, and with the tool, so that no other one comes to stand there.
+        self._stateful: Generations[int, tuple[BaseTool, bool]] = Generations(_KEEP)
 
     def wrap(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
         """The tool's answer, or the one it gave before; LangChain's tool events fire either way."""
-        use = self._use(request)
-        if use is None:
-            return handler(request)
-        own: list[Any] = []
-
-        def run() -> Any:
-            own.append(handler(request))
-            return _kept(own[0])
-
-        refused: list[str] = []
-        try:
-            value = self._session.tool_calls.run(use, run, repeated=refused.append)
-        except _NotKeptError:
-            return own[0]
-        if own:
-            return own[0]
-        message = handler(request.override(tool=_stand_in(request.tool, refused[0] if refused else value)))
-        return _as_error(message) if refused else message
+        use = partial(self._use, request)
+        return self._session.tool_calls.run(use, partial(handler, request), _form(request, handler))
 
     async def awrap(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]) -> Any:
         """``wrap`` for coroutines."""
-        use = self._use(request)
-        if use is None:
-            return await handler(request)
-        own: list[Any] = []
 
-        async def run() -> Any:
-            own.append(await handler(request))
-            return _kept(own[0])
+        async def refused(message: str) -> Any:
+            return _as_error(await handler(_answering(request, message)))
 
-        refused: list[str] = []
-        try:
-            value = await self._session.tool_calls.arun(use, run, repeated=refused.append)
-        except _NotKeptError:
-            return own[0]
-        if own:
-            return own[0]
-        message = await handler(request.override(tool=_stand_in(request.tool, refused[0] if refused else value)))
-        return _as_error(message) if refused else message
+        form = replace(_form(request, handler), refused=refused)
+        use = partial(self._use, request)
+        return await self._session.tool_calls.arun(use, partial(handler, request), form)
 
     def _use(self, request: ToolCallRequest) -> ToolUse | None:
-        """The call as the cache sees it; None to leave it alone, also where its tenant cannot be told."""
-        if not self._session.tool_calls.active or request.tool is None:
-            return None
-        return self._session.attempt("tool cache", lambda: self._seen(request), None)
-
-    def _seen(self, request: ToolCallRequest) -> ToolUse:
+        """The call as the cache sees it; None for a tool that is not there."""
         tool = request.tool
-        assert tool is not None
+        if tool is None:
+            return None
         config: Mapping[str, Any] = getattr(request.runtime, "config", None) or {}
         messages = messages_in(request.state, "messages") or []
         conversation, turn = _turn(config, messages)
         scope = self._scope(request) if callable(self._scope) else self._scope
         scope = scope_of(config) if scope is None else scope
+        known = self._stateful.get(id(tool)) or (tool, _takes_more(tool))
+        self._stateful.put(id(tool), known, 1)
         return ToolUse(
             request.tool_call["name"],
             request.tool_call["args"],
-            origin_of(tool),
+            origin(tool),
             conversation,
             _author(messages) if self._agent is None else self._agent,
             turn,
             # Ids may come again with the next answer; the history is then longer.
             f"{request.tool_call['id']}@{len(messages)}",
             scope,
-            self._is_stateful(tool),
+            known[1],
             "langgraph",
             _runs(tool),
         )
-
-    def _is_stateful(self, tool: BaseTool) -> bool:
-        known = self._stateful.get(id(tool))
-        if known is None or known[0] is not tool:
-            if len(self._stateful) >= _KEEP:
-                self._stateful.clear()
-            known = self._stateful[id(tool)] = (tool, _takes_more(tool))
-        return known[1]
 
 
 def cached_tools(session: Session, *, agent: str | None = None, scope: Scope = None) -> dict[str, Any]:
@@ -126,12 +93,10 @@ def cached_tools(session: Session, *, agent: str | None = None, scope: Scope = N
     return {"wrap_tool_call": cached.wrap, "awrap_tool_call": cached.awrap}
 
 
-def origin_of(tool: BaseTool) -> Origin:
+def origin(tool: BaseTool) -> Origin:
     """Where a tool comes from, told by what made it and not by its name."""
     made = (type(tool), getattr(tool, "func", None), getattr(tool, "coroutine", None))
-    homes = [str(getattr(each, "__module__", "")) for each in made if each is not None]
-    foreign = any(home == name or home.startswith(f"{name}.") for home in homes for name in _MCP)
-    return "mcp" if foreign or "mcp" in (tool.metadata or {}) else "local"
+    return "mcp" if "mcp" in (tool.metadata or {}) else origin_of(*made, mcp=_MCP)
 
 
 def _runs(tool: BaseTool) -> Any:
@@ -141,12 +106,17 @@ def _runs(tool: BaseTool) -> Any:
     return tool
 
 
-class _NotKeptError(Exception):
-    """The tool's answer is its own affair: an error, a command, a message with fields that a copy would lose."""
+def _form(request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> AnswerForm:
+    """Answers as the messages that LangChain itself makes of what a tool returned."""
+    return AnswerForm(
+        _kept,
+        lambda value: handler(_answering(request, value)),
+        lambda message: _as_error(handler(_answering(request, message))),
+    )
 
 
 def _kept(message: Any) -> Any:
-    """What is kept of an answer: its text, or content and artifact."""
+    """What is kept of an answer: its text, or content and artifact; nothing of an error, a command, other fields."""
     if (
         type(message) is not ToolMessage
         or message.status != "success"
@@ -154,7 +124,7 @@ def _kept(message: Any) -> Any:
         or message.response_metadata
         or looks_like_error(message.content)
     ):
-        raise _NotKeptError
+        raise NotKeptError
     if isinstance(message.content, str) and message.artifact is None:
         return message.content
     return {"content": message.content, "artifact": message.artifact}
@@ -180,10 +150,12 @@ class _StandIn(BaseTool):
         return self.known
 
 
-def _stand_in(tool: BaseTool | None, value: Any) -> BaseTool:
+def _answering(request: ToolCallRequest, value: Any) -> ToolCallRequest:
+    """The request with a tool that gives what is known."""
+    tool = request.tool
     assert tool is not None
     known = (value["content"], value["artifact"]) if isinstance(value, Mapping) else (value, None)
-    return _StandIn(
+    stand_in = _StandIn(
         name=tool.name,
         description=tool.description,
         args_schema=tool.args_schema,
@@ -192,6 +164,7 @@ def _stand_in(tool: BaseTool | None, value: Any) -> BaseTool:
         callbacks=tool.callbacks,
         known=known,
     )
+    return request.override(tool=stand_in)
 
 
 def _as_error(message: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from agent_framework import ChatContext, ChatMiddleware, Content, FunctionInvocationContext, FunctionMiddleware
@@ -11,6 +12,7 @@ from cacheprefix import Session
 from cacheprefix.adapter import given_or_configured
 from cacheprefix.layout import VolatileRole
 from cacheprefix.session import ToolUse
+from cacheprefix.toolcache import AnswerForm, NotKeptError
 from cacheprefix_maf.client_requests import api_of, watch
 from cacheprefix_maf.member import Member, ToolMemory, Volatile
 from cacheprefix_maf.model_call import ASKED, Asked, called
@@ -96,8 +98,19 @@ class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):
         if isinstance(tool, Refusing):
             context.result = tool.said
             return
-        held = context.session
-        use = ToolUse(
+        async def run() -> Any:
+            await call_next()
+            return context.result
+
+        def known(value: Any) -> Any:
+            return value if isinstance(value, str) else [Content.from_text(text) for text in value]
+
+        form = AnswerForm(_kept, known)
+        context.result = await member.session.tool_calls.arun(partial(self._use, context), run, form)
+
+    def _use(self, context: FunctionInvocationContext) -> ToolUse:
+        member, tool, held = self.member, context.function, context.session
+        return ToolUse(
             tool.name,
             dict(context.arguments) if isinstance(context.arguments, Mapping) else context.arguments.model_dump(),
             "mcp" if any(key.startswith("_mcp") for key in tool.additional_properties or ()) else "local",
@@ -109,29 +122,12 @@ class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):
             form="maf",
             tool=getattr(tool, "func", None) or tool,
         )
-        ran = False
-
-        async def run() -> Any:
-            nonlocal ran
-            await call_next()
-            ran = True
-            return _kept(context.result)
-
-        try:
-            value = await member.session.tool_calls.arun(use, run)
-        except _NotKeptError:
-            return
-        if not ran:
-            context.result = value if isinstance(value, str) else [Content.from_text(text) for text in value]
-
-
-class _NotKeptError(Exception):
-    """The result holds more than text; the next call runs again."""
 
 
 def _kept(result: Any) -> Any:
+    """What is kept of a result: its text or texts; nothing of one that holds more."""
     if isinstance(result, str):
         return result
     if isinstance(result, list) and result and all(getattr(one, "type", "") == "text" for one in result):
         return [one.text or "" for one in result]
-    raise _NotKeptError
+    raise NotKeptError
