@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -176,6 +177,41 @@ def test_openai_writes_the_latest_four_breakpoints() -> None:
     seen(model, marked(5), profile)
     assert seen(model, marked(1), profile, 1.0) == 0
     assert seen(model, marked(2), profile, 2.0) == 2200 + ENVELOPE
+
+
+def steps_of_a_first_request(beside: int) -> int:
+    """Python calls that a first request takes beside so many others, none of which can be read any more."""
+    model, taken = CacheModel(count=characters), 0
+    for number in range(beside):
+        seen(model, chat(f"{number:05d}" + "x" * 1100), rules("openai"))
+    prompt = chat(f"{beside // 2:05d}" + "y" * 1100)
+
+    def counted(frame: object, event: str, about: object) -> None:
+        nonlocal taken
+        taken += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(counted)
+    try:
+        model.begin(prompt, rules("openai"), at=1e6)
+    finally:
+        sys.setprofile(before)
+    return taken
+
+
+def test_thousands_of_first_requests_that_ran_out_cost_the_next_one_nothing() -> None:
+    """Only the nearest of them are looked at: hundreds of conversations side by side leave thousands behind."""
+    assert steps_of_a_first_request(4_000) < 1.1 * steps_of_a_first_request(2_000)
+
+
+def test_what_can_be_read_is_found_behind_hundreds_of_requests_that_ran_out() -> None:
+    """Conversations side by side begin alike; the one that still lives need not be the nearest."""
+    model = CacheModel(count=characters)
+    shared = "x" * 2_000
+    for number in range(300):
+        seen(model, chat(f"{shared}zz{number:03d}"), rules("openai"))
+    seen(model, chat(f"{shared}a"), rules("openai"), 1e6)
+    assert seen(model, chat(f"{shared}zzz"), rules("openai"), 1e6 + 1) == 1920
 
 
 def test_expect_changes_nothing() -> None:
