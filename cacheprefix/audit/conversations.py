@@ -44,6 +44,9 @@ _EDGE = 32
 """Bytes at either end of a message by which it is known again when it was changed."""
 _AGAIN = 3_600.0
 """Seconds after which the same messages are asked anew, and not again."""
+_SILENT = 300.0
+"""Seconds of silence after which a question alone makes no conversation go on: another run asks the same. Most entries
+are gone by then."""
 
 _ANEW = -1
 """Stands for no row of messages."""
@@ -76,6 +79,8 @@ class Placed:
     it in ids and times alone."""
     end: int = 0
     """Stands for the row of its messages."""
+    system: bytes = b""
+    """Its system prompt by its digests."""
 
     @property
     def conversation(self) -> str:
@@ -203,10 +208,10 @@ class Conversations:
         prompt = placed.ready.prompt
         if prompt is None:
             return
-        self._calls.put(placed.end, (number, placed.ready.record.agent, _system(prompt)))
+        self._calls.put(placed.end, (number, placed.ready.record.agent, placed.system))
         if _has_answers(prompt.sections[prompt.head :]):
             return
-        key = (placed.ready.record.agent, self._mask(prompt))
+        key = (placed.ready.record.agent, self._mask(prompt, placed.system))
         line = self._openings.of(key, lambda: deque(maxlen=_OPENINGS))
         line.append(_Opening(number, _front(prompt), _parts(prompt)))
 
@@ -232,7 +237,7 @@ class Conversations:
         if thread is None:
             thread, branch = self._continued(ready, messages, ends)
             if thread is None and branch is None:
-                thread = self._by_content(prompt, messages)
+                thread = self._by_content(prompt, messages, ready.at)
                 opens = thread is None
             if thread is None:
                 thread = self._open()
@@ -265,10 +270,10 @@ class Conversations:
         if entered.branch is not None:
             related = self._branched(entered, prompt, system, agent)
         elif entered.opens:
-            related = self._related(prompt, agent)
+            related = self._related(prompt, agent, system)
         # Without a system prompt nothing tells who speaks: it may be any of several.
         speaker = agent or (f"speaker {seat}" if system else "")
-        return Placed(ready, f"{thread.number}.{seat}", speaker, related, entered.ends[-1])
+        return Placed(ready, f"{thread.number}.{seat}", speaker, related, entered.ends[-1], system)
 
     def _name(self, identity: tuple[str, str], number: int) -> None:
         self._of_id[identity] = number
@@ -319,31 +324,33 @@ class Conversations:
             self._holders[digest] = (*holders, thread.number)
             thread.digests.append(digest)
 
-    def _by_content(self, prompt: Prompt, messages: Sequence[bytes]) -> _Thread | None:
+    def _by_content(self, prompt: Prompt, messages: Sequence[bytes], now: float) -> _Thread | None:
         """The conversation that a request goes on with; None for one that opens its own.
 
         It goes on where an answer stands behind what an earlier request had, or where it has all of that one's
         messages. Another last message without an answer is a first request that begins alike.
         """
         sections = prompt.sections[prompt.head :]
-        found, answered = self._most_alike(sections, lambda at: self._holders.get(messages[at], ()))
+        found, answered, said = self._most_alike(sections, lambda at: self._holders.get(messages[at], ()))
         if found is None:
             # A time or a number put before or behind each message leaves its other end as it was.
-            found, answered = self._most_alike(sections, lambda at: self._by_edges(sections[at]), least=2)
+            found, answered, said = self._most_alike(sections, lambda at: self._by_edges(sections[at]), least=2)
             if found is None:
                 # One message alone says little: it is the same only when ids, times and numbers are all that differs.
                 found = self._firsts.get(_first_mask(sections))
                 answered = any(map(answers, sections))
         thread = self._threads.get(found) if found is not None else None
-        if thread is None:
+        if thread is None or (now - thread.at > _SILENT and not said):
             return None
         return thread if answered or set(thread.latest) <= set(messages) else None
 
     def _most_alike(
         self, sections: Sequence[Section], holders_of: Callable[[int], tuple[int, ...]], *, least: int = 1
-    ) -> tuple[int | None, bool]:
-        """The conversation that holds most of these messages, and whether an answer stands behind what any holds."""
+    ) -> tuple[int | None, bool, bool]:
+        """The conversation that holds most of these messages, whether an answer stands behind what any holds, and
+        whether the conversation holds one of its own answers."""
         scores: dict[int, float] = {}
+        said: set[int] = set()
         times: Counter[int] = Counter()
         looked, answered = 0, False
         for at in range(len(sections) - 1, -1, -1):
@@ -353,12 +360,15 @@ class Conversations:
                 continue
             looked += 1
             times.update(holders)
+            if answers(sections[at]):
+                said.update(holders)
             for number in holders:
                 scores[number] = scores.get(number, 0.0) + (sections[at].tokens + 1) / len(holders)
             if looked == _LOOKED:
                 break
         met = (number for number in scores if times[number] >= least)
-        return max(met, key=lambda number: (scores[number], number), default=None), answered
+        found = max(met, key=lambda number: (scores[number], number), default=None)
+        return found, answered, found in said
 
     def _by_edges(self, section: Section) -> tuple[int, ...]:
         found = (self._holders.get(edge, ()) for edge in _edges(section))
@@ -375,7 +385,7 @@ class Conversations:
         if seat is not None and thread.last[seat][0] == system:
             thread.said[seat].append(_said(messages, sections))
             return seat
-        mask = self._mask(prompt)
+        mask = self._mask(prompt, system)
         words = Counter(_system_text(prompt).split())
         if seat is None:
             like = [one for one, (_, text) in thread.last.items() if text == mask]
@@ -407,12 +417,12 @@ class Conversations:
         its_own = system == call[2] or behind == len(sections) or answers(sections[behind])
         return (call[0],) if its_own else ()
 
-    def _related(self, prompt: Prompt, agent: str) -> tuple[int, ...]:
+    def _related(self, prompt: Prompt, agent: str, system: bytes) -> tuple[int, ...]:
         """First requests that said the same but for ids and times; none where such a front stands for long."""
         if _has_answers(prompt.sections[prompt.head :]):
             return ()
         front = _front(prompt)
-        earlier = self._openings.get((agent, self._mask(prompt)), ())
+        earlier = self._openings.get((agent, self._mask(prompt, system)), ())
         if not earlier or any(one.front == front for one in earlier):
             return ()
         parts = _parts(prompt)
@@ -423,9 +433,8 @@ class Conversations:
             return ()
         return tuple(one.number for one in earlier if self._fronts[one.front] <= 1)
 
-    def _mask(self, prompt: Prompt) -> str:
-        """What the system prompt says beside ids and times."""
-        system = _system(prompt)
+    def _mask(self, prompt: Prompt, system: bytes) -> str:
+        """What the system prompt says beside ids and times; ``system`` are its digests."""
         found = self._masks.get(system)
         if found is None:
             found = self._masks[system] = str(hash(_without(VOLATILE_IDS, _system_text(prompt))))
@@ -434,11 +443,7 @@ class Conversations:
 
 def _system(prompt: Prompt) -> bytes:
     """The system prompt by its digests."""
-    return b"".join(
-        digest
-        for one, digest in zip(prompt.sections[: prompt.head], prompt.digests, strict=False)
-        if one.tier == "system"
-    )
+    return b"".join([one.digest for one in prompt.sections[: prompt.head] if one.tier == "system"])
 
 
 def _first_mask(sections: Sequence[Section]) -> int:

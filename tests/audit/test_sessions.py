@@ -111,6 +111,20 @@ def test_the_same_question_hours_later_is_asked_anew(tmp_path):
     assert breaks(tmp_path / "log.jsonl", lines) == {}
 
 
+@pytest.mark.parametrize(("pause", "found"), [(20, ["history_edited"]), (900, [])])
+def test_the_same_task_that_another_run_is_given_is_no_edit(tmp_path, pause, found):
+    """A team's question stays the same behind its facts: new facts are an edit, but not a quarter of an hour later."""
+    question = prose("what is left to do", 700)
+    lines = []
+    for run in range(2):
+        facts = {"role": "assistant", "content": f"{prose('the task', 500)} {prose(f'facts {run}', 900)}"}
+        for turn in range(3):
+            said = [{"role": "assistant", "content": prose(f"{run} {at}", 60)} for at in range(turn)]
+            body = {"model": "gpt-4.1", "messages": [facts, *said, {"role": "user", "content": question}]}
+            lines.append({"ts": 1_000 + pause * run + 5 * turn, "provider": "vllm", "request": body})
+    assert [cause for cause, _, _ in breaks(tmp_path / "log.jsonl", lines).values()] == found
+
+
 def test_single_requests_that_differ_in_an_id_alone_are_held_against_each_other(tmp_path):
     """An id in the system prompt of requests that nothing follows: each could have read the one before."""
     system = prose("handbook", 1_600)
