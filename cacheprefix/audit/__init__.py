@@ -9,12 +9,14 @@ from cacheprefix.audit.request_arrivals import arrivals
 from cacheprefix.audit.rows import CallRow
 from cacheprefix.audit.terminal import write_summary
 from cacheprefix.audit.totals import BreakGroup, Sum, Totals
-from cacheprefix.audit.what_if import CHANGES, Saving
+from cacheprefix.audit.what_if import CHANGES, HOW, WORTH, Saving
 
 __all__ = [
     "BUILTIN",
     "CHANGES",
+    "HOW",
     "VERSION",
+    "WORTH",
     "Audit",
     "BreakGroup",
     "Broken",

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING
 
-from cacheprefix.audit.what_if import CHANGES
+from cacheprefix.audit.what_if import CHANGES, HOW, WORTH
+from cacheprefix.cache import MEANINGS
 
 if TYPE_CHECKING:
     from cacheprefix.audit.replay import Audit
@@ -75,7 +76,9 @@ def _parts(audit: Audit, *, previous: bool) -> Iterator[_Table | _Lines]:
         columns = ("cause", "where", ">times", ">tokens lost", ">USD", "what to do")
         yield _Table("What broke the cache, dearest first", columns, tuple(_breaks(audit)))
         yield _Lines("Where it was seen", tuple(_evidence(audit)))
-        yield _Lines("What to do next", tuple(_next(audit)))
+    steps = tuple(f"{number}. {step}" for number, step in enumerate(_next(audit), 1))
+    if steps:
+        yield _Lines("What to do next", steps)
     if len(totals.agents) > 1:
         yield _Table("Agents", ("agent", ">calls", ">input", ">read", ">cost units", ">tokens lost"), _agents(audit))
     if previous:
@@ -133,7 +136,7 @@ def _evidence(audit: Audit) -> Iterator[str]:
     for group in audit.totals.breaks[:_BREAKS]:
         where = f"{group.cause} at {group.path}" if group.path else group.cause
         details = [group.agent and f"agent {group.agent}"]
-        if group.offset is not None and group.path:
+        if group.path and (group.offset or group.size):
             details.append(f"from character {group.offset}")
         if group.size:
             details.append(f"{group.size:+,} characters")
@@ -159,12 +162,18 @@ def _why_nothing(audit: Audit) -> Iterator[str]:
 
 
 def _next(audit: Audit) -> Iterator[str]:
-    """The one thing to begin with, and how to keep it so."""
-    first = audit.totals.breaks[0]
-    where = f" at {first.path}" if first.path else ""
-    yield f"1. {first.cause}{where}: {first.fix}"
-    yield "2. see both sides of a difference: add --include-text, or --html report.html"
-    yield "3. keep it so in CI: cacheprefix check LOG --max-breaks 0"
+    """What to begin with, and how to keep it so; nothing where all is well."""
+    breaks = audit.totals.breaks
+    if breaks:
+        where = f" at {breaks[0].path}" if breaks[0].path else ""
+        yield f"{breaks[0].cause}{where}: {MEANINGS[breaks[0].cause]} {breaks[0].fix}"
+    best = min(audit.what_if, key=lambda one: one.cost_units_then, default=None)
+    if best is not None and best.cost_units_then < (1 - WORTH) * best.cost_units_now:
+        saved = 1 - best.cost_units_then / best.cost_units_now
+        yield f"{saved:.0%} less: {HOW[best.change]}; for LangGraph, AutoGen and CrewAI the adapters do it"
+    if breaks:
+        yield "see both sides of a difference: add --include-text --html report.html"
+        yield "keep it so in CI: cacheprefix check LOG --max-breaks 0"
 
 
 def _agents(audit: Audit) -> tuple[tuple[str, ...], ...]:

@@ -8,12 +8,13 @@ from cacheprefix.cache.linting import ADVICE, LintWarning, Smell, lint
 from cacheprefix.cache.model import CacheModel, CacheStatus, Observation
 from cacheprefix.cache.routing import RoutingAdvice, routing_advice
 from cacheprefix.cache.tree import equal_digests
-from cacheprefix.cache.verdict import CAUSES, FIXES, Cause, Verdict, VerdictKind
+from cacheprefix.cache.verdict import CAUSES, FIXES, MEANINGS, Cause, Verdict, VerdictKind
 
 __all__ = [
     "ADVICE",
     "CAUSES",
     "FIXES",
+    "MEANINGS",
     "Breakpoint",
     "CacheModel",
     "CacheStatus",

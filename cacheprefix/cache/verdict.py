@@ -61,6 +61,33 @@ FIXES: Mapping[Cause, str] = MappingProxyType(
 )
 """One line for each cause."""
 
+MEANINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "hit": "All that could be read was read.",
+        "cold_start": "Nothing earlier begins like this call.",
+        "scope_changed": "The same prompt was sent with another key, workspace or user.",
+        "model_changed": "The same prompt was sent to another model.",
+        "settings_changed": "A setting that the cache goes by is another than before.",
+        "tools_changed": "A tool's definition is another than before, or a tool came or went.",
+        "tools_reordered": "The same tools stand in another order.",
+        "system_changed": "The system prompt is another than before.",
+        "history_edited": "An earlier message was changed, or something was put between earlier ones.",
+        "history_reordered": "Earlier messages changed places.",
+        "history_truncated": "Earlier messages were taken out.",
+        "compacted": "The history was shortened on purpose, as the log says.",
+        "breakpoint_missing": "No cache mark stands where an earlier call's text ends.",
+        "breakpoint_after_change": "All cache marks stand behind the part that differs.",
+        "lookback_exceeded": "The last entry stands further back than the provider looks.",
+        "breakpoints_over_limit": "There are more cache marks than the provider takes.",
+        "below_minimum": "The prompt is shorter than what this provider caches.",
+        "ttl_expired": "The entry was too old to be read.",
+        "concurrent_cold_start": "The call that writes the entry had not been answered yet.",
+        "provider_miss": "The provider read less, and nothing in the requests explains it.",
+        "unreported": "The provider did not say how much it read.",
+    }
+)
+"""What each cause means, for people who read it for the first time."""
+
 STRUCTURAL: frozenset[Cause] = frozenset(
     {
         "scope_changed",
@@ -112,7 +139,7 @@ class Verdict:
     before: str = ""
     after: str = ""
     size: int = 0
-    """Signed change in characters of the changed section."""
+    """Signed change in characters of the changed section; 0 where a section came, went or moved."""
 
     expected_tokens: int = 0
     """Read tokens expected for the request as it was sent."""

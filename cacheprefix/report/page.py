@@ -6,7 +6,8 @@ from importlib.resources import files
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
 
-from cacheprefix.audit import CHANGES, totals_of
+from cacheprefix.audit import CHANGES, HOW, WORTH, totals_of
+from cacheprefix.cache import MEANINGS
 from cacheprefix.prompt import dumps
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ def page_data(audit: Audit, calls: int = SHOWN_CALLS) -> dict[str, Any]:
         "include_text": audit.include_text,
         "what_if": [saving.as_dict() for saving in audit.what_if],
         "changes": CHANGES,
+        "how": HOW,
+        "worth": WORTH,
+        "meanings": {cause: MEANINGS[cause] for cause in names["cause"].list()},
         "breaks": [{**group.as_dict(), "calls": group.calls[:1]} for group in audit.totals.breaks[:SHOWN_BREAKS]],
     }
 
