@@ -42,7 +42,7 @@ class Warnings:
         for name in names:
             # Seen twice: what it says of itself is told by what changes.
             self._single.pop(name, None)
-        key = tuple(one.digest for one in prompt.sections if one.tier != "messages")
+        key = tuple(prompt.digests[: prompt.head])
         if key in self._seen:
             return
         self._seen.add(key)

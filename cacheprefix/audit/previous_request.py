@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from cacheprefix.prompt import CountTokens, Prompt, shared_sections, shared_tokens
+from cacheprefix.cache import equal_digests
+from cacheprefix.prompt import CountTokens, Prompt, shared_tokens
 
 SHARE = 0.05
 TOKENS = 2_000
@@ -35,8 +36,8 @@ class PreviousRequestRule:
             last.popitem(last=False)
         if before is None:
             return False
-        shared = shared_sections(before.sections, prompt.sections)
-        tokens = sum(section.tokens for section in before.sections[shared:])
+        shared = equal_digests(before.digests, prompt.digests)
+        tokens = before.tokens - (before.totals[shared - 1] if shared else 0)
         if tokens <= TOKENS:
             return False
         if shared < len(before.sections) and shared < len(prompt.sections):

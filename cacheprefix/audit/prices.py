@@ -6,13 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from cacheprefix.profiles import Profile, Usage, money
-
-_STEP = 1_000
-"""Prices change with the size of the input at whole thousands of tokens (128k, 200k, 272k) and nowhere between."""
-
-_SPAN = 1_800.0
-"""Seconds: prices that go by the hour change at whole and half hours."""
-
+from cacheprefix.profiles.prices import PRICE_SPAN, whole_steps
 
 _Key: TypeAlias = "tuple[str, int, int, float | None]"
 """The model, its profile's identity, the size and the half hour."""
@@ -40,8 +34,8 @@ class Prices:
         """
         if usage.input_tokens is None:
             return None
-        size = max(1, -(-usage.input_tokens // _STEP)) * _STEP
-        key = (model, id(profile), size, None if at is None else at // _SPAN * _SPAN)
+        when = None if at is None else at // PRICE_SPAN * PRICE_SPAN
+        key = (model, id(profile), whole_steps(usage.input_tokens), when)
         if key not in self._rates:
             self._rates[key] = _look_up(key, profile)
         rates = self._rates[key]

@@ -200,7 +200,9 @@ class _Run:
         ended = max(started, _first_given(record.response_ended_ts, started))
         known = record.response_started_ts is not None or record.response_ended_ts is not None
         timed = Timed(prompt, ready.profile, record.scope, now, started, ended, known)
-        played = self._what_if is not None and self._what_if.add(timed, placed.conversation, record.agent)
+        played = self._what_if is not None and self._what_if.add(
+            timed, placed.conversation, record.agent, cost_units(observation.expectation.usage, ready.profile)
+        )
         needed = usage is None or usage.cache_read_tokens is None
         # The model's own expectation: what a cache with these rules would have answered.
         simulated = observation.expectation.usage if needed else None
@@ -402,9 +404,9 @@ def _place(verdict: Verdict, ready: Ready) -> str | None:
 
 def _too_few(usage: Usage, prompt: Prompt) -> bool:
     """Whether a count cannot be that of a text: mocked answers say 10 whatever was asked."""
-    if usage.input_tokens is None or usage.summed or any(one.kind in ("image", "block") for one in prompt.sections):
+    if usage.input_tokens is None or usage.summed or prompt.tokens <= max(500, usage.input_tokens * _FEWEST):
         return False
-    return usage.input_tokens * _FEWEST < prompt.tokens and prompt.tokens > 500
+    return not any(one.kind in ("image", "block") for one in prompt.sections)
 
 
 def _first_given(*times: float | None) -> float:

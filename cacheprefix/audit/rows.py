@@ -13,7 +13,7 @@ from cacheprefix.audit.order import Ready
 from cacheprefix.cache import Verdict
 from cacheprefix.errors import named, plain
 from cacheprefix.profiles import Usage
-from cacheprefix.prompt import TIERS, Prompt, common_prefix, dumps, loads, shared_characters
+from cacheprefix.prompt import Prompt, common_prefix, dumps, loads, shared_characters
 
 _IN_MEMORY = 16_000_000
 
@@ -135,7 +135,7 @@ def view(
         "read": usage.cache_read_tokens or 0,
         "written": usage.cache_write_tokens or 0,
         "counted": prompt.tokens,
-        "tiers": [sum(one.tokens for one in prompt.sections if one.tier == tier) for tier in TIERS],
+        "tiers": _tiers(prompt),
         "sections": len(prompt.sections),
         "shared": shared,
         "broke": broke,
@@ -146,6 +146,14 @@ def view(
         "reason": verdict.provider_reason,
         "rule": rule,
     }
+
+
+def _tiers(prompt: Prompt) -> list[int]:
+    """Tokens of tools, system and messages."""
+    head = prompt.head
+    front = prompt.totals[head - 1] if head else 0
+    tools = sum(one.tokens for one in prompt.sections[:head] if one.tier == "tools")
+    return [tools, front - tools, prompt.tokens - front]
 
 
 def view_counts(ready: Ready, usage: Usage) -> dict[str, Any]:

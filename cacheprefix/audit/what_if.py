@@ -26,12 +26,24 @@ SECTIONS = 25_000
 
 CHANGES = {
     "ideal_breakpoints": "cache marks set where they pay most",
-    "roles_to_tail": "what is each agent's own said last, behind the shared conversation",
+    "roles_to_tail": "each agent's own instructions last, behind the conversation that all share",
     "tools_unified": "one list of tools, the same for all agents of a team",
     "volatile_to_tail": "times, ids and counters moved to the end of the last message",
     "all": "all of these together",
 }
 """The changes and what they mean; each but the first is played with ideal breakpoints as well."""
+
+HOW = {
+    "ideal_breakpoints": "mark the end of what calls share and the last message (cache_control, cachePoint)",
+    "roles_to_tail": "give all agents one system prompt and say each one's role in its last message",
+    "tools_unified": "declare all tools in every call, in one order, and say in words which an agent may use",
+    "volatile_to_tail": "write times, ids and counters into the last message",
+    "all": "one system prompt and one list of tools for all agents, with roles, times and ids in the last message",
+}
+"""What to do for each of them. The adapters for agent frameworks lay requests out so (times and ids aside)."""
+
+WORTH = 0.02
+"""Share of the cost from which on a saving is advised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,8 @@ class _Played:
     timed: Timed
     session: str
     agent: str
+    units: float
+    """What a cache that follows the rules would have made it cost as it was, in cost units."""
 
     @property
     def prompt(self) -> Prompt:
@@ -84,12 +98,12 @@ class WhatIf:
         """Calls that are played again."""
         return len(self._calls)
 
-    def add(self, call: Timed, session: str, agent: str) -> bool:
-        """One call as it was; whether it is among those that are played again."""
+    def add(self, call: Timed, session: str, agent: str, units: float) -> bool:
+        """One call as it was and what the rules make it cost; whether it is among those that are played again."""
         if self._sections >= SECTIONS:
             return False
         self._sections += len(call.prompt.sections)
-        self._calls.append(_Played(call, session, agent))
+        self._calls.append(_Played(call, session, agent, units))
         return True
 
     def savings(self, paid: float | None = None) -> tuple[Saving, ...]:
@@ -101,16 +115,17 @@ class WhatIf:
         if not self._calls:
             return ()
         calls = self._calls
-        as_is = self._cost([Laid(call.prompt) for call in calls], mark=False)
+        as_is = [call.units for call in calls]
         same = [Laid(self._marking.plain(call.prompt) if call.profile.markers else call.prompt) for call in calls]
         ideal = self._cost(same) if any(call.profile.markers for call in calls) else as_is
         volatile = self._volatile()
         moved = [volatile.lay(one.prompt) for one in same] if volatile else same
         teams = self._teams(same)
-        base = _at_most(as_is, ideal, self._keys(teams))
+        keys = [teams.key(call.lane, call.session) for call in calls]
+        base = _at_most(as_is, ideal, keys)
 
         def cost(changed: bool, laid: Callable[[], list[Laid]]) -> list[float]:  # noqa: FBT001 - local
-            return _at_most(base, self._cost(laid()), self._keys(teams)) if changed else base
+            return _at_most(base, self._cost(laid()), keys) if changed else base
 
         def both() -> list[Laid]:
             other = self._teams(moved) if volatile else teams
@@ -125,14 +140,11 @@ class WhatIf:
         }
         together = cost((roles + tools + bool(volatile)) > 1, both)
         for single in costs.values():
-            together = _at_most(together, single, self._keys(teams))
+            together = _at_most(together, single, keys)
         costs["all"] = together
         now = sum(as_is)
         scale = paid / now if paid is not None and now else 1.0
         return tuple(Saving(change, now * scale, sum(costs[change]) * scale) for change in CHANGES)
-
-    def _keys(self, teams: Teams) -> list[object]:
-        return [teams.key(call.lane, call.session) for call in self._calls]
 
     def _volatile(self) -> VolatileText:
         found = VolatileText()
@@ -154,16 +166,17 @@ class WhatIf:
     def _laid(self, base: Sequence[Laid], teams: Teams, change: Callable[[Team, Laid], Laid]) -> list[Laid]:
         return [change(teams.of(call.lane, call.session), one) for call, one in zip(self._calls, base, strict=True)]
 
-    def _cost(self, laid: Sequence[Laid], *, mark: bool = True) -> list[float]:
-        """Cost units of each of these prompts, at the times of the calls, ideally marked or as they are."""
+    def _cost(self, laid: Sequence[Laid]) -> list[float]:
+        """Cost units of each of these prompts, at the times of the calls, ideally marked."""
         simulation, answers = Simulation(self._count), Answers()
-        boundary = fork_points([one.prompt for one in laid]) if mark else None
+        marked = any(call.profile.markers for call in self._calls)
+        boundary = fork_points([one.prompt for one in laid]) if marked else None
         costs: list[float] = []
         for call, one in zip(self._calls, laid, strict=True):
             timed = call.timed
             answers.until(timed.at)
             prompt = one.prompt
-            if mark and call.profile.markers is not None:
+            if call.profile.markers is not None:
                 limit = len(prompt.sections) - one.tail if one.tail or boundary is None else boundary(prompt)
                 points = plan_breakpoints(prompt, call.profile, boundary=limit)
                 prompt = self._marking.marked(prompt, points)

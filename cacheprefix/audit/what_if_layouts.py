@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Any
 
-from cacheprefix.cache import Breakpoint
+from cacheprefix.cache import Breakpoint, equal_digests
 from cacheprefix.errors import BodyError
 from cacheprefix.prompt import (
     Marker,
@@ -56,7 +56,7 @@ class Marking:
 
     def plain(self, prompt: Prompt) -> Prompt:
         """The prompt without any marks."""
-        if prompt.top_marker is None and all(one.marker is None for one in prompt.sections):
+        if prompt.top_marker is None and not prompt.marked:
             return prompt
         sections = tuple([one if one.marker is None else self._copy(one, None) for one in prompt.sections])
         return replace(prompt, sections=sections, top_marker=None)
@@ -86,7 +86,7 @@ class VolatileText:
 
     def compare(self, before: Prompt, after: Prompt) -> None:
         """Learn from two requests of one agent in one session."""
-        shared = shared_sections(before.sections, after.sections)
+        shared = equal_digests(before.digests, after.digests)
         for left, right in zip(before.sections[shared:], after.sections[shared:], strict=False):
             if left.digest == right.digest:
                 continue
@@ -101,7 +101,7 @@ class VolatileText:
 
     def lay(self, prompt: Prompt) -> Laid:
         """The prompt with such text at its end."""
-        if not any(one.digest in self._found for one in prompt.sections):
+        if self._found.isdisjoint(prompt.digests):
             return Laid(prompt)
         kept: list[Section] = []
         moved: list[str] = []
@@ -117,9 +117,15 @@ class VolatileText:
         return Laid(replace(prompt, sections=(*kept, _tail("\n".join(moved)))), 1)
 
     def _split(self, one: Section) -> tuple[Section, str]:
-        stable = VOLATILE.sub("0", one.text)
+        moved: list[str] = []
+
+        def taken(found: re.Match[str]) -> str:
+            moved.append(found[0])
+            return "0"
+
+        stable = VOLATILE.sub(taken, one.text)
         made = section(one.tier, one.path, one.kind, one.head, _bytes(stable), _count, one.marker)
-        return made, " ".join(VOLATILE.findall(one.text))
+        return made, " ".join(moved)
 
 
 @dataclass(slots=True)
@@ -181,7 +187,8 @@ class Teams:
 
     def learn(self, prompt: Prompt, lane: Any, session: str) -> None:
         """Take in one request. Sessions that use one system belong together."""
-        system, tools = prompt.tier("system"), prompt.tier("tools")
+        front = prompt.sections[: prompt.head]
+        system, tools = (tuple([one for one in front if one.tier == tier]) for tier in ("system", "tools"))
         keys = _digests(system), _digests(tools)
         here = (lane, session)
         root = self._root(here)

@@ -101,9 +101,9 @@ def _moved_tail(old: Sequence[Section], new: Sequence[Section]) -> int:
 
 def answers(section: Section) -> bool:
     """Whether a section is part of an answer or a tool's result, which no tail holds."""
-    return section.kind in ("tool_use", "tool_result", "thinking") or any(
-        word in section.head for word in ("assistant", "model", "tool")
-    )
+    head = section.head
+    by_model = "assistant" in head or "model" in head or "tool" in head
+    return by_model or section.kind in ("tool_use", "tool_result", "thinking")
 
 
 def alike(a: Section, b: Section) -> bool:
@@ -146,7 +146,6 @@ def _in_history(old: Sequence[Section], new: Sequence[Section], role: str) -> Ch
     before, after = _contents(old, role), _contents(new, role)
     behind = _behind(old, new, before, after)
     first, then = old[0], new[0]
-    divergence = difference(first, then)
     later_old, later_new = set(before[1:]), set(after[1:])
     goes_on, comes = before[0] in later_new, after[0] in later_old
     if goes_on and comes:
@@ -157,6 +156,7 @@ def _in_history(old: Sequence[Section], new: Sequence[Section], role: str) -> Ch
         return Change("history_edited", then.path, _whole(first, then), behind)
     touched = min(first.tokens, then.tokens)
     if later_old & later_new:
+        divergence = difference(first, then)
         return Change("history_edited", divergence.path or then.path, divergence, behind, touched)
     # Nothing of the old rest is left: its last message was edited, or all of it was taken away.
     messages = sum(1 for section in old if section.head != "+")
@@ -166,6 +166,7 @@ def _in_history(old: Sequence[Section], new: Sequence[Section], role: str) -> Ch
         # An answer behind a text that was never asked shows that the text was changed afterwards; without one
         # it may be a sibling's task, worded alike.
         sure = any(answers(section) for section in new[1:])
+        divergence = difference(first, then)
         return Change("history_edited", divergence.path or then.path, divergence, behind, touched, sure)
     return Change("history_truncated", first.path, _whole(first, then), behind, 0, answers(then))
 
@@ -189,14 +190,16 @@ def _behind(old: Sequence[Section], new: Sequence[Section], left: Sequence[Hasha
     """Tokens of the longest row of sections that both have, in order."""
     if len(old) + len(new) > _LONGEST:
         return kept(old, new, 0)
+    if set(left).isdisjoint(right):
+        return 0
     blocks = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
     return sum(new[block.b + step].tokens for block in blocks for step in range(block.size))
 
 
 def _whole(a: Section, b: Section) -> Divergence:
-    """The difference of two whole sections, one of which came, went or moved."""
+    """The difference of two whole sections, one of which came, went or moved: neither grew out of the other."""
     around = 48
-    return Divergence(0, 0, b.path, 0, a.text[:around], b.text[:around], len(b.text) - len(a.text))
+    return Divergence(0, 0, b.path, 0, a.text[:around], b.text[:around], 0)
 
 
 _RELATED = 0.3
@@ -236,9 +239,12 @@ def difference_from(
     rows = [row for row in earlier if not row[0].failed]
     best: SentRequest | None = None
     best_shared, most = 0, 0
+    said = set(own.prompt.digests)
     for record, equal in rows:
+        common = own.totals[equal - 1] if equal else 0
         # What stands behind the first difference can only be compared where the rest is not all new.
-        common = (own.totals[equal - 1] if equal else 0) + kept(record.sections, own.sections, equal)
+        if not said.isdisjoint(record.prompt.digests[equal:]):
+            common += kept(record.sections, own.sections, equal)
         if common > most:
             best, best_shared, most = record, equal, common
     if best is None:

@@ -121,7 +121,9 @@ def _blocks(request: Request, found: Marks, part: int, sibling: Node | None) -> 
     shared = totals[whole - 1] if whole else 0
     if whole < len(path):
         reason, place = _state(path[whole].entry, now), whole
-    here, _ = _part(request, readable=True, index=whole)
+    # Where the nearest sibling of all can be read, it is the nearest of those that can.
+    nearest = whole == len(path) and (sibling is None or sibling.readable(now))
+    here = part if nearest else _part(request, readable=True, index=whole)[0]
     if whole == len(path) and here < part and sibling is not None:
         reason, place = _state(sibling.entry, now), whole
     shared += here + _markers(request, whole)

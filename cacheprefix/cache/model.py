@@ -375,6 +375,8 @@ class CacheModel:
     ) -> list[tuple[SentRequest, int]]:
         """The remembered ones of these requests, each with the sections that it begins with as a new one does."""
         found = [self._forest.record(number) for number in numbers]
+        if not found:
+            return []
         known = {id(record) for record, _ in rows}
         return [
             (record, equal_digests(prompt.digests, record.prompt.digests))
@@ -443,12 +445,12 @@ class CacheModel:
         if profile.slots is not None:
             found = None if record.slim else self._servers.look(record.prompt, profile, record.scope)
             return 0 if found is None else found.read
-        root, path = self._forest.look(record.lane, record.keys)
+        path = record.path
         if profile.match == "block":
             whole = next((index for index, node in enumerate(path) if not node.readable(now)), len(path))
             return record.totals[whole - 1] if whole else 0
         last = next((i for i in range(len(path) - 1, -1, -1) if path[i].readable(now)), None)
-        return 0 if root is None or last is None else record.totals[last]
+        return 0 if last is None else record.totals[last]
 
     def _undo(self, observation: Observation) -> None:
         """Take a request back, as if it had never been sent."""

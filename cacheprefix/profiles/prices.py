@@ -111,10 +111,39 @@ def lost_money(
     """
     if tokens <= 0:
         return 0.0
-    paid = Usage(input_tokens=tokens, cache_read_tokens=0, cache_write={"": tokens} if written else None)
-    ideal = Usage(input_tokens=tokens, cache_read_tokens=tokens)
+    when = None if at is None else at // PRICE_SPAN * PRICE_SPAN
+    library = _library_for(model, profile.provider) is not None
+    lost = _lost(whole_steps(tokens), model, profile, when, written=written, library=library)
+    return None if lost is None else lost * tokens
+
+
+PRICE_STEP = 1_000
+"""Prices change with the size of the input at whole thousands of tokens (128k, 200k, 272k) and nowhere between."""
+
+PRICE_SPAN = 1_800.0
+"""Seconds: prices that go by the hour change at whole and half hours."""
+
+
+def whole_steps(tokens: int) -> int:
+    """The next size up at which prices may change."""
+    return max(1, -(-tokens // PRICE_STEP)) * PRICE_STEP
+
+
+@lru_cache(maxsize=4096)
+def _lost(
+    size: int,
+    model: str,
+    profile: Profile,
+    at: float | None,
+    *,
+    written: bool,
+    library: bool,  # noqa: ARG001 - a key
+) -> float | None:
+    """What it costs that one token of so many is not read. Whether the library was there is part of the key."""
+    paid = Usage(input_tokens=size, cache_read_tokens=0, cache_write={"": size} if written else None)
+    ideal = Usage(input_tokens=size, cache_read_tokens=size)
     there, then = (money(usage, model, profile, at=at) for usage in (paid, ideal))
-    return None if there is None or then is None else max(0.0, there - then)
+    return None if there is None or then is None else max(0.0, there - then) / size
 
 
 def list_price(model: str, provider: str | None = None) -> ListPrice | None:
@@ -191,11 +220,15 @@ def _genai() -> tuple[ModuleType, str] | None:
     return genai_prices, f"genai-prices {genai_prices.__version__}"
 
 
+def _library_for(model: str, provider: str) -> tuple[ModuleType, str] | None:
+    """The library, where it is to be asked: not for who sells nothing, nor for models whose price it does not have."""
+    # It matches a fine-tuned model to its base, whose price is another.
+    return None if provider not in GENAI_PROVIDERS or "ft:" in model.lower() else _library()
+
+
 def _genai_price(usage: Usage, model: str, provider: str, at: float | None = None) -> Money | None:
-    library = _library()
-    seller = GENAI_PROVIDERS.get(provider)
-    # The library matches a fine-tuned model to its base, whose price is another.
-    if library is None or seller is None or "ft:" in model.lower():
+    library = _library_for(model, provider)
+    if library is None:
         return None
     module, source = library
     calls = max(1, usage.calls)
@@ -210,7 +243,10 @@ def _genai_price(usage: Usage, model: str, provider: str, at: float | None = Non
     for spelling in read_model(model).spellings:
         try:
             found = module.calc_price(
-                module.Usage(**average), model_ref=spelling, provider_id=seller, genai_request_timestamp=when
+                module.Usage(**average),
+                model_ref=spelling,
+                provider_id=GENAI_PROVIDERS[provider],
+                genai_request_timestamp=when,
             )
         except LookupError:
             continue

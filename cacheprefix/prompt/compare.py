@@ -39,7 +39,7 @@ class Divergence:
     after: str
     """A few characters of ``a`` and of ``b`` around the difference."""
     size: int
-    """Signed change in characters of the section, ``b`` against ``a``."""
+    """Signed change in characters of the section, ``b`` against ``a``; 0 where sections came, went or moved."""
 
 
 def shared_sections(a: Sequence[Section], b: Sequence[Section]) -> int:

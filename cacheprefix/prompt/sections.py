@@ -134,12 +134,12 @@ class Prompt:
     @property
     def totals(self) -> list[int]:
         """Tokens up to and including each section. Not to be changed."""
-        return self._summed().totals
+        return (self._sums or self._summed()).totals
 
     @property
     def digests(self) -> list[bytes]:
         """The digest of each section. Not to be changed."""
-        return self._summed().digests
+        return (self._sums or self._summed()).digests
 
     @property
     def marked(self) -> list[int]:
@@ -149,10 +149,7 @@ class Prompt:
     @property
     def head(self) -> int:
         """Sections before the first message: tools and system."""
-        sections, end = self.sections, 0
-        while end < len(sections) and sections[end].tier != "messages":
-            end += 1
-        return end
+        return (self._sums or self._summed()).head
 
     def with_settings(self, settings: Mapping[str, str]) -> Prompt:
         """The same prompt with other settings."""
@@ -180,13 +177,14 @@ class Sums:
     totals: list[int]
     digests: list[bytes]
     marked: list[int]
+    head: int
 
 
 def learn(prompt: Prompt, known: Prompt | None, shared: int) -> None:
     """Sum a prompt up, of which the first ``shared`` sections are the very same objects as those of ``known``."""
     sums = None if known is None else known._summed()  # noqa: SLF001 - a function of the class, in its own module
     if sums is None or known is None:
-        sums, shared = Sums([], [], []), 0
+        sums, shared = Sums([], [], [], 0), 0
     if shared == len(prompt.sections) == len(sums.totals):
         object.__setattr__(prompt, "_sums", sums)
         return
@@ -197,7 +195,12 @@ def learn(prompt: Prompt, known: Prompt | None, shared: int) -> None:
     digests += [section.digest for section in added]
     marked = sums.marked[: bisect_left(sums.marked, shared)]
     marked += [index for index, section in enumerate(added, shared) if section.marker is not None]
-    object.__setattr__(prompt, "_sums", Sums(totals, digests, marked))
+    head = sums.head
+    if head >= shared:
+        # No message is among those that are known: what stands before the first is to be found.
+        behind = (index for index, section in enumerate(added, shared) if section.tier == "messages")
+        head = next(behind, len(prompt.sections))
+    object.__setattr__(prompt, "_sums", Sums(totals, digests, marked, head))
 
 
 def relearn(prompt: Prompt, known: Prompt, changed: set[int]) -> None:
@@ -205,7 +208,7 @@ def relearn(prompt: Prompt, known: Prompt, changed: set[int]) -> None:
     sums = known._summed()  # noqa: SLF001 - as above
     marked = [index for index in sums.marked if index not in changed]
     marked += [index for index in changed if prompt.sections[index].marker is not None]
-    object.__setattr__(prompt, "_sums", Sums(sums.totals, sums.digests, sorted(marked)))
+    object.__setattr__(prompt, "_sums", Sums(sums.totals, sums.digests, sorted(marked), sums.head))
 
 
 def digest(tier: Tier, kind: str, head: str, data: bytes) -> bytes:

@@ -30,7 +30,6 @@ from cacheprefix.server.breakpoints import (
     breakpoints,
     lifetime,
     message_ends,
-    running_totals,
     window,
 )
 from cacheprefix.server.outcome import CacheOutcome
@@ -217,8 +216,7 @@ class ProviderCache:
         return machine.to_bytes(4, "big")
 
     def _at_breakpoints(self, request: _Request) -> tuple[CacheOutcome, dict[int, Ttl]]:
-        profile, sections = self.profile, request.sections
-        totals = running_totals(sections)
+        profile, sections, totals = self.profile, request.sections, request.prompt.totals
         asked = breakpoints(request.prompt, profile)
         marks = [mark for mark in asked if totals[mark.section] >= profile.min_tokens]
         if not marks:
@@ -264,7 +262,7 @@ class ProviderCache:
             if not node.readable(request.now):
                 break
             whole += 1
-        totals = running_totals(sections)
+        totals = request.prompt.totals
         shared = totals[whole - 1] if whole else 0
         if whole < len(sections):
             shared += self._part(request, whole) + self._around(request, whole)
@@ -308,7 +306,7 @@ class ProviderCache:
         Source: DeepSeek's guide to context caching ("prefix units"): after A+B and A+C a request A+D reads A.
         The end of a model's output, a unit there as well, is not known here before it comes back as input.
         """
-        sections, totals = request.sections, running_totals(request.sections)
+        sections, totals = request.sections, request.prompt.totals
         units = (index for index in range(len(request.path), 0, -1) if request.path[index - 1].readable(request.now))
         whole = next(units, 0)
         read = totals[whole - 1] if whole else 0

@@ -19,10 +19,10 @@ from cacheprefix.prompt import TIERS, Prompt, Section, SettingScope, Tier, salt
 class Life:
     """When an entry was written, until when it lives, and from when on it can be read. Seconds."""
 
-    __slots__ = ("expires", "made", "readable_at", "ttl", "writers")
+    __slots__ = ("expires", "idle", "longest", "made", "readable_at", "ttl", "writers")
 
     def __init__(self, ttl: Ttl, now: float, readable_at: float) -> None:
-        self.ttl = ttl
+        self._grant(ttl)
         self.made = now
         self.expires = -inf
         self.readable_at = readable_at
@@ -32,20 +32,24 @@ class Life:
 
     def extend(self, now: float) -> None:
         """Start the idle time anew at ``now``; the longest life in all stays what it is."""
-        idle = _idle(self.ttl)
-        total = inf if self.ttl.max_seconds is None else self.ttl.max_seconds
-        self.expires = max(self.expires, min(now + idle, self.made + total))
+        self.expires = max(self.expires, min(now + self.idle, self.made + self.longest))
 
     def rewrite(self, now: float, ttl: Ttl) -> None:
         """The same content was computed again; of two lifetimes asked for the longer one holds."""
-        if _idle(ttl) > _idle(self.ttl):
-            self.ttl = ttl
+        if _idle(ttl) > self.idle:
+            self._grant(ttl)
         self.made = now
         self.extend(now)
 
     def end(self) -> None:
         """Take the entry back."""
         self.expires = -inf
+
+    def _grant(self, ttl: Ttl) -> None:
+        """Take over a lifetime."""
+        self.ttl = ttl
+        self.idle = _idle(ttl)
+        self.longest = inf if ttl.max_seconds is None else ttl.max_seconds
 
 
 def _idle(ttl: Ttl) -> float:

@@ -320,8 +320,20 @@ class Reader:
         return known
 
     def units(self, tier: Tier, name: str, values: Any, split: Split) -> list[Section]:
-        """The sections of a list of units, such as a body's tools."""
-        listed = enumerate(items(values or [], name))
+        """The sections of a list of units, such as a body's tools: from memory when it was the very same before."""
+        if not values:
+            return []
+        if self._memo is None:
+            return self._each(tier, name, values, split)
+        key = (self.api + tier, self.model, name, dumps(values, name))
+        known = self._memo.get(key)
+        if known is None:
+            known = tuple(self._each(tier, name, values, split))
+            self._memo.put(key, known)
+        return list(known)
+
+    def _each(self, tier: Tier, name: str, values: Any, split: Split) -> list[Section]:
+        listed = enumerate(items(values, name))
         return [one for index, value in listed for one in self.unit(tier, f"{name}[{index}]", value, split)]
 
     def history(
