@@ -347,8 +347,10 @@ class Conversations:
     def _most_alike(
         self, sections: Sequence[Section], holders_of: Callable[[int], tuple[int, ...]], *, least: int = 1
     ) -> tuple[int | None, bool, bool]:
-        """The conversation that holds most of these messages, whether an answer stands behind what any holds, and
-        whether the conversation holds one of its own answers."""
+        """The conversation that holds most of these messages; and whether an answer stands behind what any holds.
+
+        The last says whether an answer is among those that the conversation holds.
+        """
         scores: dict[int, float] = {}
         said: set[int] = set()
         times: Counter[int] = Counter()
