@@ -202,6 +202,7 @@ class _Watching:
         self._usage: dict[str, Any] = {}
         self._reading = False
         self._heard = False
+        turn.leave.rests()
 
     def _passes(self, event: Any) -> bool:
         self._heard = True
@@ -236,7 +237,8 @@ class Watched(_Watching):
         self._reading = True
         try:
             while True:
-                event = next(self._events)
+                with self._turn.reading():
+                    event = next(self._events)
                 if self._passes(event):
                     return event
         except StopIteration:
@@ -263,7 +265,8 @@ class AsyncWatched(_Watching):
         self._reading = True
         try:
             while True:
-                event = await anext(self._events)
+                with self._turn.reading():
+                    event = await anext(self._events)
                 if self._passes(event):
                     return event
         except StopAsyncIteration:

@@ -111,11 +111,11 @@ class Requests:
             if observation is not None:
                 begun = observation
                 services.notices.attempt("fail", lambda: state.model.fail(begun), None)
-            return PendingCall(asked.body, None, *self._reports(leave, asked.agent))
+            return PendingCall(asked.body, None, *self._reports(leave, asked.agent), leave=leave)
         except BaseException:
             leave.release(ok=False)
             raise
-        return PendingCall(sent, started, *self._reports(leave, asked.agent))
+        return PendingCall(sent, started, *self._reports(leave, asked.agent), leave=leave)
 
     def _foresee(self, prompt: Prompt, profile: Profile, agent: str, talk: str, now: float) -> None:
         look, key, note = self.state.preflight.look, self.team.prefix.key, self.state.notices.note

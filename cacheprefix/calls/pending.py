@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
+
+from cacheprefix.layout import FOLLOW, Pass
 
 if TYPE_CHECKING:
     from cacheprefix.cache import Observation, Verdict
@@ -49,6 +52,8 @@ class PendingCall:
     _first: Callable[[PendingCall, float | None], None] | None = None
     first_token_at: float | None = None
     call: Call | None = None
+    leave: Pass = FOLLOW
+    """Leave to go on, which siblings may wait for."""
     _open: list[bool] = field(default_factory=lambda: [True])
     """Holds one item until the answer has ended: of several threads that take it, one gets it."""
 
@@ -58,6 +63,15 @@ class PendingCall:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self.fail()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around each pull of a stream. Between two of them nobody waits for it for longer than 50 ms."""
+        self.leave.reads()
+        try:
+            yield
+        finally:
+            self.leave.rests()
 
     def first_token(self, at: float | None = None) -> None:
         """The answer has begun (``at`` in seconds of the session's clock, now by default)."""

@@ -34,6 +34,12 @@ LINGER = 0.01
 """Seconds that a leader of whom nobody is known to wait looks for siblings: those that one step of a graph starts
 together come within that, and it is lost only where something cold is written."""
 
+UNREAD = 0.05
+"""Seconds that a leader's stream may rest unread before nobody waits for it any more: who opens several streams and
+then reads them would wait for himself, and one that was dropped tells nobody until the garbage collector comes by."""
+
+_LOOKING = 16
+"""Of those who wait, how many look that often for whether it is read; the others do now and then."""
 _TIMED = 16
 _MODELS = 1_000
 
@@ -148,6 +154,16 @@ class Pass:
         flight = self.flight if self._release else None
         return flight is not None and (flight.joined.done() or (yield Until(flight.joined, seconds)))
 
+    def rests(self) -> None:
+        """Nobody reads the answer from now on: those who wait for it go on in 50 ms, unless it is read until then."""
+        if self._release and self.flight is not None:
+            self.flight.unread = time.monotonic()
+
+    def reads(self) -> None:
+        """The answer is read again."""
+        if self._release and self.flight is not None:
+            self.flight.unread = None
+
     def goes_whole(self, usual: float | None) -> bool:
         """Have those who come from now on wait for the end of its answer, which usually takes so many seconds.
 
@@ -187,6 +203,13 @@ class Flight:
     joined: Future[None] = field(default_factory=Future)
     """Done when the first one came behind it."""
     waiting: int = 0
+    unread: float | None = None
+    """Since when its answer, a stream, rests unread; None while it is read or the provider was not heard of."""
+
+    @property
+    def left_unread(self) -> bool:
+        """Whether its answer is not read any more."""
+        return self.unread is not None and time.monotonic() - self.unread >= UNREAD
 
     def join(self) -> None:
         """Note that a sibling is there, before or after the leader has decided how it is received."""
@@ -265,15 +288,18 @@ class Gate:
             left = self._left(flight, worth, began)
             ok = False
             if left > 0:
-                self._wait(flight, 1)
+                look, since = self._wait(flight, 1), time.monotonic()
+                ends = since + left
                 try:
-                    over = yield Until(flight.done, left)
+                    while left > 0 and not self._given_up(key, flight):
+                        if (yield Until(flight.done, min(left, look))):
+                            ok = flight.done.result()
+                            break
+                        now = time.monotonic()
+                        # What did not wait at all is a thread that runs an event loop, and goes at once.
+                        left, since = ends - now if now - since >= min(left, look) / 2 else 0.0, now
                 finally:
                     self._wait(flight, -1)
-                if over:
-                    ok = flight.done.result()
-                else:
-                    left = 0.0
             if ok or left <= 0:
                 return Pass(worth=worth, waited=self._clock() - began, followed=ok)
 
@@ -282,9 +308,21 @@ class Gate:
         now = self._clock()
         return min(worth.like(flight.worth).left(now - flight.started), min(worth.seconds, self.limit) - (now - began))
 
-    def _wait(self, flight: Flight, number: int) -> None:
+    def _wait(self, flight: Flight, number: int) -> float:
+        """One more or less waits; how often it is to look for whether the leader's answer is read."""
         with self._lock:
             flight.waiting += number
+            return UNREAD if flight.waiting <= _LOOKING else _LOOKING * UNREAD
+
+    def _given_up(self, key: bytes, flight: Flight) -> bool:
+        """Let all go on behind a leader whose answer nobody reads: the first of them leads."""
+        if not flight.left_unread:
+            return False
+        with self._lock:
+            if self._flights.get(key) is flight:
+                del self._flights[key]
+        flight.land(ok=False)
+        return True
 
     def _lead(self, key: bytes, worth: Worth, began: float) -> Pass | Flight:
         now = self._clock()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from cacheprefix.effects import Flow, MayBlock, adrive, drive
-from cacheprefix.layout.gate import ALWAYS, Gate, Pass, Worth
+from cacheprefix.layout.gate import ALWAYS, Flight, Gate, Pass, Worth
 from cacheprefix.locks import Lock, reset_in_child
 from cacheprefix.stores import Elected, Lease, Store, apart, bounded, elect
 
@@ -35,11 +35,12 @@ _BEGUN = b"1"
 class StoreGate:
     """As ``Gate``, also between the processes that share ``store``.
 
-    Threads and tasks of one process elect among themselves first, so a process asks the store once for all of
-    them. A leader's lease of ``lease`` seconds is renewed in the background until the others may go, ``limit`` seconds
-    at most, so that only the leader of a process that was killed or stands still is replaced when it ends.
-    Whatever the store does wrong goes to ``failed``, and the process goes on as if it were alone, for ``REST_SECONDS``
-    without asking it; no call of it is waited for longer than ``CALL_SECONDS``, and no release at all.
+    Threads and tasks of one process elect among themselves first, so a process asks the store once for all of them. A
+    leader's lease of ``lease`` seconds is renewed in the background until the others may go, ``limit`` seconds at
+    most and no longer than its answer is read, so that only the leader of a process that was killed or stands still
+    is replaced when it ends. Whatever the store does wrong goes to ``failed``, and the process goes on as if it were
+    alone, for ``REST_SECONDS`` without asking it; no call of it is waited for longer than ``CALL_SECONDS``, and no
+    release at all.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class StoreGate:
             # Waited in vain: it goes on, and leads those of this process.
             mine.waited = waited
             return mine
-        renewed, process = self._renewing.start(lease, self.limit), os.getpid()
+        renewed, process = self._renewing.start(lease, self.limit, mine.flight), os.getpid()
 
         def tell(ok: bool) -> None:  # noqa: FBT001 - called by release only
             try:
@@ -141,18 +142,18 @@ class _Renewing:
     def __init__(self, clock: Callable[[], float], failed: Callable[[Exception], None]) -> None:
         self._clock = clock
         self._failed = failed
-        self._held: dict[int, tuple[Lease, float]] = {}
+        self._held: dict[int, tuple[Lease, float, Flight | None]] = {}
         self._next = 0
         self._running = False
         self._lock = Lock()
         reset_in_child(self)
 
-    def start(self, lease: Lease, limit: float) -> int:
-        """Renew a lease from now on, for ``limit`` seconds; the number to end it by."""
+    def start(self, lease: Lease, limit: float, flight: Flight | None) -> int:
+        """Renew a lease from now on, for ``limit`` seconds and while the answer is read; the number to end it by."""
         with self._lock:
             self._next += 1
             number = self._next
-            self._held[number] = (lease, self._clock() + limit)
+            self._held[number] = (lease, self._clock() + limit, flight)
             start, self._running = not self._running, True
         if start:
             threading.Thread(target=self._run, args=(lease.ttl / 4,), name="cacheprefix-lease", daemon=True).start()
@@ -171,13 +172,13 @@ class _Renewing:
             time.sleep(pause)
             with self._lock:
                 now = self._clock()
-                for number, (_, until) in list(self._held.items()):
-                    if now > until:
+                for number, (_, until, flight) in list(self._held.items()):
+                    if now > until or (flight is not None and flight.left_unread):
                         self._held.pop(number, None)
                 if not self._held:
                     self._running = False
                     return
-                held = [lease for lease, _ in self._held.values()]
+                held = [lease for lease, _, _ in self._held.values()]
             for lease in held:
                 try:
                     lease.renew()

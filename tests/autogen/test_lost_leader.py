@@ -141,6 +141,18 @@ async def test_a_request_that_fails_leads_nobody(provider, session, siblings, fa
     assert not session.failures
 
 
+async def test_who_reads_streams_in_turn_does_not_wait_for_himself(provider, session, new_client):
+    """Two streams of one task, with a gate that would hold it for ten minutes."""
+    native = new_client(provider, fresh=True, model="gpt-5.6", max_retries=0)
+    asked = [SystemMessage(content=HANDBOOK * 2), UserMessage(content=TASK, source="user")]
+    streams = [PrefixClient(native, session, role=name).create_stream(asked) for name in ("first", "second")]
+    begun = [await asyncio.wait_for(anext(stream), PATIENCE) for stream in streams]
+    assert all(begun)
+    for stream in streams:
+        assert [piece async for piece in stream][-1].content
+    assert not session._gate._flights
+
+
 @pytest.mark.parametrize("way", ["closed", "dropped", "cancelled"])
 async def test_a_clients_stream_that_is_left_leads_nobody(provider, session, new_client, way):
     """Before its first piece; the next one leads, and the one after it reads."""

@@ -361,6 +361,31 @@ def test_a_stream_that_is_left_frees_those_who_wait(claude, later):
     assert not session._gate._flights
 
 
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_who_reads_streams_in_turn_does_not_wait_for_himself(bench, later):
+    """The first chunk may say only that the request was taken; the gate would hold him for ten minutes."""
+    session = bench.session(HANDBOOK, gate=600.0)
+    models = [wrap_model(bench.model(), session, role=name) for name in ("first", "second")]
+    asked = [HumanMessage("Look into it.")]
+
+    async def rest(stream):
+        return [chunk async for chunk in stream]
+
+    async def run():
+        streams = [model.astream(asked) for model in models]
+        begun = [await asyncio.wait_for(anext(stream), 60) for stream in streams]
+        return begun, [await rest(stream) for stream in streams]
+
+    if later:
+        begun, more = asyncio.run(run())
+    else:
+        streams = [model.stream(asked) for model in models]
+        begun, more = [next(stream) for stream in streams], list(map(list, streams))
+    assert all(any(chunk.text for chunk in [first, *behind]) for first, behind in zip(begun, more, strict=True))
+    assert len(session.calls) == 2
+    assert not session._gate._flights
+
+
 def test_one_role_a_process_follows_the_leader_of_another_process_behind_the_middleware(claude):
     """Sessions that share nothing but the gate's store, as processes do: one writes, the others read."""
     claude.slow(0.5)

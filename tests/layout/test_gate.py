@@ -165,6 +165,52 @@ def test_a_leader_of_whom_nothing_is_heard_is_given_up():
     assert not gate._flights
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["already", "later"])
+def test_a_leader_whose_answer_rests_unread_is_given_up(before):
+    """Of those who wait, one leads in its place; what the first one still does changes nothing for them."""
+    gate = Gate(limit=600)
+    leader = gate.enter(b"k")
+    passes = []
+    if before:
+        leader.rests()
+    threads = run_threads(3, lambda _: passes.append(gate.enter(b"k")))
+    leader.rests()
+    while sum(each.leader for each in passes) != 1:
+        time.sleep(0.01)
+    leader.reads()
+    leader.release(ok=True)
+    assert len(passes) == 1
+    passes[0].release(ok=True)
+    for thread in threads:
+        thread.join(60)
+    assert [each.followed for each in passes] == [False, True, True]
+    assert not gate._flights
+
+
+async def test_tasks_give_a_leader_up_whose_answer_rests_unread():
+    """As threads do."""
+    gate = Gate(limit=600)
+    leader = await gate.aenter(b"k")
+    waiting = asyncio.create_task(gate.aenter(b"k"))
+    await asyncio.sleep(0)
+    leader.rests()
+    assert (await asyncio.wait_for(waiting, 60)).leader
+
+
+def test_a_leader_that_is_read_again_in_time_is_waited_for():
+    """A reader may take a while with what came, but not for long."""
+    gate = Gate(limit=600)
+    leader = gate.enter(b"k")
+    (thread,) = run_threads(1, lambda _: gate.enter(b"k"))
+    for _ in range(10):
+        leader.rests()
+        leader.reads()
+    time.sleep(0.2)
+    assert thread.is_alive()
+    leader.release(ok=True)
+    thread.join(60)
+
+
 def test_a_pass_says_how_many_wait():
     """An adapter streams a leader only for somebody."""
     gate = Gate()

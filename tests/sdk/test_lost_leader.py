@@ -75,6 +75,36 @@ def test_a_stream_that_nobody_reads_leads_nobody(provider, session, leave):
     assert not session._gate._flights
 
 
+@pytest.mark.parametrize("api", tuple(RULES))
+def test_who_opens_several_streams_and_then_reads_them_does_not_wait_for_himself(session, api):
+    """In one thread, with a gate that would hold him for ten minutes."""
+    with SimulatedProvider(RULES[api]) as server, make_client(api, server) as plain:
+        create = creator(wrap(plain, session), api)
+        streams = []
+        for name in ("first", "second", "third"):
+            with role(name):
+                streams.append(create(**asked(api), stream=True))
+        assert all(list(each) for each in streams)
+    assert len(session.calls) == 3
+    assert not session._gate._flights
+
+
+@pytest.mark.parametrize("api", tuple(RULES))
+async def test_nor_in_a_task(session, api):
+    """The same with an asynchronous client."""
+    with SimulatedProvider(RULES[api]) as server:
+        async with make_client(api, server, later=True) as plain:
+            create = creator(wrap(plain, session), api)
+            streams = []
+            for name in ("first", "second", "third"):
+                with role(name):
+                    streams.append(await asyncio.wait_for(create(**asked(api), stream=True), PATIENCE))
+            for each in streams:
+                assert [event async for event in each]
+    assert len(session.calls) == 3
+    assert not session._gate._flights
+
+
 def asked(api):
     """A short question in the form of an API; the handbook is the session's."""
     if api == "openai-responses":

@@ -7,7 +7,7 @@ Both pass here, whatever HTTP library or client subclass is in use.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -231,6 +231,8 @@ class _Tee:
         self._sending = sending
         self._diagnostics: Any = None
         self._heard = False
+        if sending.turn is not None:
+            sending.turn.leave.rests()
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -246,7 +248,8 @@ class _Tee:
     async def _next(self) -> Any:
         sending = self._sending
         try:
-            event = await self._stream.__anext__()
+            with nullcontext() if sending.turn is None else sending.turn.reading():
+                event = await self._stream.__anext__()
         except StopAsyncIteration:
             self._end()
             raise

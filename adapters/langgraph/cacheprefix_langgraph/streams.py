@@ -30,7 +30,8 @@ def within(sending: Sending | None, chunks: Iterator[Any]) -> Iterator[Any]:
     while True:
         token = SENDING.set(sending)
         try:
-            chunk = next(chunks)
+            with _reading(sending):
+                chunk = next(chunks)
         except StopIteration:
             return
         finally:
@@ -43,12 +44,25 @@ async def awithin(sending: Sending | None, chunks: AsyncIterator[Any]) -> AsyncI
     while True:
         token = SENDING.set(sending)
         try:
-            chunk = await chunks.__anext__()
+            with _reading(sending):
+                chunk = await chunks.__anext__()
         except StopAsyncIteration:
             return
         finally:
             SENDING.reset(token)
         yield chunk
+
+
+@contextmanager
+def _reading(sending: Sending | None) -> Iterator[None]:
+    """Around a pull: the first begins the request, which is known when it ends."""
+    if sending is not None and sending.turn is not None:
+        sending.turn.leave.reads()
+    try:
+        yield
+    finally:
+        if sending is not None and sending.turn is not None:
+            sending.turn.leave.rests()
 
 
 async def behind(first: Callable[[], Awaitable[None]], begin: Callable[[], AsyncIterator[Any]]) -> AsyncIterator[Any]:

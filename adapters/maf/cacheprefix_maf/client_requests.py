@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +11,7 @@ from agent_framework import Message
 
 from cacheprefix import PendingCall, Session
 from cacheprefix.bodies import begins
-from cacheprefix.layout import FOLLOW, Pass, VolatileRole, with_volatile
+from cacheprefix.layout import VolatileRole, with_volatile
 from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import Api
 
@@ -26,8 +24,6 @@ _BESIDE = frozenset({"betas", "extra_body", "extra_headers", "extra_query", "tex
 """Arguments of the SDKs that are no fields of the body."""
 _PREPARE = "_prepare_options"
 _BASE = "_cacheprefix_prepare"
-_UNREAD = 0.05
-"""Seconds that a leader's stream may rest unread before its siblings wait for it no more."""
 
 
 @dataclass(slots=True)
@@ -40,7 +36,6 @@ class Sending:
     turn: PendingCall
     volatile: str = ""
     volatile_role: VolatileRole = "user"
-    leave: Pass = FOLLOW
     usage: Any = None
 
     def replaced(self, fresh: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -89,29 +84,6 @@ class Sending:
             self.turn.finish(self.usage)
         else:
             self.turn.fail()
-
-
-class Reading(AbstractContextManager[None]):
-    """Around each pull of a leader's stream; siblings go on where none is made for 50 ms.
-
-    A stream that was dropped tells nobody: the framework's own telemetry holds it in a circle of references, which goes
-    when the garbage collector comes by. One that is held and not read is no different to those who wait.
-    """
-
-    def __init__(self, leave: Pass) -> None:
-        self._leave = leave
-        self._rests: asyncio.TimerHandle | None = None
-        self.__exit__()
-
-    def __enter__(self) -> None:
-        if self._rests is not None:
-            self._rests.cancel()
-
-    def __exit__(self, *_: object) -> None:
-        self._rests = asyncio.get_running_loop().call_later(_UNREAD, self._unread) if self._leave.leader else None
-
-    def _unread(self) -> None:
-        self._leave.release(ok=False)
 
 
 class Laid(list[Message]):

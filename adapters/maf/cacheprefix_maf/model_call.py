@@ -15,7 +15,7 @@ from cacheprefix.bodies import allowed_choice
 from cacheprefix.contexts import BlockVar
 from cacheprefix.errors import BudgetError
 from cacheprefix.layout import FOLLOW
-from cacheprefix_maf.client_requests import Laid, Reading, Sending, api_of, body_of, prepared_by
+from cacheprefix_maf.client_requests import Laid, Sending, api_of, body_of, prepared_by
 from cacheprefix_maf.history import condensed
 from cacheprefix_maf.layout import laid_out
 from cacheprefix_maf.member import Member
@@ -84,8 +84,9 @@ async def _streamed(asked: Asked, base: Callable[..., Any], request: dict[str, A
     # The error stands on the stream while its clean-up runs, and nowhere else.
     held = weakref.ref(stream)
     stream.with_cleanup_hook(lambda: sending.ended(getattr(held(), "_stream_error", None)))
-    reading = Reading(sending.leave)
-    stream.with_pull_context_manager(lambda: reading)
+    # One that is dropped tells nobody: the framework's telemetry holds it in a circle, until the collector comes by.
+    sending.turn.leave.rests()
+    stream.with_pull_context_manager(sending.turn.reading)
     return stream.with_transform_hook(passed)
 
 
@@ -180,7 +181,7 @@ async def _prepared(
         # It writes nothing that a sibling waits for.
         leave.release(ok=False)
         layout, prepared, turn.body = None, given, body_of(given)
-    sending = Sending(session, api, prepared, turn, volatile, member.volatile_role, leave)
+    sending = Sending(session, api, prepared, turn, volatile, member.volatile_role)
     if layout is not None and layout.union:
         refuse_others(member, asked.context.options, own)
     sent = Laid(messages if layout is None else layout.messages)
