@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotDone
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from cacheprefix import history
-from cacheprefix.errors import BodyError, BudgetError, SetupError, StateError
+from cacheprefix.errors import BodyError, SetupError, StateError
 from cacheprefix.history import (
     Boundaries,
     Built,
@@ -26,381 +25,33 @@ from cacheprefix.history import (
     ContextStats,
     Ledger,
     Plan,
-    Replace,
     RequestBudget,
-    Results,
-    SummaryRequest,
-    ToolResultBudget,
     TransitionHook,
-    append_message,
-    compact,
-    compact_for_request,
-    concatenate,
-    from_json,
-    plan,
-    to_json,
-    transition,
 )
 from cacheprefix.history import Mode as CommitMode
-from cacheprefix.locks import Lock, RLock
-from cacheprefix.prompt import Count, MessageView, ReplaceResult, Role, digest_of, estimate_tokens
+from cacheprefix.history.rewriting import carried_out, standing, with_beside
+from cacheprefix.history.saved import read, written
+from cacheprefix.history.settling import (
+    Ask,
+    AsyncAsk,
+    History,
+    Standing,
+    Steps,
+    Terms,
+    aanswered,
+    answered,
+    plainly,
+    settling,
+)
+from cacheprefix.history.state import Cutting, appended, closes_cycle
+from cacheprefix.locks import RLock
+from cacheprefix.prompt import Role
 from cacheprefix.unnamed import is_named
 from cacheprefix.wire import Form, decode, views_of
 from cacheprefix.wire.apis import CHATS
 
-Ask = Callable[[SummaryRequest], str]
-"""Asks the model for a summary; ``Session.summary_by_fork`` makes one that rides on the cached prefix."""
-AsyncAsk = Callable[[SummaryRequest], Awaitable[str]]
-"""The same without blocking the event loop; made by ``Session.asummary_by_fork``."""
-Attempt = Callable[[str, Callable[[], Any], Any], Any]
-"""Runs our own or a hook's work and answers with its last argument when that fails, as ``Session.attempt`` does."""
-T = TypeVar("T")
-
-Steps = Generator["SummaryRequest | Future[None]", "str | bool", T]
-"""Work that may want summaries, whose texts it takes, and may wait for a sibling's; it learns whether that ended."""
-
-PATIENCE = 30.0
-"""Seconds that a request waits at most for the summary that a sibling is having written."""
-
-
-def plainly(step: str, work: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG001 - one signature for all
-    """An ``Attempt`` that lets errors through, for conversations without a session."""
-    return work()
-
-
-def unheard(text: str) -> None:
-    """Where there is no session, nobody listens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What a conversation goes by and does not store. A session fills it in from its own settings."""
-
-    system: str = ""
-    """The static system text; the state holds its digest alone."""
-    static_tokens: int = 0
-    """Tokens of whatever else is sent beside the history: the tools."""
-    budget: ToolResultBudget | None = None
-    store: Results | None = None
-    replace_result: Replace | None = None
-    compaction: Compaction | None = None
-    request: RequestBudget | None = None
-    context_limit: int | None = None
-    """Tokens that all durable context may have."""
-    hook: TransitionHook | None = None
-    consolidate: Consolidate = concatenate
-    count: Count = estimate_tokens
-    fitted: Callable[[Conversation, Compaction], tuple[Compaction, Circumstances]] | None = None
-    """Fits a compaction to the provider: prices, warmth of the cache, hooks."""
-    attempt: Attempt = plainly
-    note: Callable[[str], None] = unheard
-    """Takes what the user should know."""
-
-    @property
-    def fixed_tokens(self) -> int:
-        """Tokens of the static text and the tools."""
-        return self.static_tokens + (self.count(self.system) if self.system else 0)
-
-
-def tell_stuck(planned: Plan, note: Callable[[str], None]) -> None:
-    """Say so where a compaction that the settings ask for can never be due."""
-    if planned.stuck:
-        note(f"nothing is compacted: {planned.refusals[-1]}")
-
-
-def guarded(attempt: Attempt, step: str, work: Callable[[], T], otherwise: T) -> T:
-    """Fail open, but for a budget that cannot be met: what would be sent then is refused anyway."""
-    refused: list[BudgetError] = []
-
-    def tried() -> T:
-        try:
-            return work()
-        except BudgetError as error:
-            refused.append(error)
-            return otherwise
-
-    done: T = attempt(step, tried, otherwise)
-    if refused:
-        raise refused[0]
-    return done
-
-
-def answered(steps: Steps[T], ask: Ask | None, attempt: Attempt) -> T:
-    """Do work that may want summaries; where ``ask`` fails, an extract stands in its place."""
-    try:
-        wanted = next(steps)
-        while True:
-            if isinstance(wanted, Future):
-                wanted = steps.send(_waited(wanted))
-                continue
-            text = "" if ask is None else attempt("summary", partial(ask, wanted), "")
-            wanted = steps.send(str(text or ""))
-    except StopIteration as stop:
-        done: T = stop.value
-        return done
-    finally:
-        steps.close()
-
-
-async def aanswered(steps: Steps[T], ask: AsyncAsk | None, attempt: Attempt) -> T:
-    """``answered`` with an ``ask`` that is awaited."""
-    try:
-        wanted = next(steps)
-        while True:
-            if isinstance(wanted, Future):
-                wanted = steps.send(await _awaited(wanted))
-                continue
-            text = ""
-            try:
-                text = "" if ask is None else await ask(wanted)
-            except Exception as error:
-                attempt("summary", partial(_raised, error), "")
-            wanted = steps.send(str(text or ""))
-    except StopIteration as stop:
-        done: T = stop.value
-        return done
-    finally:
-        steps.close()
-
-
-def _waited(future: Future[None]) -> bool:
-    """Whether what a sibling does has ended; in an event loop's thread, which that may need, nothing is waited for."""
-    with suppress(RuntimeError):
-        asyncio.get_running_loop()
-        return future.done()
-    with suppress(NotDone):
-        future.result(PATIENCE)
-    return future.done()
-
-
-async def _awaited(future: Future[None]) -> bool:
-    loop, ready = asyncio.get_running_loop(), asyncio.Event()
-
-    def ended(_: Future[None]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
-            loop.call_soon_threadsafe(ready.set)
-
-    future.add_done_callback(ended)
-    with suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(ready.wait(), PATIENCE)
-    return future.done()
-
-
-def _raised(error: Exception) -> str:
-    raise error
-
-
-def appended(state: ContextState, messages: Sequence[Mapping[str, Any]], terms: Terms, scope: str) -> ContextState:
-    """The state with messages appended, their results shortened, and the agent cycle closed by its answer."""
-    mode = state.mode
-    # The cycle is closed below: a transition hook that fails must not take the message with it.
-    working = replace(state, mode="manual") if mode == "agent_cycle" else state
-    for number, message in enumerate(messages):
-        working = _with_results(working, message, terms, scope)
-        more = number + 1 < len(messages) and messages[number + 1].get("type") in ("function_call", "reasoning")
-        if mode == "agent_cycle" and not working.pending and not more and message.get("role") == "assistant":
-            working = transitioned(working, terms.hook, terms)
-    return replace(working, mode=mode)
-
-
-def transitioned(state: ContextState, hook: TransitionHook | None, terms: Terms) -> ContextState:
-    """The state with its turn committed, as it is where the hook fails."""
-    if hook is not None:
-        done = terms.attempt("transition hook", lambda: transition(state, hook, count=terms.count), None)
-        if isinstance(done, ContextState):
-            return done
-    return transition(state, count=terms.count)
-
-
-def planned_of(state: ContextState, terms: Terms, rules: Compaction, around: Circumstances, *, force: bool) -> Plan:
-    """What a compaction of the state would do."""
-    readable = terms.store is not None
-    return plan(state, rules, around, system=terms.system, readable=readable, force=force, count=terms.count)
-
-
-def compacted(
-    state: ContextState,
-    terms: Terms,
-    rules: Compaction,
-    around: Circumstances,
-    *,
-    scope: str,
-    summary: str,
-    force: bool,
-) -> ContextState:
-    """The state compacted, if that is due."""
-    return compact(
-        state,
-        rules,
-        around,
-        system=terms.system,
-        store=terms.store,
-        scope=scope,
-        consolidate=terms.consolidate,
-        summary=summary,
-        force=force,
-        count=terms.count,
-    )
-
-
-def fitted_to(
-    state: ContextState, terms: Terms, limit: RequestBudget, rules: Compaction, *, scope: str, volatile_tokens: int
-) -> ContextState:
-    """The state such that its request fits. Raises ``BudgetError`` when it cannot."""
-    return compact_for_request(
-        state,
-        limit,
-        rules,
-        system=terms.system,
-        static_tokens=terms.static_tokens + volatile_tokens,
-        store=terms.store,
-        scope=scope,
-        consolidate=terms.consolidate,
-        count=terms.count,
-    )
-
-
-def _with_results(state: ContextState, message: Mapping[str, Any], terms: Terms, scope: str) -> ContextState:
-    def add(budget: ToolResultBudget | None) -> ContextState:
-        return append_message(
-            state,
-            message,
-            budget=budget,
-            store=terms.store,
-            scope=scope,
-            replace_result=terms.replace_result,
-            count=terms.count,
-        )
-
-    def shortened() -> ContextState | None:
-        try:
-            return add(terms.budget)
-        except BodyError:
-            # The message is malformed, which the caller is told below; no failure of ours.
-            return None
-
-    done = None if terms.budget is None else terms.attempt("tool-result budget", shortened, None)
-    return done if isinstance(done, ContextState) else add(None)
-
-
-def rules_of(conversation: Conversation, terms: Terms) -> tuple[Compaction, Circumstances]:
-    """The compaction in force, fitted to the provider, and what it depends on beside the history."""
-    rules = terms.compaction or Compaction(trigger=None if terms.request else Compaction().trigger)
-    around = Circumstances(request=terms.request)
-    if terms.fitted is not None:
-        rules, around = terms.fitted(conversation, rules)
-    return rules, replace(around, static_tokens=around.static_tokens + terms.static_tokens)
-
-
-def due_of(conversation: Conversation, terms: Terms, volatile_tokens: int) -> tuple[Compaction, Circumstances] | None:
-    """By what to plan a compaction; None where none can be due, which most requests learn at no cost."""
-    rules, around = rules_of(conversation, terms)
-    trigger, target = rules.limits(around.request)
-    tokens = conversation.statistics(trigger).tokens + volatile_tokens
-    if tokens <= (trigger + target) // 2 or (tokens <= trigger and not around.prices.cold):
-        return None
-    return rules, replace(around, static_tokens=around.static_tokens + volatile_tokens)
-
-
-def steps_of(
-    conversation: Conversation,
-    terms: Terms,
-    rules: Compaction,
-    around: Circumstances,
-    *,
-    attempt: Attempt,
-    force: bool,
-    asks: bool,
-) -> Steps[Callable[[ContextState], ContextState] | None]:
-    """Yields what a summary is wanted of and takes its text; gives what is to be done to the state, if it is due."""
-    plan = partial(planned_of, conversation.state, terms, rules, around, force=force)
-    planned: Plan | None = guarded(attempt, "compaction", plan, None)
-    if planned is not None:
-        tell_stuck(planned, terms.note)
-    if planned is None or not planned.due:
-        return None
-    summary = str((yield planned.request)) if planned.request is not None and asks else ""
-    # Planned again on the state as it is then: the model may have taken its time over the summary.
-    return partial(
-        compacted, terms=terms, rules=rules, around=around, scope=conversation.scope, summary=summary, force=force
-    )
-
-
-VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """A saved conversation, read and checked."""
-
-    id: str
-    ledger: Ledger
-    history: ContextState | None
-    """None where the framework keeps the history."""
-    cold_after: float | None
-
-
-def written(id_: str, prefix: str, state: ContextState, cold_after: float | None) -> dict[str, Any]:
-    """A conversation in plain JSON types; of the prefix it holds digests alone."""
-    data: dict[str, Any] = {"version": VERSION, "id": id_, "prefix": prefix, "ledger": state.ledger.to_json()}
-    if state.messages or state.zones:
-        data["context"] = to_json(replace(state, ledger=Ledger()))
-        data["cold_after"] = cold_after
-    return data
-
-
-def read(saved: str | Mapping[str, Any], prefix: str, terms: Terms, *, rebase: bool) -> Saved:
-    """Read what ``written`` wrote, as JSON text too.
-
-    Raises ``StateError`` when it is of another shape or version, or belongs to another prefix than ``prefix`` or
-    system text than the terms' and is not to be rebased.
-    """
-    data = _parsed(saved) if isinstance(saved, str) else saved
-    if not isinstance(data, Mapping) or "version" not in data:
-        message = "this is no saved conversation: a JSON object with a version is expected"
-        raise StateError(message)
-    if data["version"] != VERSION:
-        message = f"the conversation was saved by version {data['version']} of its format, this one reads {VERSION}"
-        raise StateError(message)
-    made_under = data.get("prefix")
-    if made_under and prefix and made_under != prefix and not rebase:
-        message = (
-            f"the conversation was saved under prefix {made_under}, the session has {prefix}; "
-            "restore the old system text and tools, or pass rebase=True and pay for one rewrite"
-        )
-        raise StateError(message)
-    ledger = data.get("ledger")
-    cold = data.get("cold_after")
-    return Saved(
-        str(data.get("id", "")),
-        Ledger() if ledger is None else Ledger.from_json(ledger),
-        _history(data["context"], terms, rebase=rebase) if "context" in data else None,
-        float(cold) if isinstance(cold, (int, float)) else None,
-    )
-
-
-def _history(data: Any, terms: Terms, *, rebase: bool) -> ContextState:
-    held = from_json(data, count=terms.count)
-    if not terms.system:
-        return held
-    digest = digest_of(terms.system)
-    if held.system_digest and held.system_digest != digest and not rebase:
-        message = (
-            "the conversation was saved with another static system text, so nothing of its prefix is in the "
-            "cache; restore the old text, or pass rebase=True and pay for one rewrite"
-        )
-        raise StateError(message)
-    return replace(held, system_digest=digest)
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        message = f"this is no saved conversation: not JSON ({error})"
-        raise StateError(message) from None
-
-
+_ASKING: ContextVar[tuple[Conversation, ...]] = ContextVar("cacheprefix_asking", default=())
+"""Conversations whose summary is being asked for here: what that itself asks must not wait for it."""
 _BRANCHES = 4
 """Checkpoints of a conversation from which requests may be under way at a time."""
 
@@ -456,7 +107,6 @@ class Conversation:
         state = history.new_state(api, mode=mode, system=self._terms.system)
         self._state = state if ledger is None else replace(state, ledger=ledger)
         self._lock = RLock()
-        self._compacting = Lock()
         self._asking: tuple[int, Future[None]] | None = None
         self._beside = 0
         self._answers = _Answers()
@@ -528,33 +178,6 @@ class Conversation:
             self._newest = found.twin
             return found.twin
 
-    def shorten(
-        self,
-        views: Sequence[MessageView],
-        budget: ToolResultBudget | None,
-        *,
-        count: Count,
-        store: Results | None = None,
-        replace: Replace | None = None,
-    ) -> tuple[ReplaceResult, ...]:
-        """Decide on tool results never seen before, and repeat what was decided on the others."""
-        with self._lock:
-            done = history.budget_results(
-                views, self.ledger, budget, count=count, store=store, scope=self.scope, replace=replace
-            )
-            self.merge(done.ledger)
-        return done.decisions
-
-    @contextmanager
-    def compacting(self) -> Iterator[bool]:
-        """Whether the caller may compact now; False while another thread does."""
-        free = self._compacting.acquire(blocking=False)
-        try:
-            yield free
-        finally:
-            if free:
-                self._compacting.release()
-
     def keep(self, live: set[str]) -> None:
         """Drop what was decided on messages that are gone: ``live`` holds the digests of those that there are."""
         self._change(lambda state: replace(state, ledger=state.ledger.standing(live)))
@@ -576,6 +199,11 @@ class Conversation:
         # Who asked when the process was forked is not there in the child.
         return None if asking is None or asking[0] != os.getpid() else asking[1]
 
+    @property
+    def waits(self) -> bool:
+        """Whether a request from here may wait for ``asking``: what that asks the model itself must not."""
+        return self not in _ASKING.get()
+
     @contextmanager
     def asks(self) -> Iterator[bool]:
         """Whether the caller has the summary written, while others wait for it; False where another one does."""
@@ -584,12 +212,17 @@ class Conversation:
             free = self.asking is None
             if free:
                 self._asking = os.getpid(), own
+        if not free:
+            yield False
+            return
+        token = _ASKING.set((*_ASKING.get(), self))
         try:
-            yield free
+            yield True
         finally:
-            if free:
-                self._asking = None
-                own.set_result(None)
+            with suppress(ValueError):  # closed in another context, which has none of ours
+                _ASKING.reset(token)
+            self._asking = None
+            own.set_result(None)
 
     def room_beside(self, tokens: int) -> int:
         """The most that any request had beside what it shares, so that siblings' histories are cut alike."""
@@ -633,7 +266,7 @@ class Conversation:
         Tool results are shortened once, when all results of their turn are there; a hook that fails is counted,
         and what it was to change is appended unchanged.
         """
-        self._change(lambda state: appended(state, messages, self._terms, self.scope))
+        self._change(partial(self._appended, messages))
 
     def append_context(self, content: str | Sequence[Any], key: str = "context", *, role: Role = "user") -> None:
         """Append durable context under a key. Raises ``BudgetError`` when it is more than may ever stand.
@@ -654,8 +287,7 @@ class Conversation:
 
     def commit(self, hook: TransitionHook | None = None) -> None:
         """Commit the turn to the history, through ``hook`` or the conversation's own."""
-        terms = self._terms
-        self._change(lambda state: transitioned(state, hook or terms.hook, terms))
+        self._change(partial(self._committed, hook or self._terms.hook))
 
     @contextmanager
     def trial(self) -> Iterator[Conversation]:
@@ -709,8 +341,13 @@ class Conversation:
 
     def plan(self, *, force: bool = False) -> Plan:
         """What ``compact`` would do, what it costs and whether it is due; nothing changes."""
-        rules, around = rules_of(self, self._terms)
-        return planned_of(self._state, self._terms, rules, around, force=force)
+        terms = self._terms
+        rules, around = terms.rules(self.model, self.cold_at)
+        beside = replace(around, static_tokens=around.static_tokens + terms.static_tokens)
+        readable = terms.store is not None
+        return history.plan(
+            self._state, rules, beside, system=terms.system, readable=readable, force=force, count=terms.count
+        )
 
     def preview(self, *, force: bool = False) -> str:
         """The plan in words."""
@@ -718,13 +355,15 @@ class Conversation:
 
     def compact(self, *, force: bool = False, ask: Ask | None = None) -> bool:
         """Compact if that is due; says whether it was. ``force`` goes to the target whatever the price."""
-        steps = self._compact(*rules_of(self, self._terms), force=force, asks=ask is not None)
-        return answered(steps, ask, self._terms.attempt)
+        before = self.ledger.epoch
+        answered(self._compacting(force=force, asks=ask is not None), ask, self._terms.attempt)
+        return self.ledger.epoch > before
 
     async def acompact(self, *, force: bool = False, ask: AsyncAsk | None = None) -> bool:
         """``compact`` with an ``ask`` that is awaited."""
-        steps = self._compact(*rules_of(self, self._terms), force=force, asks=ask is not None)
-        return await aanswered(steps, ask, self._terms.attempt)
+        before = self.ledger.epoch
+        await aanswered(self._compacting(force=force, asks=ask is not None), ask, self._terms.attempt)
+        return self.ledger.epoch > before
 
     def compact_for_request(self, request: RequestBudget | None = None, *, volatile_tokens: int = 0) -> bool:
         """Make the whole request fit ``request``. Raises ``BudgetError`` with ``over_by`` when it cannot."""
@@ -733,11 +372,20 @@ class Conversation:
         if limit is None:
             message = "compact_for_request needs a RequestBudget, here or as Session(request_budget=...)"
             raise SetupError(message)
-        rules, _ = rules_of(self, self._terms)
+        rules, _ = terms.rules(self.model, self.cold_at)
         before = self._state
-        self._change(
-            lambda state: fitted_to(state, terms, limit, rules, scope=self.scope, volatile_tokens=volatile_tokens)
+        fitted = partial(
+            history.compact_for_request,
+            request=limit,
+            settings=rules,
+            system=terms.system,
+            static_tokens=terms.static_tokens + volatile_tokens,
+            store=terms.store,
+            scope=self.scope,
+            consolidate=terms.consolidate,
+            count=terms.count,
         )
+        self._change(fitted)
         return self._state is not before
 
     def statistics(self, limit: int | None = None) -> ContextStats:
@@ -816,7 +464,8 @@ class Conversation:
         Raises ``StateError`` when it is of another shape, of a newer version, or was saved under another
         prefix; ``rebase=True`` takes it over to the prefix now in force. A saved history needs an empty one here.
         """
-        saved = read(state, self.prefix_key, self._terms, rebase=rebase)
+        terms = self._terms
+        saved = read(state, self.prefix_key, terms.system, rebase=rebase, count=terms.count)
         with self._lock:
             now = self._state
             if saved.history is not None:
@@ -840,31 +489,67 @@ class Conversation:
         with self._lock:
             self._state = change(self._state)
 
-    def _settling(self, volatile_tokens: int, *, asks: bool) -> Steps[None]:
+    def _appended(self, messages: Sequence[Mapping[str, Any]], state: ContextState) -> ContextState:
+        """The state with messages appended, their results shortened, and an agent's cycle closed by its answer."""
+        terms = self._terms
+        plain = Cutting(None, terms.store, self.scope, terms.replace_result, terms.count)
+        for number, message in enumerate(messages):
+            done = None
+            if terms.budget is not None:
+                cutting = replace(plain, budget=terms.budget)
+                done = terms.attempt("tool-result budget", partial(_well_formed, state, message, cutting), None)
+            state = appended(state, message, plain) if done is None else done
+            # In the responses form an answer may go on with further items.
+            more = number + 1 < len(messages) and messages[number + 1].get("type") in ("function_call", "reasoning")
+            if closes_cycle(state, message) and not more:
+                state = self._committed(terms.hook, state)
+        return state
+
+    def _committed(self, hook: TransitionHook | None, state: ContextState) -> ContextState:
+        """The state with its turn committed, as it is where the hook fails."""
+        commit = partial(history.transition, state, count=self._terms.count)
+        done = None if hook is None else self._terms.attempt("transition hook", partial(commit, hook), None)
+        return done if isinstance(done, ContextState) else commit()
+
+    def _settling(self, volatile_tokens: int, *, asks: bool) -> Steps[Standing | None]:
         """What is due before a request, without its waiting for a summary."""
         terms = self._terms
-        if terms.compaction is not None:
-            due = guarded(terms.attempt, "compaction", lambda: due_of(self, terms, volatile_tokens), None)
-            if due is not None:
-                yield from self._compact(*due, attempt=terms.attempt, asks=asks)
-        if terms.request is not None:
-            fit = partial(self.compact_for_request, volatile_tokens=volatile_tokens)
-            guarded(terms.attempt, "request budget", fit, None)
+        if terms.compaction is None and terms.request is None:
+            return None
+        return (yield from settling(self._history(terms, volatile_tokens), asks=asks))
 
-    def _compact(
-        self,
-        rules: Compaction,
-        around: Circumstances,
-        *,
-        attempt: Attempt = plainly,
-        force: bool = False,
-        asks: bool = False,
-    ) -> Steps[bool]:
-        with self.compacting() as free:
-            if not free:
+    def _compacting(self, *, force: bool, asks: bool) -> Steps[Standing | None]:
+        """What ``compact`` does; the caller sees what fails in it."""
+        return settling(self._history(replace(self._terms, attempt=plainly)), asks=asks, force=force)
+
+    def _history(self, terms: Terms, volatile_tokens: int = 0) -> History:
+        """The history kept here, before a request. While a summary of it is being written, others go out as it is."""
+        around = partial(self._circumstances, terms, volatile_tokens)
+        return History(self, terms, lambda: standing(self._state), around, self._rewrite, waits=False)
+
+    def _circumstances(
+        self, terms: Terms, volatile_tokens: int, tokens: int  # noqa: ARG002 - one signature for all histories
+    ) -> tuple[Compaction, Circumstances] | None:
+        rules, around = terms.rules(self.model, self.cold_at)
+        if self.asking is not None:
+            if around.request is None:
+                return None
+            # Only the window counts until the summary is there.
+            rules, around = replace(rules, trigger=None, target=None), Circumstances(request=around.request)
+        beside = replace(around, static_tokens=around.static_tokens + terms.static_tokens + volatile_tokens)
+        return rules, with_beside(self._state, beside, terms.system, terms.count)
+
+    def _rewrite(self, plan: Plan, made: Ledger, epoch: int) -> bool:
+        with self._lock:
+            if self.ledger.epoch != epoch:
                 return False
-            before = self.ledger.epoch
-            change = yield from steps_of(self, self._terms, rules, around, attempt=attempt, force=force, asks=asks)
-            if change is not None:
-                guarded(attempt, "compaction", partial(self._change, change), None)
-            return self.ledger.epoch > before
+            self._state = carried_out(self._state, plan, made, self._terms.count)
+            return True
+
+
+def _well_formed(state: ContextState, message: Mapping[str, Any], cutting: Cutting) -> ContextState | None:
+    try:
+        return appended(state, message, cutting)
+    except BodyError:
+        # The message is malformed, which the caller is told when it is appended; no failure of ours.
+        return None

@@ -13,10 +13,11 @@ from typing_extensions import TypedDict, Unpack
 from cacheprefix.cache import Verdict
 from cacheprefix.calls.begin import Request, Requests
 from cacheprefix.calls.history_runner import HistoryRunner
-from cacheprefix.conversation import Ask, AsyncAsk, Conversation
+from cacheprefix.conversation import Conversation
 from cacheprefix.effects import Call, Flow, adrive, drive
 from cacheprefix.errors import UnsafeForkError
 from cacheprefix.history import SummaryRequest
+from cacheprefix.history.settling import Ask, AsyncAsk
 from cacheprefix.layout import AbortHandle, Compatibility, Fork, ForkPolicy, compatibility
 from cacheprefix.prompt import Api, Prompt, dumps
 from cacheprefix.wire import apply, encode, form_of, views_of

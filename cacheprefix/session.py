@@ -20,7 +20,7 @@ from cacheprefix.calls.pending import PendingCall
 from cacheprefix.calls.report import Call, GateUse, Report, tally
 from cacheprefix.calls.state import SharedState
 from cacheprefix.calls.tool_calls import ToolCacheOption, ToolCalls, ToolUse
-from cacheprefix.conversation import Ask, AsyncAsk, Conversation
+from cacheprefix.conversation import Conversation
 from cacheprefix.errors import SetupError
 from cacheprefix.forks import ForkOptions, ForkResult, SideForks
 from cacheprefix.history import (
@@ -35,6 +35,7 @@ from cacheprefix.history import (
     concatenate,
 )
 from cacheprefix.history import Mode as CommitMode
+from cacheprefix.history.settling import Ask, AsyncAsk
 from cacheprefix.layout import FOLLOW, Fork, ForkPolicy, Pass, SharedPrefix, TailPlacement, Tool, Worth, union_tools
 from cacheprefix.layout.baseline import unmodified
 from cacheprefix.layout.role_position import History, RolePosition, Told

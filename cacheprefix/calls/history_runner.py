@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,39 +10,28 @@ from typing import Any
 from typing_extensions import TypedDict, Unpack
 
 from cacheprefix.calls.state import SharedState
-from cacheprefix.conversation import Ask, AsyncAsk, Conversation, Steps, Terms, aanswered, answered, guarded, tell_stuck
+from cacheprefix.conversation import Conversation
 from cacheprefix.history import (
     Circumstances,
     Compaction,
     Consolidate,
-    Ledger,
     Mode,
-    Plan,
     Prices,
-    Replace,
-    Replayed,
     RequestBudget,
-    Results,
     Situation,
     ToolResultBudget,
+    budget_results,
     concatenate,
-    join_context,
-    plan_compaction,
     replay,
-    to_join,
 )
+from cacheprefix.history.budget import Replace, Results
+from cacheprefix.history.settling import Ask, AsyncAsk, History, Standing, Steps, Terms, aanswered, answered, settling
 from cacheprefix.layout import Tool
 from cacheprefix.layout.team import Team
 from cacheprefix.plugins import Plugins
 from cacheprefix.prompt import Api, Decision, MessageView, ReplaceResult, ResultView
 from cacheprefix.services import Services
 from cacheprefix.wire import Form
-
-_ASKING: ContextVar[tuple[Conversation, ...]] = ContextVar("cacheprefix_asking", default=())
-"""Conversations whose summary is being asked for here: what that itself asks must not wait for it."""
-
-_ROUNDS = 32
-"""Times that a request looks again at what its siblings decided meanwhile."""
 
 
 class Beside(TypedDict, total=False):
@@ -98,8 +85,11 @@ class HistoryRunner:
         make = partial(Conversation, scope=owner[1], prefix_key=prefix.key)
         found, new = self.state.conversation(owner, id, make)
         if new or api is not None or mode is not None:
-            found.bind(self._terms(model or found.model, **options), api=api, mode=mode)
-            found.model = model or found.model
+            model = model or found.model
+            options["consolidate"] = self._consolidate(options.get("consolidate", concatenate))
+            options |= {"system": prefix.text, "static_tokens": self._tool_tokens(model)}
+            found.bind(replace(self._terms(model), **options), api=api, mode=mode)
+            found.model = model
         return found
 
     def decides(self, conversation: Conversation) -> bool:
@@ -113,12 +103,22 @@ class HistoryRunner:
         """What stands in place of large tool results, decided once and replayed; empty when it fails."""
         if not self.active or (self.budget is None and not conversation.ledger.alters):
             return ()
-        count, replaced = self.services.counter(model), self._replacing()
-        return self.services.notices.attempt(
-            "tool-result budget",
-            lambda: conversation.shorten(views, self.budget, count=count, store=self.results, replace=replaced),
-            (),
-        )
+
+        def work() -> tuple[ReplaceResult, ...]:
+            done = budget_results(
+                views,
+                conversation.ledger,
+                self.budget,
+                count=self.services.counter(model),
+                store=self.results,
+                scope=conversation.scope,
+                replace=self._replacing(),
+            )
+            conversation.merge(done.ledger)
+            return done.decisions
+
+        nothing: tuple[ReplaceResult, ...] = ()
+        return self.services.notices.attempt("tool-result budget", work, nothing)
 
     def condense(
         self,
@@ -138,7 +138,7 @@ class HistoryRunner:
         ``Compaction(summarise="fork")``. A compaction also joins keyed context to one block a key behind the static
         text. Fails open, but raises ``BudgetError`` with ``over_by`` where a ``request_budget`` cannot be met.
         """
-        steps = self._steps(conversation, views, model, api, beside, asks=ask is not None)
+        steps = self._settling(conversation, views, model, api, beside, asks=ask is not None)
         return answered(steps, ask, self.services.notices.attempt)
 
     async def acondense(
@@ -152,10 +152,10 @@ class HistoryRunner:
         **beside: Unpack[Beside],
     ) -> tuple[Decision, ...]:
         """``condense`` with an ``ask`` that is awaited, such as ``asummary_by_fork`` makes."""
-        steps = self._steps(conversation, views, model, api, beside, asks=ask is not None)
+        steps = self._settling(conversation, views, model, api, beside, asks=ask is not None)
         return await aanswered(steps, ask, self.services.notices.attempt)
 
-    def _steps(
+    def _settling(
         self,
         conversation: Conversation,
         views: Sequence[MessageView],
@@ -165,124 +165,37 @@ class HistoryRunner:
         *,
         asks: bool,
     ) -> Steps[tuple[Decision, ...]]:
-        """``condense`` without its waiting: yields what a summary is wanted of, or what a sibling is having done."""
+        """``condense`` without its waiting."""
         if not self.decides(conversation):
             return ()
-        again = partial(self._replayed, conversation, views, model)
-        attempt, given = self.services.notices.attempt, beside.get("static_tokens")
+        given = beside.get("static_tokens")
         static = self._static(model) if given is None else given
         own = conversation.room_beside(beside.get("own_tokens", 0))
-        now: Replayed | None = None
-        for _ in range(_ROUNDS):
-            under_way = conversation.asking
-            if under_way is not None:
-                # Who cannot wait for the summary, or is itself asking for it, goes on without one.
-                asks = conversation not in _ASKING.get() and bool((yield under_way)) and asks
-            epoch = conversation.ledger.epoch
-            now = attempt("tool-result budget", again, None)
-            if now is None:
-                return ()
-            conversation.merge(now.ledger)
-            if self.compaction is None and self.request_budget is None:
-                return now.decisions
-            moves = beside.get("front_moves", False)
-            work = partial(self._planned, conversation, views, now, model, api, static, own, front_moves=moves)
-            found = guarded(attempt, "compaction", work, None)
-            if found is None:
-                return now.decisions
-            plan, joins = found
-            if plan.request is not None and asks:
-                with conversation.asks() as free:
-                    if not free:
-                        continue
-                    token = _ASKING.set((*_ASKING.get(), conversation))
-                    try:
-                        plan = plan.with_summary(str((yield plan.request)))
-                    finally:
-                        with suppress(ValueError):  # closed in another context, which has none of ours
-                            _ASKING.reset(token)
-                    taken = self._taken(conversation, views, plan, epoch, joins=joins)
-            else:
-                taken = self._taken(conversation, views, plan, epoch, joins=joins)
-            if taken is None:
-                return now.decisions
-            # Taken or not: what holds now is read off the ledger, and the window is looked at anew.
-        return now.decisions if now is not None else ()
-
-    def _taken(
-        self, conversation: Conversation, views: Sequence[MessageView], plan: Plan, epoch: int, *, joins: bool
-    ) -> bool | None:
-        """Whether a compaction came into the ledger before any other; None where it cannot."""
-        attempt = self.services.notices.attempt
-        made = attempt("compaction", partial(plan.commit, self.results, scope=conversation.scope), None)
-        if made is None or made is plan.ledger:
-            return None
-        if joins:
-            made = attempt("consolidation", partial(self._joined, conversation, views, made), made)
-        return conversation.take_in(made, epoch)
-
-    def _replayed(self, conversation: Conversation, views: Sequence[MessageView], model: str) -> Replayed:
-        return replay(
-            views,
-            conversation.ledger,
-            self.budget,
-            count=self.services.counter(model),
-            store=self.results,
-            scope=conversation.scope,
-            replace_result=self._replacing(),
+        terms = replace(self._terms(model, api), consolidate=self._consolidate(conversation.consolidate))
+        history = History(
+            conversation,
+            terms,
+            partial(_look, conversation, views, terms),
+            partial(_circumstances, conversation, terms, static, own, front_moves=beside.get("front_moves", False)),
+            lambda _, made, epoch: conversation.take_in(made, epoch),
+            # Siblings send the same history. What has the summary written does not wait for itself.
+            waits=conversation.waits,
         )
-
-    def _planned(
-        self,
-        conversation: Conversation,
-        views: Sequence[MessageView],
-        now: Replayed,
-        model: str,
-        api: Api | None,
-        static: int,
-        own: int,
-        *,
-        front_moves: bool,
-    ) -> tuple[Plan, bool] | None:
-        """A compaction, if one is due, and whether durable context is joined with it."""
-        rules = self.compaction or Compaction(trigger=None)
-        rules, around = self._fitted(model, conversation, rules, api=api)
-        request = around.request
-        if request is not None and now.tokens + static + own > request.room:
-            # What the request has of its own counts against the window alone: siblings are compacted at the same time.
-            static += own
-        around = replace(around, static_tokens=static)
-        trigger, target = rules.limits(request)
-        tokens = now.tokens + static
-        if tokens <= (trigger + target) // 2 or (tokens <= trigger and not around.prices.cold):
-            return None
-        count = self.services.counter(model)
-        # Joining moves the front of the history; where that alone makes a compaction too dear, it is done without.
-        for joins in (True, False) if to_join(views, now.ledger) else (False,):
-            here = replace(around, front_moves=joins or front_moves)
-            plan = plan_compaction(views, now.ledger, rules, here, count=count, budget=self.budget, readable=True)
-            if plan.due:
-                return plan, joins
-            tell_stuck(plan, self.services.notices.note)
-        return None
-
-    def _joined(self, conversation: Conversation, views: Sequence[MessageView], ledger: Ledger) -> Ledger:
-        return ledger.record(join_context(views, ledger, self._consolidate(conversation.consolidate)))
+        now = yield from settling(history, asks=asks)
+        return () if now is None else now.decisions
 
     def _consolidate(self, own: Consolidate) -> Consolidate:
         return self.compaction.consolidate if own is concatenate and self.compaction is not None else own
 
-    def _fitted(
-        self, model: str, conversation: Conversation, rules: Compaction, *, api: Api | None = None
+    def _fit(
+        self, model: str, api: Api | None, rules: Compaction, used: str, cold_at: Callable[[float], bool]
     ) -> tuple[Compaction, Circumstances]:
-        """A compaction under the rules of the provider that answers this conversation, and its hooks."""
+        """A compaction under the rules of the provider that answers the conversation, and its hooks."""
         around = Circumstances(request=self.request_budget)
-        named = model or conversation.model
+        named = model or used
         if named:
             profile = self.services.profile(named, api)
-            prices = Prices(
-                min(profile.read, 1.0), profile.default_ttl.write, conversation.cold_at(self.services.clock())
-            )
+            prices = Prices(min(profile.read, 1.0), profile.default_ttl.write, cold_at(self.services.clock()))
             around = replace(around, prices=prices)
             if profile.thinking_bound and not rules.thinking_bound:
                 bound = f"{profile.name} takes a thinking block only behind the very prefix that it was made under"
@@ -298,23 +211,19 @@ class HistoryRunner:
         nothing: tuple[Decision, ...] = ()
         return self.services.notices.attempt("compact hook", lambda: tuple(_checked(answer, situation)), nothing)
 
-    def _terms(self, model: str, **options: Any) -> Terms:
-        """The settings for a conversation that keeps its own history; those of ``observe`` change nothing."""
+    def _terms(self, model: str, api: Api | None = None) -> Terms:
+        """The session's settings for histories of one model; those of ``observe`` change nothing."""
         services = self.services
-        options["consolidate"] = self._consolidate(options.get("consolidate", concatenate))
         return Terms(
-            system=self.team.prefix.text,
-            static_tokens=self._tool_tokens(model),
             budget=self.budget if self.active else None,
             store=self.results,
             replace_result=self._replacing(),
             compaction=self.compaction if self.active else None,
             request=self.request_budget,
             count=services.counter(model),
-            fitted=partial(self._fitted, model),
+            fit=partial(self._fit, model, api),
             attempt=services.notices.attempt,
             note=services.notices.note,
-            **options,
         )
 
     def _replacing(self) -> Replace:
@@ -333,6 +242,36 @@ class HistoryRunner:
     def _tool_tokens(self, model: str) -> int:
         schemas = (tool.schema.decode() for tool in self.team.prefix.tools if isinstance(tool, Tool))
         return sum(self.services.count(schema, model) for schema in schemas)
+
+
+def _look(conversation: Conversation, views: Sequence[MessageView], terms: Terms) -> Standing:
+    """A framework's history as its ledger has it; what is decided on results seen for the first time is recorded."""
+    now = replay(
+        views,
+        conversation.ledger,
+        terms.budget,
+        count=terms.count,
+        store=terms.store,
+        scope=conversation.scope,
+        replace_result=terms.replace_result,
+    )
+    conversation.merge(now.ledger)
+    return Standing(views, now.ledger, now.tokens, now.decisions, terms.budget)
+
+
+def _circumstances(
+    conversation: Conversation, terms: Terms, static: int, own: int, tokens: int, *, front_moves: bool
+) -> tuple[Compaction, Circumstances] | None:
+    """By what a compaction is planned: with ``static`` tokens beside it that all siblings share.
+
+    What this request has of its own counts against the window alone, so that siblings are compacted at the same time.
+    """
+    if terms.compaction is None and terms.request is None:
+        return None
+    rules, around = terms.rules(conversation.model, conversation.cold_at)
+    if around.request is not None and tokens + static + own > around.request.room:
+        static += own
+    return rules, replace(around, static_tokens=static, front_moves=front_moves)
 
 
 def _checked(answer: Iterable[Any], situation: Situation) -> Iterable[Decision]:

@@ -1,6 +1,6 @@
 """What stands in the prompt and for how long: the ledger, budgets, compaction, and a conversation's own history."""
 
-from cacheprefix.history.budget import Budgeted, Replace, Results, ToolResultBudget, budget_results
+from cacheprefix.history.budget import Results, ToolResultBudget, budget_results
 from cacheprefix.history.building import Boundaries, Built, boundaries_of, build, build_messages
 from cacheprefix.history.compaction import Circumstances, Compaction, plan_compaction
 from cacheprefix.history.compaction_plan import Plan, Prices
@@ -8,8 +8,10 @@ from cacheprefix.history.groups import digests_of, orphans_of
 from cacheprefix.history.ledger import Ledger, merge_json, update_json
 from cacheprefix.history.policies import clear_thinking, clear_tool_results, drop_tool_uses, sliding_window
 from cacheprefix.history.reading_back import READ_TOOL_SCHEMA, full_result_reader
-from cacheprefix.history.record import join_context, to_join
-from cacheprefix.history.replaying import Replayed, replay
+from cacheprefix.history.record import join_context
+from cacheprefix.history.replaying import replay
+from cacheprefix.history.rewriting import compact, compact_for_request, plan
+from cacheprefix.history.saved import dumps, loads
 from cacheprefix.history.situation import Policy, Situation
 from cacheprefix.history.state import (
     ContextState,
@@ -21,7 +23,6 @@ from cacheprefix.history.state import (
     stats,
     transition,
 )
-from cacheprefix.history.state_compaction import compact, compact_for_request, dumps, from_json, loads, plan, to_json
 from cacheprefix.history.strategies import Strategy, grep
 from cacheprefix.history.summary import Removed, Summarise, SummaryRequest, extract
 from cacheprefix.history.transitions import Mode, TransitionHook, drop_tool_messages, trim_tool_outputs
@@ -31,7 +32,6 @@ from cacheprefix.history.zones import Consolidate, concatenate
 __all__ = [
     "READ_TOOL_SCHEMA",
     "Boundaries",
-    "Budgeted",
     "Built",
     "Circumstances",
     "Compaction",
@@ -44,8 +44,6 @@ __all__ = [
     "Policy",
     "Prices",
     "Removed",
-    "Replace",
-    "Replayed",
     "RequestBudget",
     "Results",
     "Situation",
@@ -70,7 +68,6 @@ __all__ = [
     "drop_tool_uses",
     "dumps",
     "extract",
-    "from_json",
     "full_result_reader",
     "grep",
     "hand_over",
@@ -86,8 +83,6 @@ __all__ = [
     "set_zone",
     "sliding_window",
     "stats",
-    "to_join",
-    "to_json",
     "transition",
     "trim_tool_outputs",
     "update_json",

@@ -137,11 +137,11 @@ def build(
             out.append(text_message(zone_role, zone.text()))
             tokens += counter(zone.text()) + MESSAGE_TOKENS
     _mark(boundaries, out)
-    state.committed.send_to(out)
+    out += state.committed.wire
     _mark(boundaries, out)
-    state.turn.send_to(out)
+    out += state.turn.wire
     _mark(boundaries, out)
-    tokens += state.committed.tokens + state.turn.tokens
+    tokens += state.tokens
     last = len(out)
     open_messages = [*state.pending, *state.waiting]
     suffix = sum(view.tokens for view in views_of(open_messages, state.api, counter)) if open_messages else 0

@@ -17,7 +17,7 @@ from cacheprefix.history.draft import Draft, Protection, head_of, loosen, relaxa
 from cacheprefix.history.ledger import Ledger
 from cacheprefix.history.policies import clear_thinking, clear_tool_results, drop_tool_uses, sliding_window
 from cacheprefix.history.record import actions_of, record
-from cacheprefix.history.replaying import sent
+from cacheprefix.history.replaying import sent, summary_view
 from cacheprefix.history.shape import Shape
 from cacheprefix.history.situation import Policy, Situation, referenced_by_later
 from cacheprefix.history.summary import INSTRUCTION, REMOVED, Removed, Summarise, SummaryRequest, extract, summarised
@@ -149,25 +149,27 @@ def plan_compaction(
     room = None if here.request is None else here.request.room
     turns = here.turns if here.turns is not None else [view.role for view in whole].count("assistant")
     growth = here.growth if here.growth is not None else (before - here.static_tokens) / max(1, turns)
-    reason = _reason(before, trigger, target, room, here.prices, force=force)
+    reason = reason_of(rules, here, before, force=force)
     if reason == "none":
-        price = estimate(before, before, before, here.prices)
-        return Plan("none", before, before, before, price, due=False, ledger=ledger, count=counter)
+        return Plan.nothing(before, here.prices, ledger, counter)
     history = max(0, target - here.static_tokens)
-    summary = _summary_tokens(rules, history)
+    summary, note = _summary_tokens(rules, history), _note_tokens(rules, counter)
     goal = max(min(target, int(trigger - 4 * growth)), target // 2)
     refusals, row = _allowed(rules, whole)
     # Near the target is near enough while the next compaction is far: no protection goes for the rest.
     ceiling = goal if reason in ("window", "forced") else int(goal + rules.slack * (trigger - goal))
     head = head_of(whole, int(rules.keep_head * history))
     work = _Work(draft, row, rules, trigger, head, readable, Protection.of(whole))
-    work.relax(max(1, goal - summary), min(ceiling, room or ceiling))
-    if room is not None and draft.tokens > room:
-        work.relax_all(room)
-        assert here.request is not None
+    work.relax(max(1, goal - max(summary, note)), min(ceiling, room or ceiling))
+    if here.request is not None and draft.tokens > here.request.room:
+        work.relax_all(max(1, here.request.room - note))
         here.request.check(draft.tokens, "the least that can be sent (last turn, pins, durable context)")
+    fits = room is None or draft.tokens + note <= room
+    if fits and draft.removes_at_most(note) and not _sums_up(draft, summary, room):
+        # To say that something was removed would cost as much as it did.
+        draft.give_back()
     work.lead(room)
-    _summarise(draft, rules, summary, room)
+    summed_up = _tell(draft, rules, summary, note, room)
     held = False
     if rules.thinking_bound and draft.thinking_at and draft.first_change() is not None:
         loose = loosen(draft, work.protection.end, moved=here.front_moves)
@@ -176,7 +178,7 @@ def plan_compaction(
         refusals = (*refusals, f"{why}: {rules.thinking_bound}")
     kept = here.static_tokens if here.front_moves else draft.before_first_change()
     changes = record(draft, shape, ledger)
-    ask = rules.summarise == "fork" and bool(changes.summary_at)
+    ask = rules.summarise == "fork" and summed_up and bool(changes.summary_at)
     price = estimate(before, draft.tokens, kept, here.prices, asked=before if ask else 0)
     horizon = rules.horizon if rules.horizon is not None else float(max(turns, 1))
     scarce = reason == "trigger" and draft.tokens >= _SCARCE * trigger
@@ -202,12 +204,18 @@ def plan_compaction(
     )
 
 
-def _reason(tokens: int, trigger: int, target: int, room: int | None, prices: Prices, *, force: bool) -> Reason:
-    if room is not None and tokens > room:
+def reason_of(rules: Compaction, around: Circumstances, tokens: int, *, force: bool = False) -> Reason:
+    """Why a request of so many tokens would be compacted; ``none`` where nothing speaks for it.
+
+    The window comes first, since it alone must be met. A cold cache is written anew whatever is sent, so half of the
+    way from target to trigger is enough then.
+    """
+    trigger, target = rules.limits(around.request)
+    if around.request is not None and tokens > around.request.room:
         return "window"
     if force:
         return "forced" if tokens > target else "none"
-    if prices.cold and tokens > (trigger + target) // 2:
+    if around.prices.cold and tokens > (trigger + target) // 2:
         return "cold"
     return "trigger" if tokens > trigger else "none"
 
@@ -227,11 +235,17 @@ def _role(view: MessageView | None) -> str | None:
 
 
 def _summary_tokens(rules: Compaction, history: int) -> int:
+    """Tokens of a summary; 0 where there is room for no more than a note."""
     if rules.summarise is None:
         return 0
     tokens = history // 12 if rules.summary_tokens is None else rules.summary_tokens
     # Below this a summary says nothing and costs its opening words.
     return tokens if tokens >= 40 else 0
+
+
+def _note_tokens(rules: Compaction, count: Count) -> int:
+    """Tokens of the note that something was removed; 0 where the settings want no word about it."""
+    return 0 if rules.summarise is None else summary_view("user", REMOVED, count).tokens
 
 
 @dataclass(slots=True)
@@ -336,21 +350,33 @@ class _Work:
         draft.take(policy(situation), free)
 
 
-def _summarise(draft: Draft, rules: Compaction, tokens: int, room: int | None) -> None:
-    """One summary a compaction, in the place of the first loss; it takes the old summaries in."""
+def _sums_up(draft: Draft, tokens: int, room: int | None) -> bool:
+    """Whether a summary of so many tokens has room, and is at most half of what was lost."""
+    if not tokens or (room is not None and draft.tokens + tokens > room):
+        return False
+    standing = [view for view in draft.views if view is not None and view.summary]
+    return sum(view.tokens for view in (*draft.lost(), *standing)) > 2 * tokens
+
+
+def _tell(draft: Draft, rules: Compaction, tokens: int, note: int, room: int | None) -> bool:
+    """Tell the model that something is gone, by one text a compaction in the place of the first loss.
+
+    A summary, which takes the old ones in, where there is something to sum up; whether it was one. Else a note, unless
+    another text says it there, or not even that fits the window. What stands for a cleared result says it itself.
+    """
     place = draft.place_of_loss()
-    if place is None or not tokens or (room is not None and draft.tokens + tokens > room):
-        return
+    if place is None or rules.summarise is None:
+        return False
+    if not _sums_up(draft, tokens, room):
+        fits = room is None or draft.tokens + note <= room
+        if fits and draft.lacks and not draft.says_so(place):
+            draft.insert(Insert(place, "user", REMOVED))
+        return False
     for index in [index for index, view in enumerate(draft.whole) if view.summary]:
         draft.remove(index)
-    lost = draft.lost()
-    if sum(view.tokens for view in lost) <= 2 * tokens:
-        return
     kept = [view for view in draft.views if view is not None]
-    write = rules.summarise
-    if write is None or write == "fork":
-        write = extract
-    text = summarised(Removed(lost, kept, tokens, draft.count), write)
-    removed = any(view is None for view in draft.views)
-    if text and (removed or text != REMOVED):
+    write = extract if rules.summarise == "fork" else rules.summarise
+    text = summarised(Removed(draft.lost(), kept, tokens, draft.count), write)
+    if text and (text != REMOVED or draft.lacks):
         draft.insert(Insert(place, "user", text))
+    return True

@@ -126,8 +126,16 @@ class Plan:
     clearings: tuple[Clearing, ...] = ()
     summary_at: str = ""
     count: Count = estimate_tokens
+    joins: bool = False
+    """Whether durable context is joined with it, to one block a key."""
     shape: Shape | None = field(default=None, repr=False, compare=False)
     """What was read off the history that was planned for, so that carrying the plan out need not read it again."""
+
+    @classmethod
+    def nothing(cls, tokens: int, prices: Prices, ledger: Ledger, count: Count) -> Plan:
+        """The plan to leave a request of so many tokens as it is."""
+        price = estimate(tokens, tokens, tokens, prices)
+        return cls("none", tokens, tokens, tokens, price, due=False, ledger=ledger, count=count)
 
     def with_summary(self, text: str) -> Plan:
         """The plan with a model's summary in the place of the extract, cut to what was asked for."""

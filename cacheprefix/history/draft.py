@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cacheprefix.history.groups import Group, groups_of, is_open, reasons_of
@@ -13,6 +13,8 @@ from cacheprefix.prompt.decisions import Decision, Drop, DropCall, DropResult, D
 from cacheprefix.prompt.views import Count, MessageView
 
 _GONE: list[Decision] = [Drop(-1)]
+_TOLD: frozenset[type] = frozenset((ReplaceResult, DropThinking))
+"""Decisions that leave a word in the place of what they take, or take what the model need not be told of."""
 
 
 @dataclass(slots=True)
@@ -95,13 +97,16 @@ class Draft:
         for index, made_for in self._reasons.items():
             if all(views[at] is None for at in made_for):
                 self.remove(index)
-        left = [index for index in self.alive if views[index] is not None]
-        if len(left) == len(self.alive):
-            return
-        self.alive = left
-        self.results_at = [index for index in self.results_at if views[index] is not None]
-        self.thinking_at = [index for index in self.thinking_at if views[index] is not None]
-        self.groups = [group for group in self.groups if views[group.index] is not None]
+        if any(views[index] is None for index in self.alive):
+            self._settle(self.groups)
+
+    def _settle(self, groups: Sequence[Group]) -> None:
+        """Read off what is there now."""
+        views = self.views
+        self.alive = [index for index, view in enumerate(views) if view is not None]
+        self.results_at = [index for index in self.alive if self.whole[index].results]
+        self.thinking_at = [index for index in self.alive if self.whole[index].thinking]
+        self.groups = [group for group in groups if views[group.index] is not None]
 
     def before_first_change(self) -> int:
         """Tokens of the request up to the first message that is no longer what it was."""
@@ -127,7 +132,7 @@ class Draft:
         return [self.whole[index] for index in sorted(self.decided) if self._loses(index)]
 
     def _loses(self, index: int) -> bool:
-        return self.views[index] is None or any(isinstance(d, ReplaceResult) for d in self.decided[index])
+        return self.views[index] is None or any(isinstance(d, (ReplaceResult, DropResult)) for d in self.decided[index])
 
     def place_of_loss(self) -> int | None:
         """The first item that is gone or lost a result; where it answers a call, the call's message."""
@@ -135,6 +140,40 @@ class Draft:
             if self._loses(index):
                 return min(self.units.get(index, (index,)))
         return None
+
+    def taken_out(self) -> Iterator[int]:
+        """The items that are gone, or lost a call or a result without a word in its place."""
+        return (index for index, made in self.decided.items() if not _TOLD.issuperset(map(type, made)))
+
+    @property
+    def lacks(self) -> bool:
+        """Whether anything was taken out."""
+        return next(self.taken_out(), None) is not None
+
+    def removes_at_most(self, tokens: int) -> bool:
+        """Whether all that was taken out has no more than so many tokens."""
+        views, whole = self.views, self.whole
+        for index in self.taken_out():
+            view = views[index]
+            tokens -= whole[index].tokens - (0 if view is None else view.tokens)
+            if tokens < 0:
+                return False
+        return True
+
+    def give_back(self) -> None:
+        """Put back all that was taken out."""
+        for index in list(self.taken_out()):
+            view = self.views[index]
+            self.tokens += self.whole[index].tokens - (0 if view is None else view.tokens)
+            self.views[index] = self.whole[index]
+            del self.decided[index]
+        self._settle(groups_of(self.whole))
+
+    def says_so(self, place: int) -> bool:
+        """Whether a text beside ``place``, or a new one, says already that something was removed there."""
+        before = next((view for view in reversed(self.views[:place]) if view is not None), None)
+        behind = next((view for view in self.views[place:] if view is not None), None)
+        return bool(self.inserted) or any(view is not None and view.summary for view in (before, behind))
 
     def remove(self, index: int) -> None:
         """Take an item out, whatever it is."""

@@ -1,8 +1,7 @@
-"""The state of a conversation that keeps its own history, as a value, and pure functions over it.
+"""The history that a conversation keeps itself, as a value, and pure functions over it.
 
 Every function returns a new state, so a call that fails leaves no trace, and a fork is the state itself. Appending
-must not copy the history all the same: states share one growing list (``Log``) and each knows how much of it is its
-own. Appending to the newest costs one step; an older state that is appended to (a fork) takes a copy first.
+copies pointers, as building the next request does anyway: 0.05 ms at 8,000 messages.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from cacheprefix.errors import BudgetError, SetupError, StateError
 from cacheprefix.history.budget import Replace, Results, ToolResultBudget, budget_results
@@ -19,9 +18,8 @@ from cacheprefix.history.ledger import Ledger
 from cacheprefix.history.transitions import Mode, TransitionHook
 from cacheprefix.history.window import ContextStats
 from cacheprefix.history.zones import Zone
-from cacheprefix.locks import Lock
 from cacheprefix.prompt import estimate_tokens
-from cacheprefix.prompt.views import Count, MessageView, Role, digest_of
+from cacheprefix.prompt.views import MESSAGE_TOKENS, Count, MessageView, Role, digest_of
 from cacheprefix.wire.apply_decisions import apply, sendable, text_message
 from cacheprefix.wire.frozen import FrozenDict, freeze
 from cacheprefix.wire.message_views import view_of, views_of
@@ -29,93 +27,37 @@ from cacheprefix.wire.messages import Form
 from cacheprefix.wire.openai_responses import is_reasoning
 
 
-class _Shared:
-    """The lists behind logs: messages, the same without marks, views, and tokens up to each."""
-
-    __slots__ = ("lock", "messages", "sums", "views", "wire")
-
-    def __init__(self) -> None:
-        self.messages: list[FrozenDict] = []
-        self.wire: list[FrozenDict] = []
-        self.views: list[MessageView] = []
-        self.sums: list[int] = []
-        self.lock = Lock()
-
-    def copy(self, size: int) -> _Shared:
-        new = _Shared()
-        new.messages = self.messages[:size]
-        new.wire = self.wire[:size]
-        new.views = self.views[:size]
-        new.sums = self.sums[:size]
-        return new
-
-
+@dataclass(frozen=True, slots=True)
 class Log:
-    """The first ``size`` entries of shared lists. Immutable."""
+    """Messages in a row, and what is read off each once."""
 
-    __slots__ = ("_shared", "size")
+    messages: tuple[FrozenDict, ...] = ()
+    """With their marks."""
+    wire: tuple[FrozenDict, ...] = field(default=(), compare=False)
+    """As they are sent."""
+    views: tuple[MessageView, ...] = field(default=(), compare=False)
+    tokens: int = field(default=0, compare=False)
 
-    def __init__(self, shared: _Shared | None = None, size: int = 0) -> None:
-        self._shared: Final = shared or _Shared()
-        self.size: Final = size
+    @classmethod
+    def of(cls, messages: Iterable[Mapping[str, Any]], api: Form, count: Count) -> Log:
+        """The log of plain messages. Raises ``BodyError`` for a malformed one."""
+        frozen = [freeze(message, f"messages[{n}]") for n, message in enumerate(messages)]
+        return cls().extended(frozen, views_of(frozen, api, count))
 
-    @property
-    def messages(self) -> list[FrozenDict]:
-        """The messages with their marks."""
-        return self._shared.messages[: self.size]
-
-    @property
-    def wire(self) -> list[FrozenDict]:
-        """The messages as they are sent."""
-        return self._shared.wire[: self.size]
-
-    def send_to(self, out: list[Any]) -> None:
-        """Append the messages as they are sent; one copy where the log is the newest of its kind."""
-        wire, start = self._shared.wire, len(out)
-        if len(wire) > 2 * self.size:
-            out += wire[: self.size]
-            return
-        out += wire
-        # Another thread may have appended to the shared list, also in this very moment.
-        del out[start + self.size :]
-
-    @property
-    def views(self) -> list[MessageView]:
-        """The messages' views."""
-        return self._shared.views[: self.size]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all messages."""
-        return self._shared.sums[self.size - 1] if self.size else 0
-
-    def view(self, index: int) -> MessageView:
-        """One view, by index from the start."""
-        return self._shared.views[index]
-
-    def extended(self, entries: Iterable[tuple[FrozenDict, MessageView]]) -> Log:
-        """The log with entries appended."""
-        shared, size = self._shared, self.size
-        with shared.lock:
-            if len(shared.messages) != size:
-                shared = shared.copy(size)
-            tokens = shared.sums[-1] if shared.sums else 0
-            for message, view in entries:
-                tokens += view.tokens
-                bare: Any = sendable([message])[0]
-                shared.messages.append(message)
-                shared.wire.append(bare if isinstance(bare, FrozenDict) else FrozenDict(bare))
-                shared.views.append(view)
-                shared.sums.append(tokens)
-            return Log(shared, len(shared.messages))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Log) and self.messages == other.messages
-
-    __hash__ = None  # type: ignore[assignment]  # messages are dicts
+    def extended(self, messages: Sequence[FrozenDict], views: Sequence[MessageView]) -> Log:
+        """The log with messages appended."""
+        bare: list[Any] = sendable(messages)
+        wire = [one if isinstance(one, FrozenDict) else FrozenDict(one) for one in bare]
+        tokens = self.tokens + sum([view.tokens for view in views])
+        return Log((*self.messages, *messages), (*self.wire, *wire), (*self.views, *views), tokens)
 
     def __len__(self) -> int:
-        return self.size
+        return len(self.messages)
+
+    @property
+    def size(self) -> int:
+        """How many messages."""
+        return len(self.messages)
 
 
 MODES: tuple[Mode, ...] = ("none", "manual", "agent_cycle")
@@ -142,7 +84,6 @@ class ContextState:
     waiting: tuple[FrozenDict, ...] = ()
     """Context that came during an open tool call and stands after it."""
     ledger: Ledger = field(default_factory=Ledger)
-    durable_tokens: int = 0
     since_removal: int = 0
     last_removed: int = 0
 
@@ -150,6 +91,16 @@ class ContextState:
     def messages(self) -> list[FrozenDict]:
         """The history in order, marks included."""
         return [*self.committed.messages, *self.turn.messages, *self.pending, *self.waiting]
+
+    @property
+    def views(self) -> list[MessageView]:
+        """Views of all messages but those of an open call."""
+        return [*self.committed.views, *self.turn.views]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all messages but those of an open call."""
+        return self.committed.tokens + self.turn.tokens
 
 
 def new_state(
@@ -201,25 +152,43 @@ def append_message(
     malformed message; later changes of the passed object change nothing.
     """
     counter = count or estimate_tokens
-    terms = _Terms(budget, store, scope, replace_result, counter)
+    state = appended(state, message, Cutting(budget, store, scope, replace_result, counter))
+    return transition(state, hook, count=counter) if closes_cycle(state, message) else state
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """By what the results of a turn are decided on when they are all there."""
+
+    budget: ToolResultBudget | None
+    store: Results | None
+    scope: str
+    replace: Replace | None
+    count: Count
+
+
+def appended(state: ContextState, message: Mapping[str, Any], cutting: Cutting) -> ContextState:
+    """The state with one message more; no turn is committed."""
+    count = cutting.count
     frozen: FrozenDict = freeze(message, "message")
-    view = view_of(frozen, state.api, counter, "message")
+    view = view_of(frozen, state.api, count, "message")
     if state.pending and not view.results and not _goes_on(state, view):
         # Whoever speaks before all results are in gives up on them: the open call is closed as it is.
-        state = _join(state, terms)
+        state = _join(state, cutting)
     thinks = state.api == "openai-responses" and is_reasoning(frozen)
     if view.calls or state.pending or thinks:
         state = replace(state, pending=(*state.pending, frozen))
-        if thinks or is_open(views_of(state.pending, state.api, counter)):
-            return state
-        state = _join(state, terms)
-        if view.calls or view.results:
-            return state
-    else:
-        state = _settled(state, [(frozen, view)]) if not view.results else _lone(state, frozen, terms)
-    if state.mode == "agent_cycle" and view.role == "assistant":
-        return transition(state, hook, count=counter)
-    return state
+        still_open = thinks or is_open(views_of(state.pending, state.api, count))
+        return state if still_open else _join(state, cutting)
+    if view.results:
+        # A result whose call is not open is budgeted for itself.
+        return _join(replace(state, pending=(frozen,)), cutting)
+    return _settled(state, [frozen], [view])
+
+
+def closes_cycle(state: ContextState, message: Mapping[str, Any]) -> bool:
+    """Whether a message that was just appended is the answer that ends an agent's cycle."""
+    return state.mode == "agent_cycle" and not state.pending and message.get("role") == "assistant"
 
 
 def append_context(
@@ -240,17 +209,17 @@ def append_context(
     text = content if isinstance(content, str) else _text_of(content)
     frozen: FrozenDict = freeze(text_message(role, text, key), "context")
     view = view_of(frozen, state.api, counter, "context")
-    durable = state.durable_tokens + view.tokens
+    held = () if limit is None else (*state.views, *views_of(state.waiting, state.api, counter))
+    durable = view.tokens + sum(one.tokens for one in held if one.key is not None)
     if limit is not None and durable > limit:
         raise BudgetError(
             f"durable context {key!r} brings all keyed context to {durable} tokens, {durable - limit} more than "
             f"the {limit} allowed; shorten it, or consolidate with a hook that does",
             durable - limit,
         )
-    state = replace(state, durable_tokens=durable)
     if state.pending:
         return replace(state, waiting=(*state.waiting, frozen))
-    return _settled(state, [(frozen, view)])
+    return _settled(state, [frozen], [view])
 
 
 def set_zone(state: ContextState, name: str, text: str) -> ContextState:
@@ -283,29 +252,18 @@ def transition(state: ContextState, hook: TransitionHook | None = None, *, count
     counter = count or estimate_tokens
     if not len(state.turn):
         return state
-    messages, views = state.turn.messages, state.turn.views
+    turn = state.turn
     if hook is not None:
-        changed = hook([copy.deepcopy(message) for message in messages])
-        messages = [freeze(message, f"hook[{n}]") for n, message in enumerate(changed)]
-        views = list(views_of(messages, state.api, counter))
-        _check_pairs(views, hook)
-    committed = state.committed.extended(zip(messages, views, strict=True))
-    return replace(state, committed=committed, turn=Log())
+        turn = Log.of(hook([copy.deepcopy(message) for message in turn.messages]), state.api, counter)
+        _check_pairs(turn.views, hook)
+    return replace(state, committed=state.committed.extended(turn.messages, turn.views), turn=Log())
 
 
 def stats(state: ContextState, limit: int, *, static_tokens: int = 0, count: Count | None = None) -> ContextStats:
     """Where the conversation stands against ``limit`` tokens for the whole request."""
-    counter = count or estimate_tokens
-    open_views = views_of([*state.pending, *state.waiting], state.api, counter)
-    tokens = (
-        static_tokens
-        + sum(counter(zone.text()) + 3 for zone in state.zones if zone.shown)
-        + state.committed.tokens
-        + state.turn.tokens
-        + sum(view.tokens for view in open_views)
-    )
+    tokens = static_tokens + state.tokens + tokens_beside(state, "", count or estimate_tokens)
     return ContextStats(
-        messages=state.committed.size + state.turn.size + len(open_views),
+        messages=len(state.messages),
         tokens=tokens,
         limit=limit,
         remaining=max(0, limit - tokens),
@@ -316,6 +274,15 @@ def stats(state: ContextState, limit: int, *, static_tokens: int = 0, count: Cou
     )
 
 
+def tokens_beside(state: ContextState, system: str, count: Count) -> int:
+    """Tokens of what is sent beside ``state.tokens``: the system text, the zones shown, and an open call."""
+    return (
+        (count(system) + MESSAGE_TOKENS if system else 0)
+        + sum(count(zone.text()) + MESSAGE_TOKENS for zone in state.zones if zone.shown)
+        + sum(view.tokens for view in views_of([*state.pending, *state.waiting], state.api, count))
+    )
+
+
 def _goes_on(state: ContextState, view: MessageView) -> bool:
     """Whether an item belongs to the answer whose reasoning or calls are pending."""
     if state.api != "openai-responses" or view.role != "assistant":
@@ -323,54 +290,30 @@ def _goes_on(state: ContextState, view: MessageView) -> bool:
     return not any("output" in item and "call_id" in item for item in state.pending)
 
 
-def _settled(state: ContextState, entries: Sequence[tuple[FrozenDict, MessageView]]) -> ContextState:
-    since = state.since_removal + len(entries)
+def _settled(state: ContextState, messages: Sequence[FrozenDict], views: Sequence[MessageView]) -> ContextState:
+    since = state.since_removal + len(messages)
     if state.mode == "none":
-        return replace(state, committed=state.committed.extended(entries), since_removal=since)
-    return replace(state, turn=state.turn.extended(entries), since_removal=since)
+        return replace(state, committed=state.committed.extended(messages, views), since_removal=since)
+    return replace(state, turn=state.turn.extended(messages, views), since_removal=since)
 
 
-@dataclass(frozen=True, slots=True)
-class _Terms:
-    """By what results are decided on."""
-
-    budget: ToolResultBudget | None
-    store: Results | None
-    scope: str
-    replace: Replace | None
-    count: Count
-
-
-def _join(state: ContextState, terms: _Terms) -> ContextState:
+def _join(state: ContextState, cutting: Cutting) -> ContextState:
     """Budget the open group's results as one turn, and let what waited for it follow."""
-    group = list(state.pending)
-    shown, ledger = _budgeted(group, state, terms)
-    after = [(message, view_of(message, state.api, terms.count, "context")) for message in state.waiting]
-    entries = [*zip(shown, views_of(shown, state.api, terms.count), strict=True), *after]
-    state = replace(state, pending=(), waiting=(), ledger=ledger)
-    return _settled(state, entries)
-
-
-def _lone(state: ContextState, message: FrozenDict, terms: _Terms) -> ContextState:
-    """A result whose call is not open: it is budgeted for itself."""
-    shown, ledger = _budgeted([message], state, terms)
-    state = replace(state, ledger=ledger)
-    return _settled(state, list(zip(shown, views_of(shown, state.api, terms.count), strict=True)))
-
-
-def _budgeted(messages: Sequence[FrozenDict], state: ContextState, terms: _Terms) -> tuple[list[FrozenDict], Ledger]:
-    views = views_of(messages, state.api, terms.count)
+    api, count = state.api, cutting.count
+    views = views_of(state.pending, api, count)
     done = budget_results(
         views,
         state.ledger,
-        terms.budget,
-        count=terms.count,
-        store=terms.store,
-        scope=terms.scope,
-        replace=terms.replace,
+        cutting.budget,
+        count=count,
+        store=cutting.store,
+        scope=cutting.scope,
+        replace=cutting.replace,
     )
-    shown = apply(messages, done.decisions, state.api)
-    return [freeze(message, f"results[{n}]") for n, message in enumerate(shown)], done.ledger
+    shown = [*apply(state.pending, done.decisions, api), *state.waiting]
+    frozen = [freeze(message, f"results[{n}]") for n, message in enumerate(shown)]
+    state = replace(state, pending=(), waiting=(), ledger=done.ledger)
+    return _settled(state, frozen, views_of(frozen, api, count))
 
 
 def _check_pairs(views: Sequence[MessageView], hook: TransitionHook) -> None:
@@ -399,5 +342,5 @@ def check_system(state: ContextState, system: str) -> None:
     if state.system_digest and digest_of(system) != state.system_digest:
         raise StateError(
             "this state was made with another static system text, so nothing of its prefix is in the cache; "
-            "pass the same text, or start with new_state"
+            "restore the old text, or begin anew (restore with rebase=True, new_state) and pay for one rewrite"
         )

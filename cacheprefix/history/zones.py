@@ -9,7 +9,7 @@ history never shows what it does not hold; of two for one key the larger one hol
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -48,20 +48,6 @@ class Zone:
 def concatenate(key: str, texts: Sequence[str]) -> str:  # noqa: ARG001 - one signature for all hooks
     """The default consolidation: everything, in order, nothing lost."""
     return "\n\n".join(texts)
-
-
-def consolidated(views: Iterable[MessageView], hook: Consolidate) -> list[tuple[str, str]]:
-    """One (key, text) for each key, in order of first appearance."""
-    texts: dict[str, list[str]] = {}
-    for view in views:
-        if view.key is not None:
-            texts.setdefault(view.key, []).append(view.text)
-    out: list[tuple[str, str]] = []
-    for key, parts in texts.items():
-        text = joined_text(key, parts, hook)
-        if text:
-            out.append((key, text))
-    return out
 
 
 def joined_text(key: str, texts: Sequence[str], hook: Consolidate) -> str:

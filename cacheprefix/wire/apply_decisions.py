@@ -49,7 +49,7 @@ def kept(messages: Sequence[Message], decisions: Iterable[Decision], gone: set[i
     out: list[Message] = []
     for index, message in enumerate(messages):
         if index in inserts:
-            out.extend(text_message(new.role, new.text, summary=new.summary) for new in inserts[index])
+            out.extend(text_message(new.role, new.text, new.key, summary=new.summary) for new in inserts[index])
         if index in gone:
             continue
         mine = by_index.get(index)
@@ -60,7 +60,7 @@ def kept(messages: Sequence[Message], decisions: Iterable[Decision], gone: set[i
         if changed is not None:
             out.append(changed)
     if len(messages) in inserts:
-        out.extend(text_message(new.role, new.text, summary=new.summary) for new in inserts[len(messages)])
+        out.extend(text_message(new.role, new.text, new.key, summary=new.summary) for new in inserts[len(messages)])
     return out
 
 

@@ -25,7 +25,7 @@ from cacheprefix.history import (
     replay,
     sliding_window,
 )
-from cacheprefix.prompt import Drop, DropCall, DropThinking, Insert
+from cacheprefix.prompt import Drop, DropCall, DropResult, DropThinking, Insert
 from cacheprefix.stores import MemoryStore, ResultStore
 from cacheprefix.wire import apply, views_of
 
@@ -592,3 +592,57 @@ def test_an_unknown_models_window_must_be_said():
     pytest.importorskip("genai_prices", reason="windows come from the extra prices, which make test installs")
     with pytest.raises(SetupError, match=r"RequestBudget\(window="):
         RequestBudget.for_model("nobodys-model-1")
+
+
+def _is_told(done):
+    """Whether something is gone without a word in its place, and whether a text says that something is."""
+    gone = any(isinstance(one, (Drop, DropCall, DropResult)) for one in done.decisions)
+    return not gone or any(isinstance(one, Insert) for one in done.decisions)
+
+
+@pytest.mark.parametrize("api", APIS)
+@settings(max_examples=80, deadline=None)
+@given(data=st.data(), share=st.integers(5, 95), keep_users=st.booleans())
+def test_whatever_is_removed_the_model_is_told_so(api, data, share, keep_users):
+    """In a window however small, and in every later compaction too; and the word is no longer than what is gone."""
+    messages, ledger = data.draw(histories(api)), Ledger()
+    for end in (len(messages) // 2, len(messages)):
+        views = views_of(messages[:end], api)
+        trigger = max(2, sum(view.tokens for view in views) * share // 100)
+        rules = Compaction(trigger, keep_turns=1, keep_users=keep_users, horizon=1e9, slack=0)
+        plan = plan_compaction(views, ledger, rules, force=True)
+        ledger = plan.commit()
+        done = replay(views, ledger)
+        assert _is_told(done)
+        assert done.tokens <= plan.before
+
+
+def test_where_a_summary_would_say_nothing_a_note_stands():
+    """Under forty tokens there is no room for names: the model learns at least that something is gone, once."""
+    messages = [{"role": ("user", "assistant")[n % 2], "content": f"said {n} " + "so " * 30} for n in range(60)]
+    ledger = Ledger()
+    for end in (40, 50, 60):
+        views = views_of(messages[:end], "openai-chat")
+        plan = plan_compaction(views, ledger, Compaction(400, keep_turns=1, keep_users=False, horizon=1e9))
+        assert plan.due
+        ledger = plan.commit()
+        out = apply(messages[:end], replay(views, ledger).decisions, "openai-chat")
+        notes = [message["content"] for message in out if "_cacheprefix" in message]
+        assert notes == ["[Earlier messages were removed from this conversation.]"]
+    _, silent, _ = _compacted(messages, trigger=400, keep_turns=1, horizon=1e9, summarise=None)
+    assert not any(action.kind == "summaries" for action in silent.actions)
+
+
+def test_what_is_shorter_than_the_word_about_it_stays():
+    """A policy that takes out three tokens for a note of fifteen is not followed."""
+
+    def petty(situation):
+        return [Drop(1)]
+
+    messages = _talk(20)
+    messages.insert(1, {"role": "user", "content": "ok"})
+    rules = {"trigger": _size(messages) // 2, "policies": (petty,), "keep_users": False, "keep_head": 0}
+    out, plan, _ = _compacted(messages, **rules)
+    assert out == messages
+    assert not plan.due
+    assert len(_compacted(messages, summarise=None, **rules)[0]) == len(messages) - 1

@@ -260,6 +260,7 @@ def test_deltas_are_consolidated_at_a_compaction_and_only_then():
         state = append_context(_filled(CYCLE["openai-chat"] * 4, state), f"delta {n}", "facts")
         state = append_context(state, f"other {n}", "other")
     assert not seen
+    state = append_message(state, USER)
     small = compact(state, Compaction(trigger=500, horizon=1e9), consolidate=hook)
     built = _texts(build_messages(small))
     assert built[:2] == ["base | delta 0 | delta 1 | delta 2", "other 0 | other 1 | other 2"]

@@ -106,9 +106,9 @@ def _text(call: "Call") -> Iterator[str]:
 
 
 def _decisions(data: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    from cacheprefix.conversation import Terms, read
+    from cacheprefix.history.saved import read
 
-    ledger = read(data, "", Terms(), rebase=True).ledger
+    ledger = read(data, rebase=True).ledger
     said = {
         "results": "result",
         "turns": "turn",

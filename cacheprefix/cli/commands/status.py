@@ -47,9 +47,9 @@ def register(app: "typer.Typer") -> None:
 
 def conversation_data(data: Mapping[str, Any]) -> dict[str, Any]:
     """What a saved conversation holds, in counts. Raises ``StateError`` for another shape or version."""
-    from cacheprefix.conversation import Terms, read
+    from cacheprefix.history.saved import read
 
-    saved = read(data, "", Terms(), rebase=True)
+    saved = read(data, rebase=True)
     history = saved.history
     sections = ("results", "turns", "actions", "inserts")
     return {

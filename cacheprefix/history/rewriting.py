@@ -1,0 +1,144 @@
+"""A history that the conversation keeps, rewritten by what was decided on it: nobody else needs what was removed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cacheprefix.errors import BudgetError
+from cacheprefix.history.budget import Results
+from cacheprefix.history.compaction import Circumstances, Compaction
+from cacheprefix.history.compaction_plan import Plan
+from cacheprefix.history.groups import digests_of
+from cacheprefix.history.ledger import Ledger
+from cacheprefix.history.replaying import holding
+from cacheprefix.history.settling import Standing, Terms, decided, planned
+from cacheprefix.history.state import ContextState, Log, refresh_zones, tokens_beside
+from cacheprefix.history.window import RequestBudget
+from cacheprefix.history.zones import Consolidate, concatenate
+from cacheprefix.prompt import estimate_tokens
+from cacheprefix.prompt.decisions import Decision, Insert
+from cacheprefix.prompt.views import MESSAGE_TOKENS, Count, digest_of
+from cacheprefix.wire.apply_decisions import kept
+
+
+def standing(state: ContextState) -> Standing:
+    """The history before a request. It holds what is sent, so nothing of its ledger is still to be carried out."""
+    return Standing(state.views, Ledger(), state.tokens)
+
+
+def with_beside(state: ContextState, around: Circumstances, system: str, count: Count) -> Circumstances:
+    """The circumstances with what stands beside the history, and whether a compaction shows other zones."""
+    moves = around.front_moves or any(zone.staged is not None for zone in state.zones)
+    tokens = around.static_tokens + tokens_beside(state, system, count)
+    return replace(around, static_tokens=tokens, front_moves=moves)
+
+
+def plan(
+    state: ContextState,
+    settings: Compaction | None = None,
+    around: Circumstances | None = None,
+    *,
+    system: str = "",
+    readable: bool = False,
+    force: bool = False,
+    count: Count | None = None,
+) -> Plan:
+    """What ``compact`` would do, what it costs and whether it is due; nothing changes."""
+    counter = count or estimate_tokens
+    here = with_beside(state, around or Circumstances(), system, counter)
+    return planned(standing(state), settings or Compaction(), here, count=counter, readable=readable, force=force)
+
+
+def compact(
+    state: ContextState,
+    settings: Compaction | None = None,
+    around: Circumstances | None = None,
+    *,
+    system: str = "",
+    store: Results | None = None,
+    scope: str = "",
+    consolidate: Consolidate = concatenate,
+    summary: str = "",
+    force: bool = False,
+    count: Count | None = None,
+) -> ContextState:
+    """The state compacted, if that is due; the very same state if not.
+
+    The prefix is rewritten here anyway, so durable context is consolidated to one block a key at the
+    front, and staged zones are shown. ``summary`` is a model's answer to ``plan(...).request``.
+    Raises ``BudgetError`` when a request budget in ``around`` cannot be met.
+    """
+    counter = count or estimate_tokens
+    made = plan(state, settings, around, system=system, readable=store is not None, force=force, count=counter)
+    if not made.due:
+        return state
+    terms = Terms(store=store, consolidate=consolidate, count=counter)
+    ledger = decided(standing(state), made.with_summary(summary), terms, scope)
+    return state if ledger is None else carried_out(state, made, ledger, counter)
+
+
+def compact_for_request(
+    state: ContextState,
+    request: RequestBudget,
+    settings: Compaction | None = None,
+    *,
+    system: str = "",
+    static_tokens: int = 0,
+    store: Results | None = None,
+    scope: str = "",
+    consolidate: Consolidate = concatenate,
+    count: Count | None = None,
+) -> ContextState:
+    """The state such that the whole request fits the budget; the same state when it does already.
+
+    ``static_tokens`` are tools and whatever else is sent beside the system text and the history.
+    """
+    counter = count or estimate_tokens
+    fixed = static_tokens + (counter(system) + MESSAGE_TOKENS if system else 0)
+    if fixed >= request.room:
+        over = fixed - request.room
+        raise BudgetError(
+            f"system text and tools have {fixed} tokens and leave no room for a history in {request.room}", over
+        )
+    rules = replace(settings or Compaction(), trigger=None, target=None)
+    around = Circumstances(static_tokens=static_tokens, request=request)
+    return compact(
+        state, rules, around, system=system, store=store, scope=scope, consolidate=consolidate, count=counter
+    )
+
+
+def carried_out(state: ContextState, planned: Plan, made: Ledger, count: Count) -> ContextState:
+    """The state with what a plan made of the ledger carried out, as one new epoch of its own ledger.
+
+    Messages that were appended since it was planned stay as they are.
+    """
+    views = state.views
+    known = planned.shape if planned.shape is not None and planned.shape.views == views else None
+    held = holding(views, made, count=count, shape=known)
+    # The border between history and turn is found again by the objects that no decision touched.
+    border = len(state.committed)
+    first: list[Decision] = []
+    second: list[Decision] = []
+    for one in (*held.partial, *(new for _, new in held.texts)):
+        if one.index < border or (one.index == border and isinstance(one, Insert)):
+            first.append(one)
+        else:
+            second.append(replace(one, index=one.index - border))
+    history = kept(state.committed.messages, first, held.gone, state.api)
+    gone = {index - border for index in held.gone if index >= border}
+    turn = kept(state.turn.messages, second, gone, state.api)
+    new = replace(
+        state,
+        committed=Log.of(history, state.api, count),
+        turn=Log.of(turn, state.api, count),
+        since_removal=0,
+        last_removed=planned.before - planned.after,
+    )
+    ledger = state.ledger.prune(digests_of(new.views))
+    for key, value in made.since(planned.ledger).section("epochs").items():
+        # What had been removed and was said again is removed again: an epoch of its own.
+        name = key
+        while state.ledger.get("epochs", name) is not None:
+            name = digest_of(name)
+        ledger = ledger.record([("epochs", name, value)])
+    return refresh_zones(replace(new, ledger=ledger))
