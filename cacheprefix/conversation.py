@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from cacheprefix import history
+from cacheprefix.effects import Flow, adrive, drive
 from cacheprefix.errors import BodyError, SetupError, StateError
 from cacheprefix.history import (
     Boundaries,
@@ -31,18 +32,7 @@ from cacheprefix.history import (
 from cacheprefix.history import Mode as CommitMode
 from cacheprefix.history.rewriting import carried_out, standing, with_beside
 from cacheprefix.history.saved import read, written
-from cacheprefix.history.settling import (
-    Ask,
-    AsyncAsk,
-    History,
-    Standing,
-    Steps,
-    Terms,
-    aanswered,
-    answered,
-    plainly,
-    settling,
-)
+from cacheprefix.history.settling import Ask, AsyncAsk, Attempt, History, Terms, plainly, settling
 from cacheprefix.history.state import Cutting, appended, closes_cycle
 from cacheprefix.locks import RLock
 from cacheprefix.prompt import Role
@@ -321,8 +311,7 @@ class Conversation:
         """
         terms = self._terms
         if settle:
-            steps = self._settling(terms.count(volatile) if volatile else 0, asks=ask is not None)
-            answered(steps, ask, terms.attempt)
+            drive(self._settling(volatile, ask))
         return history.build(self._state, terms.system, volatile, volatile_role=volatile_role, count=terms.count)
 
     def build_messages(
@@ -336,7 +325,7 @@ class Conversation:
     ) -> Built:
         """``build`` with an ``ask`` that is awaited; of tasks that come meanwhile none compacts a second time."""
         terms = self._terms
-        await aanswered(self._settling(terms.count(volatile) if volatile else 0, asks=True), ask, terms.attempt)
+        await adrive(self._settling(volatile, ask))
         return history.build(self._state, terms.system, volatile, volatile_role=volatile_role, count=terms.count)
 
     def plan(self, *, force: bool = False) -> Plan:
@@ -356,13 +345,13 @@ class Conversation:
     def compact(self, *, force: bool = False, ask: Ask | None = None) -> bool:
         """Compact if that is due; says whether it was. ``force`` goes to the target whatever the price."""
         before = self.ledger.epoch
-        answered(self._compacting(force=force, asks=ask is not None), ask, self._terms.attempt)
+        drive(settling(self._history(plainly), ask, force=force))
         return self.ledger.epoch > before
 
     async def acompact(self, *, force: bool = False, ask: AsyncAsk | None = None) -> bool:
         """``compact`` with an ``ask`` that is awaited."""
         before = self.ledger.epoch
-        await aanswered(self._compacting(force=force, asks=ask is not None), ask, self._terms.attempt)
+        await adrive(settling(self._history(plainly), ask, force=force))
         return self.ledger.epoch > before
 
     def compact_for_request(self, request: RequestBudget | None = None, *, volatile_tokens: int = 0) -> bool:
@@ -511,21 +500,18 @@ class Conversation:
         done = None if hook is None else self._terms.attempt("transition hook", partial(commit, hook), None)
         return done if isinstance(done, ContextState) else commit()
 
-    def _settling(self, volatile_tokens: int, *, asks: bool) -> Steps[Standing | None]:
-        """What is due before a request, without its waiting for a summary."""
+    def _settling(self, volatile: str | None, ask: Ask | AsyncAsk | None) -> Flow[None]:
+        """What is due before a request."""
         terms = self._terms
-        if terms.compaction is None and terms.request is None:
-            return None
-        return (yield from settling(self._history(terms, volatile_tokens), asks=asks))
+        if terms.compaction is not None or terms.request is not None:
+            yield from settling(self._history(terms.attempt, terms.count(volatile) if volatile else 0), ask)
 
-    def _compacting(self, *, force: bool, asks: bool) -> Steps[Standing | None]:
-        """What ``compact`` does; the caller sees what fails in it."""
-        return settling(self._history(replace(self._terms, attempt=plainly)), asks=asks, force=force)
-
-    def _history(self, terms: Terms, volatile_tokens: int = 0) -> History:
+    def _history(self, attempt: Attempt, volatile_tokens: int = 0) -> History:
         """The history kept here, before a request. While a summary of it is being written, others go out as it is."""
-        around = partial(self._circumstances, terms, volatile_tokens)
-        return History(self, terms, lambda: standing(self._state), around, self._rewrite, waits=False)
+        around = partial(self._circumstances, self._terms, volatile_tokens)
+        return History(
+            self, self._terms, lambda: standing(self._state), around, self._rewrite, attempt=attempt, waits=False
+        )
 
     def _circumstances(
         self, terms: Terms, volatile_tokens: int, tokens: int  # noqa: ARG002 - one signature for all histories

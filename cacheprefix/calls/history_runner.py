@@ -11,6 +11,7 @@ from typing_extensions import TypedDict, Unpack
 
 from cacheprefix.calls.state import SharedState
 from cacheprefix.conversation import Conversation
+from cacheprefix.effects import Flow, adrive, drive
 from cacheprefix.history import (
     Circumstances,
     Compaction,
@@ -25,7 +26,7 @@ from cacheprefix.history import (
     replay,
 )
 from cacheprefix.history.budget import Replace, Results
-from cacheprefix.history.settling import Ask, AsyncAsk, History, Standing, Steps, Terms, aanswered, answered, settling
+from cacheprefix.history.settling import Ask, AsyncAsk, History, Standing, Terms, settling
 from cacheprefix.layout import Tool
 from cacheprefix.layout.team import Team
 from cacheprefix.plugins import Plugins
@@ -138,8 +139,7 @@ class HistoryRunner:
         ``Compaction(summarise="fork")``. A compaction also joins keyed context to one block a key behind the static
         text. Fails open, but raises ``BudgetError`` with ``over_by`` where a ``request_budget`` cannot be met.
         """
-        steps = self._settling(conversation, views, model, api, beside, asks=ask is not None)
-        return answered(steps, ask, self.services.notices.attempt)
+        return drive(self._settling(conversation, views, model, api, beside, ask))
 
     async def acondense(
         self,
@@ -152,8 +152,7 @@ class HistoryRunner:
         **beside: Unpack[Beside],
     ) -> tuple[Decision, ...]:
         """``condense`` with an ``ask`` that is awaited, such as ``asummary_by_fork`` makes."""
-        steps = self._settling(conversation, views, model, api, beside, asks=ask is not None)
-        return await aanswered(steps, ask, self.services.notices.attempt)
+        return await adrive(self._settling(conversation, views, model, api, beside, ask))
 
     def _settling(
         self,
@@ -162,10 +161,8 @@ class HistoryRunner:
         model: str,
         api: Api | None,
         beside: Beside,
-        *,
-        asks: bool,
-    ) -> Steps[tuple[Decision, ...]]:
-        """``condense`` without its waiting."""
+        ask: Ask | AsyncAsk | None,
+    ) -> Flow[tuple[Decision, ...]]:
         if not self.decides(conversation):
             return ()
         given = beside.get("static_tokens")
@@ -178,10 +175,11 @@ class HistoryRunner:
             partial(_look, conversation, views, terms),
             partial(_circumstances, conversation, terms, static, own, front_moves=beside.get("front_moves", False)),
             lambda _, made, epoch: conversation.take_in(made, epoch),
+            attempt=terms.attempt,
             # Siblings send the same history. What has the summary written does not wait for itself.
             waits=conversation.waits,
         )
-        now = yield from settling(history, asks=asks)
+        now = yield from settling(history, ask)
         return () if now is None else now.decisions
 
     def _consolidate(self, own: Consolidate) -> Consolidate:

@@ -6,15 +6,14 @@ keeps itself is rewritten by the same decisions when they are taken (``rewriting
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotDone
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from cacheprefix.effects import Call, Flow, Until
 from cacheprefix.errors import BudgetError
 from cacheprefix.history.budget import Replace, Results, ToolResultBudget
 from cacheprefix.history.compaction import Circumstances, Compaction, plan_compaction, reason_of
@@ -36,8 +35,6 @@ Attempt = Callable[[str, Callable[[], Any], Any], Any]
 Fit = Callable[[Compaction, str, Callable[[float], bool]], tuple[Compaction, Circumstances]]
 """Fits a compaction to the provider (prices, hooks), by the model last used and whether the cache is cold at a time."""
 T = TypeVar("T")
-Steps = Generator["SummaryRequest | Future[None]", "str | bool", T]
-"""Work that may want summaries, whose texts it takes, and may wait for a sibling's; it learns whether that ended."""
 
 PATIENCE = 30.0
 """Seconds that a request waits at most for the summary that a sibling is having written."""
@@ -139,23 +136,25 @@ class History:
     """By what a compaction is planned when its messages have so many tokens; None where nothing may be compacted."""
     take: Callable[[Plan, Ledger, int], bool]
     """Takes in what a plan made of the ledger, planned at this epoch; False where another compaction came first."""
+    attempt: Attempt
+    """Runs our own work; the terms' runs what asks the model."""
     waits: bool
     """Whether this request waits for a summary that a sibling is having written."""
 
 
-def settling(history: History, *, asks: bool, force: bool = False) -> Steps[Standing | None]:
-    """Bring a history to what may be sent; yields what a summary is wanted of, or what a sibling is having done.
+def settling(history: History, ask: Ask | AsyncAsk | None, *, force: bool = False) -> Flow[Standing | None]:
+    """Bring a history to what may be sent: a flow that may ask for a summary, or wait for a sibling's.
 
-    Gives how it stands at the end, None where that cannot be told. ``asks``: somebody answers for the model.
-    ``force`` compacts once to the target, whatever the trigger and the price say.
+    Gives how the history stands at the end, None where that cannot be told. Without ``ask``, an extract stands for what
+    is removed. ``force`` compacts once to the target, whatever the trigger and the price say.
     """
-    keeper, terms, attempt = history.keeper, history.terms, history.terms.attempt
+    keeper, terms, attempt = history.keeper, history.terms, history.attempt
     now: Standing | None = None
     for _ in range(_ROUNDS):
         under_way = keeper.asking
         if under_way is not None:
             # Who cannot wait for the summary, or is itself asking for it, goes on without one.
-            asks = history.waits and bool((yield under_way)) and asks
+            ask = ask if history.waits and (yield Until(under_way, PATIENCE)) else None
         epoch = keeper.ledger.epoch
         now = attempt("tool-result budget", history.look, None)
         if now is None:
@@ -165,11 +164,11 @@ def settling(history: History, *, asks: bool, force: bool = False) -> Steps[Stan
             if plan is not None and plan.stuck:
                 terms.note(f"nothing is compacted: {plan.refusals[-1]}")
             return now
-        if plan.request is not None and asks:
+        if plan.request is not None and ask is not None:
             with keeper.asks() as free:
                 if not free:
                     continue
-                plan = plan.with_summary(str((yield plan.request)))
+                plan = plan.with_summary((yield from _summary(ask, plan.request, terms.attempt)))
                 taken = _taken(history, now, plan, epoch)
         else:
             taken = _taken(history, now, plan, epoch)
@@ -204,9 +203,8 @@ def planned(
     return plan
 
 
-def decided(now: Standing, plan: Plan, terms: Terms, scope: str) -> Ledger | None:
+def decided(now: Standing, plan: Plan, terms: Terms, scope: str, attempt: Attempt = plainly) -> Ledger | None:
     """The ledger with a plan recorded, durable context joined with it; None where nothing can be recorded."""
-    attempt = terms.attempt
     made: Ledger | None = attempt("compaction", partial(plan.commit, terms.store, scope=scope), None)
     if made is None or made is plan.ledger:
         return None
@@ -225,10 +223,10 @@ def _planned(history: History, now: Standing, *, force: bool) -> Plan | None:
 
 def _taken(history: History, now: Standing, plan: Plan, epoch: int) -> bool | None:
     """Whether a compaction came in before any other; None where it cannot."""
-    made = decided(now, plan, history.terms, history.keeper.scope)
+    made = decided(now, plan, history.terms, history.keeper.scope, history.attempt)
     if made is None:
         return None
-    taken: bool | None = history.terms.attempt("compaction", partial(history.take, plan, made, epoch), None)
+    taken: bool | None = history.attempt("compaction", partial(history.take, plan, made, epoch), None)
     return taken
 
 
@@ -253,65 +251,13 @@ def guarded(attempt: Attempt, step: str, work: Callable[[], T], otherwise: T) ->
     return done
 
 
-def answered(steps: Steps[T], ask: Ask | None, attempt: Attempt) -> T:
-    """Do work that may want summaries; where ``ask`` fails, an extract stands in its place."""
+def _summary(ask: Ask | AsyncAsk, request: SummaryRequest, attempt: Attempt) -> Flow[str]:
+    """What the model answers; empty where asking fails, and an extract stands in its place."""
     try:
-        wanted = next(steps)
-        while True:
-            if isinstance(wanted, Future):
-                wanted = steps.send(_waited(wanted))
-                continue
-            text = "" if ask is None else attempt("summary", partial(ask, wanted), "")
-            wanted = steps.send(str(text or ""))
-    except StopIteration as stop:
-        done: T = stop.value
-        return done
-    finally:
-        steps.close()
-
-
-async def aanswered(steps: Steps[T], ask: AsyncAsk | None, attempt: Attempt) -> T:
-    """``answered`` with an ``ask`` that is awaited."""
-    try:
-        wanted = next(steps)
-        while True:
-            if isinstance(wanted, Future):
-                wanted = steps.send(await _awaited(wanted))
-                continue
-            text = ""
-            try:
-                text = "" if ask is None else await ask(wanted)
-            except Exception as error:
-                attempt("summary", partial(_raised, error), "")
-            wanted = steps.send(str(text or ""))
-    except StopIteration as stop:
-        done: T = stop.value
-        return done
-    finally:
-        steps.close()
-
-
-def _waited(future: Future[None]) -> bool:
-    """Whether what a sibling does has ended; in an event loop's thread, which that may need, nothing is waited for."""
-    with suppress(RuntimeError):
-        asyncio.get_running_loop()
-        return future.done()
-    with suppress(NotDone):
-        future.result(PATIENCE)
-    return future.done()
-
-
-async def _awaited(future: Future[None]) -> bool:
-    loop, ready = asyncio.get_running_loop(), asyncio.Event()
-
-    def ended(_: Future[None]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
-            loop.call_soon_threadsafe(ready.set)
-
-    future.add_done_callback(ended)
-    with suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(ready.wait(), PATIENCE)
-    return future.done()
+        text = yield Call(ask, request)
+    except Exception as error:
+        text = attempt("summary", partial(_raised, error), "")
+    return str(text or "")
 
 
 def _raised(error: Exception) -> str:
