@@ -1,7 +1,6 @@
 """The history that a conversation keeps itself, as a value, and pure functions over it.
 
-Every function returns a new state, so a call that fails leaves no trace, and a fork is the state itself. Appending
-copies pointers, as building the next request does anyway: 0.05 ms at 8,000 messages.
+Every function returns a new state, so a call that fails leaves no trace, and a fork is the state itself.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from cacheprefix.history.ledger import Ledger
 from cacheprefix.history.transitions import Mode, TransitionHook
 from cacheprefix.history.window import ContextStats
 from cacheprefix.history.zones import Zone
+from cacheprefix.locks import Lock
 from cacheprefix.prompt import estimate_tokens
 from cacheprefix.prompt.views import MESSAGE_TOKENS, Count, MessageView, Role, digest_of
 from cacheprefix.wire.apply_decisions import apply, sendable, text_message
@@ -26,17 +26,24 @@ from cacheprefix.wire.message_views import view_of, views_of
 from cacheprefix.wire.messages import Form
 from cacheprefix.wire.openai_responses import is_reasoning
 
+_GROWING = Lock()
 
-@dataclass(frozen=True, slots=True)
+
 class Log:
-    """Messages in a row, and what is read off each once."""
+    """Messages in a row, and what is read off each once. Immutable.
 
-    messages: tuple[FrozenDict, ...] = ()
-    """With their marks."""
-    wire: tuple[FrozenDict, ...] = field(default=(), compare=False)
-    """As they are sent."""
-    views: tuple[MessageView, ...] = field(default=(), compare=False)
-    tokens: int = field(default=0, compare=False)
+    Logs share the lists that they are the beginning of: a message more costs one step, and a copy only where another
+    log went on from here. Copied each time, 8,000 messages would take 0.4 s longer to append than the 0.2 s they take.
+    """
+
+    __slots__ = ("_messages", "_views", "_wire", "size", "tokens")
+
+    def __init__(self) -> None:
+        self._messages: list[FrozenDict] = []
+        self._wire: list[FrozenDict] = []
+        self._views: list[MessageView] = []
+        self.size = 0
+        self.tokens = 0
 
     @classmethod
     def of(cls, messages: Iterable[Mapping[str, Any]], api: Form, count: Count) -> Log:
@@ -47,17 +54,41 @@ class Log:
     def extended(self, messages: Sequence[FrozenDict], views: Sequence[MessageView]) -> Log:
         """The log with messages appended."""
         bare: list[Any] = sendable(messages)
-        wire = [one if isinstance(one, FrozenDict) else FrozenDict(one) for one in bare]
-        tokens = self.tokens + sum([view.tokens for view in views])
-        return Log((*self.messages, *messages), (*self.wire, *wire), (*self.views, *views), tokens)
-
-    def __len__(self) -> int:
-        return len(self.messages)
+        new, size = Log(), self.size
+        with _GROWING:
+            newest = len(self._messages) == size
+            new._messages = self._messages if newest else self._messages[:size]
+            new._wire = self._wire if newest else self._wire[:size]
+            new._views = self._views if newest else self._views[:size]
+            new._messages += messages
+            new._wire += [one if isinstance(one, FrozenDict) else FrozenDict(one) for one in bare]
+            new._views += views
+            new.size = size + len(messages)
+        new.tokens = self.tokens + sum([view.tokens for view in views])
+        return new
 
     @property
-    def size(self) -> int:
-        """How many messages."""
-        return len(self.messages)
+    def messages(self) -> list[FrozenDict]:
+        """The messages with their marks."""
+        return self._messages[: self.size]
+
+    @property
+    def wire(self) -> list[FrozenDict]:
+        """The messages as they are sent."""
+        return self._wire[: self.size]
+
+    @property
+    def views(self) -> list[MessageView]:
+        """The messages' views."""
+        return self._views[: self.size]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Log) and self.messages == other.messages
+
+    __hash__ = None  # type: ignore[assignment]  # messages are dicts
+
+    def __len__(self) -> int:
+        return self.size
 
 
 MODES: tuple[Mode, ...] = ("none", "manual", "agent_cycle")

@@ -646,3 +646,20 @@ def test_what_is_shorter_than_the_word_about_it_stays():
     assert out == messages
     assert not plan.due
     assert len(_compacted(messages, summarise=None, **rules)[0]) == len(messages) - 1
+
+
+def test_a_note_beside_an_older_one_is_said_once():
+    """What goes next to a loss that was told is told by the same words, and the prompt before it stays as it was."""
+
+    def first_after_note(situation):
+        return [Drop(next(at for at, view in situation.live() if at > 3 and not view.summary))]
+
+    messages, ledger = _talk(20), Ledger()
+    for _ in range(3):
+        views = views_of(messages, "openai-chat")
+        rules = Compaction(_size(messages) // 2, policies=(first_after_note,), keep_users=False, keep_head=0)
+        ledger = plan_compaction(views, ledger, rules, force=True).commit()
+    out = apply(messages, replay(views, ledger).decisions, "openai-chat")
+    notes = [at for at, message in enumerate(out) if "_cacheprefix" in message]
+    assert notes == [4]
+    assert len(out) < len(messages) - 3

@@ -287,6 +287,38 @@ def test_an_impossible_budget_is_an_error_of_condense():
     assert caught.value.over_by > 0
 
 
+def test_what_is_said_while_a_summary_is_written_stays_behind_it():
+    """The summary stands for what it was asked of; nothing is asked twice, and nothing that came meanwhile is lost."""
+    rules = Compaction(4_000, keep_turns=2, horizon=1_000, summarise="fork")
+    conversation = Session(counter=ESTIMATE, compaction=rules).conversation("t", api="openai-chat")
+    conversation.append(*history(20))
+    asked = []
+
+    def ask(request):
+        asked.append(request)
+        conversation.append({"role": "user", "content": "Meanwhile."})
+        return "What was said, summed up by the model."
+
+    sent = [message["content"] for message in conversation.build(ask=ask).messages]
+    assert len(asked) == conversation.ledger.epoch == 1
+    assert sent[-1] == "Meanwhile."
+    assert "What was said, summed up by the model." in sent
+
+
+def test_of_two_compactions_at_a_time_one_is_taken():
+    """What was planned for a history that another compaction has rewritten meanwhile is dropped, and planned anew."""
+    rules = Compaction(4_000, keep_turns=2, horizon=1_000, summarise="fork")
+    conversation = Session(counter=ESTIMATE, compaction=rules).conversation("t", api="openai-chat")
+    conversation.append(*history(20))
+
+    def ask(request):
+        assert conversation.compact_for_request(RequestBudget(3_000))
+        return "Too late. " * 20
+
+    assert "Too late" not in json.dumps(conversation.build(ask=ask).messages)
+    assert conversation.ledger.epoch == 1
+
+
 def test_a_trigger_that_cannot_be_known_is_refused_at_set_up():
     """The model's window comes from a request budget."""
     with pytest.raises(SetupError, match="RequestBudget"):
