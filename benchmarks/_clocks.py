@@ -19,6 +19,7 @@ from benchmarks import _table
 from benchmarks.bench_engine import context
 from benchmarks.local_engine import COUNTER, MODEL, LocalEngine, missing, rules
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.adapter import Request
 from cacheprefix.server import idle_threads
 
 ROLES = {
@@ -97,10 +98,12 @@ def ours(tokens: int = 8_000, requests: int = 40) -> dict[str, Any]:
     history = [{"role": ("user", "assistant")[at % 2], "content": line * 4} for at in range(tokens // 2 // 75)]
     took = []
     for number in range(requests):
-        role = {"role": "user", "content": session.tail_for(f"role {number % 4}", "Look at it.")}
+        role = {"role": "user", "content": session.adapter.tail_for(f"role {number % 4}", "Look at it.")}
         messages = [{"role": "system", "content": handbook}, *history, role]
         began = time.thread_time()
-        turn = session.begin({"model": MODEL, "messages": messages}, "openai-chat", agent=f"role {number % 4}")
+        turn = session.adapter.begin(
+            Request({"model": MODEL, "messages": messages}, "openai-chat", agent=f"role {number % 4}")
+        )
         turn.finish({"prompt_tokens": tokens, "completion_tokens": 1})
         took.append((time.thread_time() - began) * 1_000)
         history.append({"role": "user", "content": line})

@@ -117,8 +117,10 @@ BUDGET = ToolResultBudget(max_tokens=300)
 def cut(tool: str, text: str) -> str:
     """What stands for a tool's result under ``BUDGET``, for an application that shortens its results itself."""
     session = Session(budget=BUDGET)
-    view = make_message("tool", (), session.count, results=(make_result("", tool, text, session.count),))
-    decisions = session.shorten(session.conversation(), (view,))
+    view = make_message(
+        "tool", (), session.adapter.count, results=(make_result("", tool, text, session.adapter.count),)
+    )
+    decisions = session.adapter.shorten(session.conversation(), (view,))
     return decisions[0].text if decisions else text
 
 

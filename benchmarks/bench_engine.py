@@ -36,6 +36,7 @@ from benchmarks.context_replay import traces_folder
 from benchmarks.local_engine import COUNTER, MODEL, TINY_COUNTER, TINY_MODEL, LocalEngine, Size
 from benchmarks.trace_replay import Ask, Run, lmcache
 from cacheprefix import Session
+from cacheprefix.adapter import Request
 from cacheprefix.profiles import Registry
 from cacheprefix.prompt import Counter
 from cacheprefix.server import idle_threads
@@ -218,7 +219,7 @@ def error(
             # The roles of a log's split text are guesses, and the server refuses some orders of them.
             messages = [*head, *({**message, "role": "user"} for message in one.messages)]
             messages[0] = {**messages[0], "content": salt + messages[0]["content"]}
-            turn = session.begin({"model": target.model, "messages": messages}, "openai-chat")
+            turn = session.adapter.begin(Request({"model": target.model, "messages": messages}, "openai-chat"))
             try:
                 answer = ask(client, target, messages)
             except httpx.HTTPStatusError:

@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks import _table
 from benchmarks.bench_context import exponent
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.adapter import Request
 from cacheprefix.profiles import Usage
 
 WORDS = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor incididunt ut " * 11
@@ -32,7 +33,7 @@ def conversation(session: Session, turns: int, name: str, api: Any = "openai-cha
     for turn in range(turns):
         history.append({"role": "user", "content": f"{name} {turn} {WORDS}"})
         body = {"model": model, **beside, "messages": [*head, *history]}
-        sent = session.begin(body, api, agent="agent", conversation=name, boundary=len(history))
+        sent = session.adapter.begin(Request(body, api, agent="agent", conversation=name, boundary=len(history)))
         total = 1_000 + 250 * len(history)
         sent.finish(Usage(total, read, None, 250))
         read = total

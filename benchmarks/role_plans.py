@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.adapter import Request
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE, Api
@@ -54,7 +55,7 @@ def session_for(plan: Plan, rules: str) -> Session:
     prefix = SharedPrefix(system=words(plan.handbook, "book"), tools=tuple(tools))
     session = Session(prefix, provider=rules, counter=ESTIMATE)
     for who in range(len(plan.roles)):
-        session.join(f"role{who}")
+        session.adapter.join(f"role{who}")
     return session
 
 
@@ -75,7 +76,7 @@ def played(plan: Plan, rules: str, session: Session | None = None) -> list[Cache
             body["tools"] = own
         turn = None
         if session is not None:
-            turn = fork_body(session, body, api, Role(f"role{who}", conversation="one")).begin()
+            turn = fork_body(session.adapter, body, api, Role(f"role{who}", conversation="one")).begin()
             body = turn.body
         serving = cache.begin(decode(body, api, count=ESTIMATE.count), clock)
         serving.ended(clock + 1)

@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.context_replay import Message, tau_bench, traces_folder, who_and_when
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.adapter import Request
 from cacheprefix.audit.formats.text import split
 from cacheprefix.layout import ForkPolicy, TailPlacement
 from cacheprefix.profiles import Profile
@@ -243,16 +244,16 @@ def _as_forks(run: Run, profile: Profile, tail: TailPlacement) -> Iterator[Promp
     prefix = SharedPrefix(roles=run.roles) if tail == "cards" else SharedPrefix()
     session = Session(prefix, tail=tail, provider=profile.name, counter=ESTIMATE, gate=None, clock=lambda: now)
     for role in {ask.agent for ask in run.asks}:
-        session.join(role)
+        session.adapter.join(role)
     memo = Memo()
     for ask in run.asks:
         now = ask.at
         said = sum(estimate_tokens(message["content"]) for message in ask.messages)
-        forks = session.shares(run.name, _model(profile), partial(int, said))
+        forks = session.adapter.shares(run.name, _model(profile), partial(int, said))
         messages, system, limit = list(ask.messages), ask.system, None
-        told = session.tail_for(ask.agent, ask.system)
+        told = session.adapter.tail_for(ask.agent, ask.system)
         history = [{**message, "role": "user"} for message in messages]
-        at, continues = session.place(
+        at, continues = session.adapter.place(
             session.conversation(run.name),
             ask.agent,
             told,
@@ -266,7 +267,7 @@ def _as_forks(run: Run, profile: Profile, tail: TailPlacement) -> Iterator[Promp
             messages = [*history[:at], {"role": "user", "content": told}, *history[at:]]
             system, limit = session.prefix.text, at + bool(session.prefix.text)
         body = _body([*_system(system), *messages], profile)
-        turn = session.begin(body, _api(profile), agent=ask.agent, boundary=limit, continues=continues)
+        turn = session.adapter.begin(Request(body, _api(profile), agent=ask.agent, boundary=limit, continues=continues))
         turn.finish(None, at=now + 1)
         yield decode(turn.body, _api(profile), memo=memo)
 
@@ -282,7 +283,7 @@ def _as_logged(run: Run, profile: Profile) -> Iterator[Prompt]:
         now = ask.at
         ends = shared < len(prompt.sections)
         body = _body([*_system(ask.system), *ask.messages], profile)
-        turn = session.begin(body, _api(profile), boundary=shared, policy=once if ends else None)
+        turn = session.adapter.begin(Request(body, _api(profile), boundary=shared, policy=once if ends else None))
         turn.finish(None, at=now + 1)
         yield decode(turn.body, _api(profile), memo=memo)
 

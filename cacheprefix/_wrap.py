@@ -16,11 +16,11 @@ def wrap(target: Any, session: Session | None = None) -> Any:
     ``Session.from_config()`` does; the result carries it where its adapter says. Raises ``SetupError`` when nobody
     knows the object, and ``ConfigError``.
     """
-    session = given_or_configured(session)
-    found = session.plugins.call_first("wrap", target=target, session=session)
+    bound = given_or_configured(session)
+    found = bound.plugins.call_first("wrap", target=target, session=bound.session)
     if found is not None:
         return found
-    adapters = [info for info in session.plugins.loaded if "wrap" in info.hooks]
+    adapters = [info for info in bound.plugins.loaded if "wrap" in info.hooks]
     names = ", ".join(info.name for info in adapters) or "none"
     kind = f"{type(target).__module__}.{type(target).__qualname__}"
     message = (

@@ -1,18 +1,145 @@
-"""What adapters need beside the public names: the session of a front door."""
+"""All that an adapter may use of the core, beside the public names and ``cacheprefix.wire``."""
 
 from __future__ import annotations
 
 # Read here, and not with the first front door: that may be called in an event loop, which must not wait for a disk.
 from cacheprefix import config as _config  # noqa: F401
+from cacheprefix.adapter_session import AdapterSession
+from cacheprefix.bodies import (
+    LONG_ROLE,
+    AsyncWatched,
+    ForkBody,
+    Role,
+    ToolSet,
+    Watched,
+    allowed_choice,
+    begins,
+    fork_body,
+    instruction_of,
+)
+from cacheprefix.bounded import Bounded
+from cacheprefix.calls.begin import Boundary, Request
+from cacheprefix.calls.report import tally
+from cacheprefix.calls.tool_calls import ToolUse
+from cacheprefix.contexts import BlockVar
+from cacheprefix.forks import ForkResult
+from cacheprefix.history import (
+    Ledger,
+    SummaryRequest,
+    TransitionHook,
+    digests_of,
+    merge_json,
+    plan_compaction,
+    replay,
+    update_json,
+)
+from cacheprefix.layout import FOLLOW, Pass, Tool, VolatileRole, Worth, common_text, tail_text, with_volatile
+from cacheprefix.layout.baseline import unmodified
+from cacheprefix.locks import Lock, RLock, reset_in_child
+from cacheprefix.profiles import NO_CALLS, cost_units, merge_usage, normalise_usage, usage_from_dict
+from cacheprefix.prompt import (
+    Api,
+    Count,
+    Decision,
+    Drop,
+    DropCall,
+    DropResult,
+    DropThinking,
+    Insert,
+    MessageView,
+    ReplaceResult,
+    default_counter,
+    digest_of,
+    dumps,
+    loads,
+    make_call,
+    make_message,
+    make_result,
+)
+from cacheprefix.prompt import Role as MessageRole
 from cacheprefix.session import Session
+from cacheprefix.toolcache import Attempt, Origin, looks_like_error
 
-__all__ = ["given_or_configured"]
+__all__ = [
+    "FOLLOW",
+    "LONG_ROLE",
+    "NO_CALLS",
+    "AdapterSession",
+    "Api",
+    "AsyncWatched",
+    "Attempt",
+    "BlockVar",
+    "Boundary",
+    "Bounded",
+    "Count",
+    "Decision",
+    "Drop",
+    "DropCall",
+    "DropResult",
+    "DropThinking",
+    "ForkBody",
+    "ForkResult",
+    "Insert",
+    "Ledger",
+    "Lock",
+    "MessageRole",
+    "MessageView",
+    "Origin",
+    "Pass",
+    "RLock",
+    "ReplaceResult",
+    "Request",
+    "Role",
+    "SummaryRequest",
+    "Tool",
+    "ToolSet",
+    "ToolUse",
+    "TransitionHook",
+    "VolatileRole",
+    "Watched",
+    "Worth",
+    "allowed_choice",
+    "begins",
+    "common_text",
+    "cost_units",
+    "default_counter",
+    "digest_of",
+    "digests_of",
+    "dumps",
+    "fork_body",
+    "given_or_configured",
+    "instruction_of",
+    "loads",
+    "looks_like_error",
+    "make_call",
+    "make_message",
+    "make_result",
+    "merge_json",
+    "merge_usage",
+    "normalise_usage",
+    "plan_compaction",
+    "replay",
+    "reset_in_child",
+    "tail_text",
+    "tally",
+    "unmodified",
+    "update_json",
+    "usage_from_dict",
+    "users_session",
+    "with_volatile",
+]
 
 
-def given_or_configured(session: Session | None) -> Session:
-    """The session that a front door was given; without one, ``Session.from_config()``.
+def given_or_configured(session: Session | None) -> AdapterSession:
+    """The session that a front door was given, as adapters use it; without one, ``Session.from_config()``.
 
     Every front door that may be called without a session asks here, so that the file and the variables reach it too.
     Raises ``ConfigError``, before anything is wrapped.
     """
-    return Session.from_config() if session is None else session
+    return (Session.from_config() if session is None else session).adapter
+
+
+def users_session(session: AdapterSession) -> Session:
+    """The session as the user has it: the very object that was made, as long as anybody holds it."""
+    found: Session = session.session
+    return found

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any
 
+from cacheprefix.adapter_session import AdapterSession
+from cacheprefix.calls.begin import Request
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.layout import FOLLOW, Pass, tail_text, with_volatile
 from cacheprefix.layout.role_position import LONG as LONG_ROLE
@@ -20,7 +22,6 @@ from cacheprefix.layout.role_position import RolePosition
 from cacheprefix.layout.tool_sets import ToolSet
 from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import Api, MessageView, Prompt, digest_of, dumps_sorted, loads
-from cacheprefix.session import Session
 from cacheprefix.wire import apply, form_of, sendable, views_of
 from cacheprefix.wire.answers import begins, history_field, read_answer, result_messages, user_message
 from cacheprefix.wire.apis import CHATS, SHAPES, chat_of
@@ -57,7 +58,7 @@ class Role:
 class ForkBody:
     """A body ready to be sent, and what it was before."""
 
-    session: Session
+    session: AdapterSession
     api: Api
     body: dict[str, Any]
     given: dict[str, Any]
@@ -91,7 +92,7 @@ class ForkBody:
         known = self.prompt
         read = (lambda _: session.decode(self.given, self.api)) if known is None else (lambda _: known)
         plain = read if self.forked and not self.tries else None
-        turn = session.begin(
+        asked = Request(
             self.body,
             self.api,
             agent=role.name if role else "",
@@ -100,9 +101,9 @@ class ForkBody:
             original=plain,
             rewrite=self.forked,
             repeated=self.kept,
-            leave=leave,
             continues=self.continues,
         )
+        turn = session.begin(asked, leave)
         if self.forked and turn.seen is None:
             turn.body = self.own()
         return turn
@@ -284,7 +285,7 @@ class AsyncWatched(_Watching):
 
 
 def fork_body(
-    session: Session, body: Mapping[str, Any], api: Api, role: Role | None, *, asks_usage: bool = True
+    session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role | None, *, asks_usage: bool = True
 ) -> ForkBody:
     """A body as a fork of ``role``: shared system text and tools, the conversation as it is, the role's text last.
 
@@ -297,7 +298,7 @@ def fork_body(
     that cannot be met.
     """
     given, went_on = dict(body), ""
-    if session.mode == "fork" and SHAPES[api].FIELDS.chained:
+    if session.mode != "observe" and SHAPES[api].FIELDS.chained:
         given, went_on = session.attempt("kept answer", lambda: _gone_on(session, body, api, role), (given, ""))
     plain = ForkBody(session, api, given, given, role, went_on=went_on)
     if role is None or session.mode == "observe":
@@ -356,7 +357,7 @@ class _Tools:
 
 
 def _laid(
-    session: Session, body: Mapping[str, Any], api: Api, role: Role
+    session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role
 ) -> tuple[list[Any], list[Any], str, _Tools, ToolSet, bool]:
     """History, system messages, tail, tools and their lane, and whether sharing gains anything."""
     history = _items(body.get(history_field(api)))
@@ -378,7 +379,7 @@ def _laid(
 
 
 def _place(
-    session: Session,
+    session: AdapterSession,
     role: Role,
     tail: str,
     history: Sequence[Any],
@@ -404,7 +405,9 @@ def _place(
     )
 
 
-def _own(session: Session, given: dict[str, Any], api: Api, role: Role, history: Sequence[Any]) -> dict[str, Any]:
+def _own(
+    session: AdapterSession, given: dict[str, Any], api: Api, role: Role, history: Sequence[Any]
+) -> dict[str, Any]:
     """The application's own layout with what was decided on its history."""
     name = history_field(api)
     before = given.get(name) or []
@@ -418,7 +421,7 @@ def _own(session: Session, given: dict[str, Any], api: Api, role: Role, history:
     return session.attempt("layout", lambda: _completed(session, given, api, role), given)
 
 
-def _gone_on(session: Session, body: Mapping[str, Any], api: Api, role: Role | None) -> tuple[dict[str, Any], str]:
+def _gone_on(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role | None) -> tuple[dict[str, Any], str]:
     """The request as it was asked; where it goes on from an answer to a fork, with the whole history in its place.
 
     The provider kept what the fork said at its end, for its role alone, and the shared text.
@@ -434,14 +437,14 @@ def _gone_on(session: Session, body: Mapping[str, Any], api: Api, role: Role | N
     return {**given, name: [*said, *_items(given.get(name))]}, earlier
 
 
-def _tell_kept(session: Session) -> None:
+def _tell_kept(session: AdapterSession) -> None:
     session.note(
         "requests that go on from what the provider keeps (previous_response_id, conversation, prompt) have the "
         "application's own layout; give the whole history as input to share it"
     )
 
 
-def _speaker(session: Session, role: Role | None) -> tuple[str, str]:
+def _speaker(session: AdapterSession, role: Role | None) -> tuple[str, str]:
     return session.name, role.name if role else ""
 
 
@@ -449,7 +452,7 @@ def _items(given: Any) -> list[Any]:
     return [user_message(given)] if isinstance(given, str) else list(given or ())
 
 
-def _kept_elsewhere(session: Session, body: Mapping[str, Any], api: Api, role: Role) -> bool:
+def _kept_elsewhere(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role) -> bool:
     """Whether the provider keeps the history that a request goes on from, or may be asked to go on from this one.
 
     What a fork says at its end would then stay there, for other roles to read, and the shared text once a request:
@@ -466,7 +469,7 @@ def _kept_elsewhere(session: Session, body: Mapping[str, Any], api: Api, role: R
     return body.get("store") is not False and session.shared.kept.begins(_speaker(session, role))
 
 
-def _begun(session: Session, history: Sequence[Any], body: Mapping[str, Any], api: Api) -> int:
+def _begun(session: AdapterSession, history: Sequence[Any], body: Mapping[str, Any], api: Api) -> int:
     """1 where the last message is the beginning of the answer, which the model goes on from; else 0.
 
     Nothing may stand behind it. Models that take none answer 400, and OpenAI's read an answer that was given before.
@@ -480,7 +483,7 @@ def _leads(message: Any) -> bool:
     return isinstance(message, Mapping) and message.get("role") in SYSTEM_ROLES
 
 
-def _completed(session: Session, body: dict[str, Any], api: Api, role: Role) -> dict[str, Any]:
+def _completed(session: AdapterSession, body: dict[str, Any], api: Api, role: Role) -> dict[str, Any]:
     """A body in the application's own layout with what it leaves to the session to say: shared, role's, passing text.
 
     The very same body where it says all of that itself.
@@ -514,7 +517,7 @@ def _completed(session: Session, body: dict[str, Any], api: Api, role: Role) -> 
     return {**made, name: [*made[name], *history[begun:]]}
 
 
-def _condensed(session: Session, history: list[Any], role: Role, model: str, api: Api, tail: str) -> list[Any]:
+def _condensed(session: AdapterSession, history: list[Any], role: Role, model: str, api: Api, tail: str) -> list[Any]:
     """The history with large results shortened and, where that is due and pays, compacted; ``tail`` is sent behind."""
     form = form_of(api)
     none: tuple[MessageView, ...] = ()
@@ -531,7 +534,7 @@ def _condensed(session: Session, history: list[Any], role: Role, model: str, api
 
 
 def _tools(
-    session: Session, body: Mapping[str, Any], api: Api, role: Role, spoken: Sequence[int]
+    session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role, spoken: Sequence[int]
 ) -> tuple[ToolSet, _Tools]:
     """The tools of the role's lane in place of its own, and how the role is kept to those."""
     own, model = list(body.get("tools") or []), str(body.get("model", ""))

@@ -55,8 +55,15 @@ def _private(path: str, flags: int) -> int:
 class Watched(Protocol):
     """What an event log needs of a session: its hooks, and the cache of its tools' results."""
 
-    plugins: Plugins
-    tool_cache: ToolResultCache | None
+    @property
+    def plugins(self) -> Plugins:
+        """The hooks in force."""
+        ...
+
+    @property
+    def tool_cache(self) -> ToolResultCache | None:
+        """The cache of tool results, where there is one."""
+        ...
 
 
 S = TypeVar("S", bound=Watched)

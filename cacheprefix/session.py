@@ -3,81 +3,48 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 from typing_extensions import Unpack
 
+from cacheprefix.adapter_session import AdapterSession, Mode, Options, frozen
 from cacheprefix.cache import CacheStatus, Verdict
-from cacheprefix.calls.begin import Boundary, Original, Request, Requests
 from cacheprefix.calls.counting import TokenCounting
 from cacheprefix.calls.gating import LIMIT, PRICE, gate_of
-from cacheprefix.calls.history_runner import Beside, HistoryRunner
-from cacheprefix.calls.pending import PendingCall
-from cacheprefix.calls.report import Call, GateUse, Report, tally
+from cacheprefix.calls.report import Call, Report
 from cacheprefix.calls.state import SharedState
-from cacheprefix.calls.tool_calls import ToolCacheOption, ToolCalls, ToolUse
+from cacheprefix.calls.tool_calls import ToolCacheOption, ToolCalls
 from cacheprefix.conversation import Conversation
 from cacheprefix.errors import SetupError
-from cacheprefix.forks import ForkOptions, ForkResult, SideForks
+from cacheprefix.forks import ForkOptions, ForkResult
 from cacheprefix.history import (
-    Boundaries,
     Compaction,
     Consolidate,
     RequestBudget,
     Results,
     ToolResultBudget,
     TransitionHook,
-    boundaries_of,
     concatenate,
 )
 from cacheprefix.history import Mode as CommitMode
-from cacheprefix.history.settling import Ask, AsyncAsk
-from cacheprefix.layout import FOLLOW, Fork, ForkPolicy, Pass, SharedPrefix, TailPlacement, Tool, Worth, union_tools
-from cacheprefix.layout.baseline import unmodified
-from cacheprefix.layout.role_position import History, RolePosition, Told
-from cacheprefix.layout.team import Team
-from cacheprefix.layout.tool_sets import ToolSet
-from cacheprefix.notices import CacheprefixWarning, Notices
+from cacheprefix.layout import SharedPrefix, TailPlacement
+from cacheprefix.notices import Notices
 from cacheprefix.plugins import Plugins, look_up_installed
-from cacheprefix.profiles import Profile, Profiles, Registry, default_registry, load_price_library, load_price_table
+from cacheprefix.profiles import Profiles, Registry, default_registry, load_price_library, load_price_table
 from cacheprefix.prompt import (
     ABOUT,
     Api,
-    Count,
     Counter,
-    Decision,
-    MessageView,
-    Prompt,
-    ReplaceResult,
     load_vocabularies,
 )
 from cacheprefix.services import Services
 from cacheprefix.stores import MemoryStore, ResultStore, Store
+from cacheprefix.toolcache import ToolResultCache
 from cacheprefix.wire import Form
 
-__all__ = [
-    "Boundary",
-    "CacheprefixWarning",
-    "Call",
-    "Conversation",
-    "ForkResult",
-    "Mode",
-    "PendingCall",
-    "Report",
-    "Session",
-    "ToolCalls",
-    "ToolUse",
-    "tally",
-    "unmodified",
-]
-
-Mode = Literal["observe", "fork"]
-M = TypeVar("M")
-T = TypeVar("T")
+__all__ = ["Session"]
 
 
 class Session:
@@ -120,44 +87,39 @@ class Session:
     ) -> None:
         _one_of("mode", mode, ("observe", "fork"))
         _one_of("tail", tail, ("tail", "cards"))
-        self._mode, self._budget, self._request_budget, self._on_break = mode, budget, request_budget, on_break
-        self._compaction = Compaction(compaction) if isinstance(compaction, int) else compaction
-        if self._compaction is not None:
-            self._compaction.limits(request_budget)
-        self._results: Results = results if results is not None else ResultStore(MemoryStore())
-        self.plugins = Plugins.with_builtins(plugins)
-        self._counting = TokenCounting(counter, self.plugins)
+        compaction = Compaction(compaction) if isinstance(compaction, int) else compaction
+        if compaction is not None:
+            compaction.limits(request_budget)
+        kept: Results = results if results is not None else ResultStore(MemoryStore())
+        known = Plugins.with_builtins(plugins)
+        counting = TokenCounting(counter, known)
         registry, notices = (profiles or default_registry()).copy(), Notices()
-        self.plugins.call_all("profiles", register=registry.register)
-        self._profiles = Profiles(registry, provider, notices.note if mode == "observe" else None)
-        services = Services(self._counting.count, self._counting.for_model, self._profiles, clock, notices)
-        self.shared = SharedState.fresh(services, counter.envelope if counter else ABOUT, gate_price)
-        if isinstance(self._results, ResultStore):
-            self._results.on_failure(notices.not_kept)
-        self._gate = gate_of(gate_store, gate, notices) if gate else None
-        self.tool_calls = ToolCalls(tool_cache, self.plugins, notices, owner=name, scope=scope, allowed=mode == "fork")
-        self.tool_cache = self.tool_calls.cache
-        self._lead(name, scope, tail, _frozen(self.plugins, prefix))
+        known.call_all("profiles", register=registry.register)
+        rules = Profiles(registry, provider, notices.note if mode == "observe" else None)
+        services = Services(counting.count, counting.for_model, rules, clock, notices)
+        state = SharedState.fresh(services, counter.envelope if counter else ABOUT, gate_price)
+        if isinstance(kept, ResultStore):
+            kept.on_failure(notices.not_kept)
+        self._adapter = AdapterSession(
+            Options(mode, budget, compaction, request_budget, kept, on_break, provider),
+            state,
+            known,
+            counting,
+            gate_of(gate_store, gate, notices) if gate else None,
+            ToolCalls(tool_cache, known, notices, owner=name, scope=scope, allowed=mode != "observe"),
+            Session._of,
+        )
+        self._adapter.lead(name, scope, tail, frozen(known, prefix))
+        self._adapter.shown(self)
         load_price_library()
 
-    def _lead(self, name: str, scope: str, tail: TailPlacement, prefix: SharedPrefix) -> None:
-        """Make the parts that work for one team: its layout, its requests, its histories, its side forks."""
-        state = self.shared
-        self.team = Team(name, scope, tail, prefix, partial(_frozen, self.plugins), state.cards, state.roles)
-        self._requests = Requests(self.team, state, self.plugins, forks=self._mode == "fork", on_break=self._on_break)
-        self._history = HistoryRunner(
-            self.team,
-            state,
-            self.plugins,
-            self._mode == "fork",
-            self._budget,
-            self._compaction,
-            self._request_budget,
-            self._results,
-        )
-        self._forks = SideForks(self._requests, self._history)
-        self.beside: dict[str, Any] = {}
-        """What adapters keep for this session, by their names; it goes with the session."""
+    @classmethod
+    def _of(cls, adapter: AdapterSession) -> Session:
+        """The session that is made of these parts."""
+        made = object.__new__(cls)
+        made._adapter = adapter
+        adapter.shown(made)
+        return made
 
     @classmethod
     def from_config(
@@ -173,171 +135,45 @@ class Session:
         found = load(path)
         return found.bind(cls(prefix, **{**found.options(), **options}))
 
-    # ------------------------------------------------------------------ the prefix
+    @property
+    def adapter(self) -> AdapterSession:
+        """What adapters use of it (``cacheprefix.adapter``)."""
+        return self._adapter
+
+    # ------------------------------------------------------------------ what it was made with
 
     @property
     def prefix(self) -> SharedPrefix:
         """The frozen prefix."""
-        return self.team.prefix
-
-    @property
-    def name(self) -> str:
-        """Its name; ``outer/inner`` for a nested team's."""
-        return self.team.name
-
-    @property
-    def scope(self) -> str:
-        """The tenant whose requests these are, where a request does not say."""
-        return self.team.scope
-
-    @property
-    def tail(self) -> TailPlacement:
-        """Where role texts stand: behind what is shared, or as cards in the shared system text."""
-        return self.team.tail
-
-    # What was given when it was made: its parts hold it, so that none of it can be set afterwards.
+        return self._adapter.prefix
 
     @property
     def mode(self) -> Mode:
         """``fork``, or ``observe``, which changes nothing that is sent."""
-        return self._mode
+        return self._adapter.mode
 
     @property
-    def budget(self) -> ToolResultBudget | None:
-        """How much of a large tool result stands in the prompt."""
-        return self._budget
+    def name(self) -> str:
+        """Its name; ``outer/inner`` for a nested team's."""
+        return self._adapter.name
 
     @property
-    def compaction(self) -> Compaction | None:
-        """When and how histories are shortened."""
-        return self._compaction
+    def plugins(self) -> Plugins:
+        """The hooks in force."""
+        return self._adapter.plugins
 
     @property
-    def request_budget(self) -> RequestBudget | None:
-        """What holds whole requests to the model's window."""
-        return self._request_budget
-
-    @property
-    def results(self) -> Results:
-        """Keeps the full texts of results that were cut."""
-        return self._results
-
-    @property
-    def on_break(self) -> Callable[[Verdict], None] | None:
-        """Called with every verdict that is an alarm."""
-        return self._on_break
-
-    @property
-    def provider(self) -> str | None:
-        """The profile that counts where a model's name does not tell."""
-        return self._profiles.provider
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        """Gives seconds."""
-        return self.shared.services.clock
+    def tool_cache(self) -> ToolResultCache | None:
+        """The cache of tool results, where there is one."""
+        return self._adapter.tool_cache
 
     def child(self, name: str, prefix: SharedPrefix | None = None, *, scope: str | None = None) -> Session:
         """A session for a nested team: its own agents and prefix, the same trees, policies and totals.
 
-        ``scope`` is the tenant whose requests these are, this session's by default.
+        ``scope`` is the tenant whose requests these are, this session's by default. Raises ``SetupError`` without a
+        name.
         """
-        if not name:
-            message = "Session.child(name) needs a name"
-            raise SetupError(message)
-        child = object.__new__(type(self))
-        child.__dict__.update(self.__dict__)
-        full = f"{self.name}/{name}" if self.name else name
-        tenant = self.scope if scope is None else scope
-        child._lead(full, tenant, self.tail, self.prefix if prefix is None else _frozen(self.plugins, prefix))
-        return child
-
-    def related(self, other: Session | None) -> bool:
-        """Whether ``other`` is this session, its parent or a child: both count into the same totals."""
-        return other is not None and other.shared is self.shared
-
-    def adopt_tools(self, tools: Iterable[Any], render: Callable[[Any], Mapping[str, Any]]) -> tuple[Tool, ...]:
-        """The union of the prefix's tools and ``tools``, frozen; for adapters, before the first request.
-
-        Raises ``ToolClashError`` when one name has two schemas. A tool that arrives after the first request
-        stays outside the union and is noted, since it would change every prompt from its beginning.
-        """
-        late = None if self.shared.totals.last is None else self.shared.notices.note
-        return self.team.adopt_tools(tools, render, late)
-
-    def adopt_system(self, text: str) -> None:
-        """Make ``text``, found in all agents' system messages, the shared system text; for adapters, at set-up.
-
-        Does nothing where the prefix has a text of its own.
-        """
-        self.team.adopt_system(text)
-
-    def join(self, role: str) -> None:
-        """Tell of a role before its first request; for adapters, at set-up."""
-        self.shared.roles.add(self.team.role(role))
-
-    @property
-    def alone(self) -> bool:
-        """Whether no more than one role has joined: then nobody is there to share a prefix with."""
-        return self.team.alone
-
-    def tail_for(
-        self,
-        role: str,
-        instruction: str,
-        *,
-        tools: Sequence[str] | None = None,
-        volatile: Mapping[str, str] | None = None,
-    ) -> str:
-        """The text that makes a request this role's: the only thing that differs between forks."""
-        return self.team.tail_for(role, instruction, tools=tools, volatile=volatile)
-
-    def profile(self, model: str, api: Api | None = None, provider: str | None = None) -> Profile:
-        """The provider rules in force for a model."""
-        return self._profiles(model, api, provider)
-
-    def shares(self, conversation: str, model: str, tokens: Callable[[], int]) -> bool:
-        """Whether requests of a conversation are to become forks: what they share must be long enough to be cached.
-
-        ``tokens`` counts what the next request shares beside the prefix's own text. Once a conversation shares,
-        it goes on, because its layout must not change. What is left alone is noted once.
-        """
-        return self.shared.sharing.holds(self.team, self.shared.services, conversation, model, tokens)
-
-    def lane(
-        self,
-        conversation: Conversation,
-        role: str,
-        own: Sequence[str],
-        model: str = "",
-        *,
-        spoken: Callable[[], Sequence[int]],
-    ) -> ToolSet:
-        """Which tools a role's requests carry; for adapters, before a request is laid out (``ToolSets.choose``)."""
-        return self.shared.tool_sets.choose(
-            self.team, self.shared.services, conversation, role, own, model, spoken=spoken
-        )
-
-    def place(
-        self,
-        conversation: Conversation,
-        role: str,
-        text: str,
-        history: Sequence[M],
-        model: str = "",
-        *,
-        digest: Callable[[M], str],
-        tokens: Callable[[M], int],
-        **how: Unpack[Told],
-    ) -> RolePosition:
-        """Where a role's text goes among the messages of ``history``, as they are sent; for adapters, once a request.
-
-        ``text`` is what the role is told and stays the same from request to request; ``digest`` and ``tokens`` are of
-        one message. Never raises.
-        """
-        state, seen = self.shared, History(history, digest, tokens)
-        work = partial(state.positions.place, self.team, state.services, conversation, role, text, seen, model, **how)
-        return self.attempt("place", work, RolePosition(len(history) if how.get("shared", True) else None))
+        return self._of(self._adapter.child(name, prefix, scope=scope))
 
     # ------------------------------------------------------------------ conversations
 
@@ -360,7 +196,7 @@ class Session:
         turn becomes history (``mode``, through ``hook``), and what durable context may have (``context_limit``).
         Raises ``SetupError`` when it has a history in another form or mode.
         """
-        return self._history.conversation(
+        return self._adapter.conversation(
             id,
             scope=scope,
             api=api,
@@ -373,266 +209,7 @@ class Session:
 
     def forget(self, id: str, scope: str | None = None) -> None:  # noqa: A002 - as above
         """Drop a conversation whose messages are gone, with all that was decided on them; the next one starts anew."""
-        self.shared.let_go(self.team.owner(scope), id)
-
-    def unnamed(self, said: Sequence[Hashable], scope: str | None = None, *, run: object = None) -> str:
-        """An id for a request that came without one; for adapters, once a request.
-
-        ``said`` stands for its messages, one value each: equal where they say the same. The request belongs to the
-        conversation whose last request it begins with, if there is exactly one, and to a new one else. Requests of one
-        ``run``, an object that is there for as long as that lasts, are one conversation.
-        """
-        return self.shared.find(self.team.owner(scope), said, run)
-
-    def known(self, id: str, scope: str | None = None) -> Conversation | None:  # noqa: A002 - as above
-        """The conversation of an id, where there is one."""
-        return self.shared.conversations.get((*self.team.owner(scope), id))
-
-    def shorten(
-        self, conversation: Conversation, views: Sequence[MessageView], model: str = ""
-    ) -> tuple[ReplaceResult, ...]:
-        """What stands in place of large tool results, decided once and replayed; empty when it fails."""
-        return self._history.shorten(conversation, views, model)
-
-    def decides(self, conversation: Conversation) -> bool:
-        """Whether ``condense`` may decide on anything, or repeats it, so that making views is worth it."""
-        return self._history.decides(conversation)
-
-    def condense(
-        self,
-        conversation: Conversation,
-        views: Sequence[MessageView],
-        model: str = "",
-        api: Api | None = None,
-        *,
-        ask: Ask | None = None,
-        **beside: Unpack[Beside],
-    ) -> tuple[Decision, ...]:
-        """All decisions on a framework's history: results cut once, and compaction where it is due and pays.
-
-        ``views`` are of the history as the framework has it, never of what was sent. ``ask`` writes summaries for
-        ``Compaction(summarise="fork")``. Fails open, but raises ``BudgetError`` with ``over_by`` where a
-        ``request_budget`` cannot be met. See ``HistoryRunner.condense``.
-        """
-        return self._history.condense(conversation, views, model, api, ask=ask, **beside)
-
-    async def acondense(
-        self,
-        conversation: Conversation,
-        views: Sequence[MessageView],
-        model: str = "",
-        api: Api | None = None,
-        *,
-        ask: AsyncAsk | None = None,
-        **beside: Unpack[Beside],
-    ) -> tuple[Decision, ...]:
-        """``condense`` with an ``ask`` that is awaited, such as ``asummary_by_fork`` makes."""
-        return await self._history.acondense(conversation, views, model, api, ask=ask, **beside)
-
-    def summary_by_fork(
-        self,
-        *,
-        body: Mapping[str, Any],
-        api: Api,
-        send: Callable[[dict[str, Any]], Any],
-        conversation: str = "",
-        scope: str | None = None,
-    ) -> Ask:
-        """An ``ask`` for compaction: a fork of ``body``, the request as last sent, so that its prefix is read."""
-        return self._forks.summary(body, api, send, conversation, scope)
-
-    def asummary_by_fork(
-        self,
-        *,
-        body: Mapping[str, Any],
-        api: Api,
-        send: Callable[[dict[str, Any]], Awaitable[Any]],
-        conversation: str = "",
-        scope: str | None = None,
-    ) -> AsyncAsk:
-        """``summary_by_fork`` with an asynchronous ``send``; for ``acondense`` and ``Conversation.abuild``."""
-        return self._forks.asummary(body, api, send, conversation, scope)
-
-    def boundaries(self, body: Mapping[str, Any], api: Api, *, volatile: int = 0) -> Boundaries:
-        """The predicted cacheable prefix of any body, its boundaries and what stands behind it, in tokens.
-
-        The last ``volatile`` sections change with every call. Raises ``BodyError`` for a malformed body.
-        """
-        prompt = self.decode(body, api)
-        return boundaries_of(prompt, volatile=volatile, minimum=self.profile(prompt.model, api).min_tokens)
-
-    # ------------------------------------------------------------------ one request
-
-    def begin(
-        self,
-        body: Mapping[str, Any],
-        api: Api,
-        *,
-        agent: str = "",
-        conversation: str | Conversation = "",
-        boundary: Boundary = None,
-        original: Original = None,
-        headers: Mapping[str, str] | None = None,
-        provider: str | None = None,
-        rewrite: bool = True,
-        repeated: bool = False,
-        policy: ForkPolicy | None = None,
-        scope: str | None = None,
-        leave: Pass | None = None,
-        continues: bool = False,
-        trailing: bool = False,
-    ) -> PendingCall:
-        """Observe a request that is about to be sent, and in ``fork`` mode mark it for the cache.
-
-        ``boundary`` is the number of leading sections shared with siblings, or a function that finds it in the
-        decoded prompt. ``original`` gives, from the prompt as sent, the prompt as the application made it, for the
-        estimate of what it would have cost. ``rewrite=False`` only observes. ``repeated`` is for a layout that nobody
-        may share: where the provider keeps only what is marked, it is marked as far as an earlier request began with
-        it, so that a call that stays the only one pays for no write. ``leave`` comes from ``queue`` or ``aqueue``; the
-        turn releases the siblings that wait behind it. ``continues`` says that a request that begins like this one
-        will follow, ``trailing`` that text for this one alone will be put behind it. Never raises: whatever fails,
-        ``turn.body`` is ``body``.
-        """
-        asked = Request(
-            body, api, agent, conversation, boundary, original, headers, provider, policy, scope, rewrite, repeated,
-            continues, trailing,
-        )  # fmt: skip
-        return self._requests.begin(asked, leave or FOLLOW)
-
-    def queue(
-        self,
-        body: Mapping[str, Any],
-        api: Api,
-        *,
-        boundary: Boundary,
-        scope: str | None = None,
-        streams: bool | None = None,
-    ) -> Pass:
-        """Wait in this thread until a sibling that is writing the same cold prefix has begun to answer.
-
-        Returns at once where nothing is gained: the prefix is warm or short, nobody writes it, the provider lets
-        parallel requests share, or the sibling is expected to take longer than the saving is worth. ``streams`` says
-        that this request's own answer, should it lead, will let the others go with its first token; by default it
-        does where the body asks for a stream.
-        """
-        found = self.attempt("gate", lambda: self._requests.gate_key(body, api, boundary, scope, streams=streams), None)
-        return FOLLOW if found is None else self.follow(*found)
-
-    async def aqueue(
-        self,
-        body: Mapping[str, Any],
-        api: Api,
-        *,
-        boundary: Boundary,
-        scope: str | None = None,
-        streams: bool | None = None,
-    ) -> Pass:
-        """``queue`` without blocking the event loop."""
-        found = self.attempt("gate", lambda: self._requests.gate_key(body, api, boundary, scope, streams=streams), None)
-        return FOLLOW if found is None else await self.afollow(*found)
-
-    def worth(self, model: str, api: Api, *, cold: int, streams: bool = False) -> Worth | None:
-        """What a request gains by waiting for a sibling that writes ``cold`` tokens; None where that is nothing.
-
-        For ``follow``, in adapters that must wait before the body is made.
-        """
-        return self.shared.gating.worth(self.profile(model, api), model, cold=cold, streams=streams)
-
-    def follow(self, key: bytes, worth: Worth) -> Pass:
-        """Lead all that share the cold part named ``key``, or wait for who leads, as far as that is worth it."""
-        return FOLLOW if self._gate is None else self.shared.gating.passed(self._gate.enter(key, worth))
-
-    async def afollow(self, key: bytes, worth: Worth) -> Pass:
-        """``follow`` without blocking the event loop."""
-        return FOLLOW if self._gate is None else self.shared.gating.passed(await self._gate.aenter(key, worth))
-
-    def followed(self, leave: Pass, agent: str, model: str, *, expected: bool = False) -> bool:
-        """Whether a leader's whole answer is to be received as a stream, so that siblings go with its first token.
-
-        It is where one waits for it, is ``expected`` (by who knows the framework), came when the agent led the last
-        time, or may wait in another process. Else one is looked for, for ``LINGER`` seconds; where none comes, those
-        who come later go by how long whole answers take.
-        """
-        if not leave.leader:
-            return False
-        known = expected or self.shared.gating.awaited(leave, agent)
-        return known or leave.joined() or not self.shared.gating.goes_whole(leave, model)
-
-    async def afollowed(self, leave: Pass, agent: str, model: str, *, expected: bool = False) -> bool:
-        """``followed`` without blocking the event loop."""
-        if not leave.leader:
-            return False
-        known = expected or self.shared.gating.awaited(leave, agent)
-        return known or await leave.ajoined() or not self.shared.gating.goes_whole(leave, model)
-
-    def decode(self, body: Mapping[str, Any], api: Api, *, headers: Mapping[str, str] | None = None) -> Prompt:
-        """A body as a prompt, counted by this session's counter; history seen before costs next to nothing."""
-        return self.shared.decode(body, api, headers=headers)
-
-    # ------------------------------------------------------------------ what came of it
-
-    @property
-    def calls(self) -> tuple[Call, ...]:
-        """The recent calls (the newest 10,000 at least)."""
-        return self.shared.totals.calls
-
-    @property
-    def last_verdict(self) -> Verdict | None:
-        """What the cache did on the last finished call."""
-        last = self.shared.totals.last
-        return None if last is None else last.verdict
-
-    def cache_status(self) -> CacheStatus:
-        """Recent hit rate, last read and write, last break."""
-        return self.shared.model.status()
-
-    def report(self) -> Report:
-        """Tokens, cost units and money by agent, against the unmodified layout; breaks with their causes."""
-        notices, tools, last = self.shared.notices, self.tool_calls.stats(), self.shared.totals.last
-        advice = last and self.shared.cards.advice(last.profile, last.model, self.count)
-        notes = (*notices.notes, advice) if advice else notices.notes
-        use = self.shared.gating.use
-        made = self.shared.totals.report(self.counter_name, notes, notices.failures)
-        return replace(made, tool_cache=tools, gate=None if use == GateUse() else use)
-
-    @property
-    def counter_name(self) -> str:
-        """Which token counter is in force; shown in every report."""
-        last = self.shared.totals.last
-        return self._counting.name(last.model if last else "")
-
-    # ------------------------------------------------------------------ failing open
-
-    @property
-    def failures(self) -> Mapping[str, int]:
-        """Steps at which cacheprefix failed and the application's own request went out, with counts."""
-        return dict(self.shared.notices.failures)
-
-    def attempt(self, step: str, work: Callable[[], T], otherwise: T) -> T:
-        """Do our own work; whatever it raises is counted and named once, and ``otherwise`` is the answer."""
-        return self.shared.notices.attempt(step, work, otherwise)
-
-    def note(self, text: str) -> None:
-        """Remember something the user should know, once; it stands in the report and the log."""
-        self.shared.notices.note(text)
-
-    def warn_once(self, key: str, text: str) -> None:
-        """Warn about something the application did, once."""
-        self.shared.notices.warn_once(key, text)
-
-    # ------------------------------------------------------------------ hooks
-
-    def count(self, text: str, model: str = "") -> int:
-        """Tokens of a text, by the counter given, a plugin, or the default for the model."""
-        return self._counting.count(text, model)
-
-    def counter(self, model: str = "") -> Count:
-        """``count`` for one model; the same object each time, as the memory of views needs it."""
-        return self._counting.for_model(model)
-
-    def forked(self, fork: Fork) -> Fork:
-        """Let plugins change a fork's tail; anything else they change is refused and named."""
-        return self._forks.changed(fork)
+        self._adapter.forget(id, scope)
 
     # ------------------------------------------------------------------ side forks
 
@@ -654,7 +231,7 @@ class Session:
         ``commit`` takes the fork's messages afterwards unless the policy skips the transcript. ``scope`` is the tenant
         whose cache it is, the session's by default.
         """
-        return self._forks.run(text, body, api, send, **options)
+        return self._adapter.fork(text, body=body, api=api, send=send, **options)
 
     async def afork(
         self,
@@ -666,20 +243,36 @@ class Session:
         **options: Unpack[ForkOptions],
     ) -> ForkResult:
         """``fork`` with an asynchronous ``send``; the tool executor may be sync or async."""
-        return await self._forks.arun(text, body, api, send, **options)
+        return await self._adapter.afork(text, body=body, api=api, send=send, **options)
+
+    # ------------------------------------------------------------------ what came of it
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The recent calls (the newest 10,000 at least)."""
+        return self._adapter.calls
+
+    @property
+    def last_verdict(self) -> Verdict | None:
+        """What the cache did on the last finished call."""
+        return self._adapter.last_verdict
+
+    def cache_status(self) -> CacheStatus:
+        """Recent hit rate, last read and write, last break."""
+        return self._adapter.cache_status()
+
+    def report(self) -> Report:
+        """Tokens, cost units and money by agent, against the unmodified layout; breaks with their causes."""
+        return self._adapter.report()
+
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """Steps at which cacheprefix failed and the application's own request went out, with counts."""
+        return self._adapter.failures
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
         """Copies of an application share the session, as they share its cache."""
         return self
-
-
-def _frozen(plugins: Plugins, prefix: SharedPrefix | str | None) -> SharedPrefix:
-    """A prefix as the plugins leave it. Raises ``ToolClashError`` when one name has two schemas."""
-    made = prefix if isinstance(prefix, SharedPrefix) else SharedPrefix(system=prefix or "")
-    # A clash is the application's mistake and raises here; inside a hook it would only be reported.
-    union_tools(tool for tool in made.tools if isinstance(tool, Tool))
-    frozen = plugins.call_first("freeze", prefix=made)
-    return frozen if isinstance(frozen, SharedPrefix) else made
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.adapter import Request
 from cacheprefix.server import Script, SimulatedProvider
 
 RULES = (
@@ -104,7 +105,7 @@ class Example:
 
     def call(self, body: Mapping[str, Any], agent: str = "", **options: Any) -> Any:
         """One request through the session: mark, send, and say what was used. Gives the SDK's response."""
-        turn = self.session.begin(body, self.kind, agent=agent, **options)
+        turn = self.session.adapter.begin(Request(body, self.kind, agent=agent, **options))
         try:
             response = self.send(turn.body)
         except Exception:

@@ -30,7 +30,7 @@ def padded(session: Session, model: str, minimum: int) -> str:
     """A system prompt a fifth longer than the minimum (counts may be estimates) that no run before has used."""
     parts = [f"Smoke test {uuid.uuid4()}.", HANDBOOK]
     number = 0
-    while session.count("\n".join(parts), model) < minimum * 1.2:
+    while session.adapter.count("\n".join(parts), model) < minimum * 1.2:
         number += 1
         parts += [f"Appendix {number}.{line}: {rule}" for line, rule in enumerate(RULES, 1)]
     return "\n".join(parts)
@@ -38,7 +38,7 @@ def padded(session: Session, model: str, minimum: int) -> str:
 
 def smoke_test(example: Example) -> list[dict[str, Any]]:
     """Write, read, fork; what each of the three reported."""
-    profile = example.session.profile(example.model, example.kind)
+    profile = example.session.adapter.profile(example.model, example.kind)
     system = padded(example.session, example.model, profile.min_tokens)
     session = Session(SharedPrefix(system=system))
     example.session = session

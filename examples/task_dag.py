@@ -12,6 +12,8 @@ import asyncio
 
 from _plain import HANDBOOK, Example, main, text_of
 
+from cacheprefix.adapter import Request
+
 BRIEF = "The bicycle shop wants to know whether a second workshop pays. " + " ".join(
     f"Month {month}: {40 + 7 * month % 23} repairs, {8 + month % 5} turned away." for month in range(1, 37)
 )
@@ -45,7 +47,7 @@ async def task_dag(example: Example) -> str:
             )
             return result.text
         body = example.body([*start, {"role": "user", "content": text}], f"You work on {name}.\n\n{HANDBOOK}")
-        turn = example.session.begin(body, example.kind, agent=name)
+        turn = example.session.adapter.begin(Request(body, example.kind, agent=name))
         response = await example.asend(turn.body)
         turn.finish(response.usage)
         return text_of(example.said(response))

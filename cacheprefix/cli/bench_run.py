@@ -118,7 +118,10 @@ class _Ours:
         built = self._conversation.build(script.volatile(turn))
         messages = built.messages[1:] if self._conversation.api == "openai-chat" else built.messages
         body = request(self._model, built.system, messages)
-        sent = self._session.begin(body, self._model.api, conversation=self._conversation, boundary=built.boundary)
+        from cacheprefix.adapter import Request
+
+        asked = Request(body, self._model.api, conversation=self._conversation, boundary=built.boundary)
+        sent = self._session.adapter.begin(asked)
         try:
             text, usage = self._model(dict(sent.body), turn)
         except BaseException:

@@ -80,7 +80,7 @@ class ToolCaches:
 
     def watch(self, session: Session, cache: ToolResultCache) -> None:
         """Tell this session's cache too."""
-        owner = session.tool_calls
+        owner = session.adapter.tool_calls
         with self._lock:
             one = self._watched.setdefault(id(cache), _Watched(cache))
             if not any(known() is owner for known in one.users):

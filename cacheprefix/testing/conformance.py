@@ -128,7 +128,8 @@ class AdapterConformance:
             team = Team(way=way, tools=tools())
             provider.reset()
             broken = self.make_session(team)
-            broken.decode = broken.shared.model.begin = _broken  # type: ignore[method-assign]
+            inner: Any = broken.adapter
+            inner.decode = inner.shared.model.begin = _broken
             self._run(team, provider, broken, quiet=True)
             _check(bool(broken.failures), f"the failure was not counted ({way})")
         provider.reset()
@@ -153,7 +154,9 @@ class AdapterConformance:
         session = self.make_session(once)
         plain, shared = self._cost(once, provider, None), self._cost(once, provider, session)
         prompt = _prompts(provider)[0]
-        bound = max(plain, prompt.tokens) * max(session.profile(prompt.model, prompt.api).default_ttl.write, 1.0)
+        bound = max(plain, prompt.tokens) * max(
+            session.adapter.profile(prompt.model, prompt.api).default_ttl.write, 1.0
+        )
         _check(shared <= bound * _ROUNDING, f"a single call costs {shared:,.0f} cost units, {bound:,.0f} are allowed")
 
     def test_6_long_role_texts_alone_are_read_again(self, provider: SimulatedProvider) -> None:
@@ -208,7 +211,7 @@ class AdapterConformance:
         """What stands before a role's own text is the beginning of every later request, in one lane."""
         _check(len(prompts) >= len(team.roles) * len(team.questions), f"requests are missing {when}")
         session = self.make_session(team)
-        profile = session.profile(prompts[0].model, prompts[0].api)
+        profile = session.adapter.profile(prompts[0].model, prompts[0].api)
         for index, prompt in enumerate(prompts):
             end = _own(prompt, team, f"request {index} {when}")
             for later_index, later in enumerate(prompts[index + 1 :], index + 1):
@@ -242,7 +245,7 @@ def _begins(earlier: Prompt, end: int, later: Prompt, profile: Profile, where: s
 
 
 def _units(record: Record, session: Session) -> float:
-    profile = session.profile(record.model, record.api)
+    profile = session.adapter.profile(record.model, record.api)
     return cost_units(normalise_usage(record.usage, record.api, profile=profile), profile)
 
 

@@ -29,7 +29,7 @@ def volatile_context(example: Example) -> str:
         clock = "" if example.shared else f"It is {now()}. "
         return {"messages": [AIMessage(llm.invoke([SystemMessage(clock + HANDBOOK), *state["messages"]]).text)]}
 
-    example.session.join("colleague")
+    example.session.adapter.join("colleague")
     graph = StateGraph(State)
     graph.add_node("speak", speak)
     graph.add_edge(START, "speak")

@@ -11,7 +11,7 @@ from ag2_driver import agent, configured
 from test_layout import named, session
 from test_wrap import APIS
 
-from cacheprefix.session import CacheprefixWarning
+from cacheprefix import CacheprefixWarning
 from cacheprefix_ag2 import wrap
 
 BEGINS = (

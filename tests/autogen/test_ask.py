@@ -58,8 +58,8 @@ async def test_whatever_is_asked_beside_a_conversation_stays_with_its_tenant(pro
         summaries = [call for call in calls if call.agent.endswith("summary")]
         assert summaries
         assert all(call.verdict.expected_tokens > 1500 for call in (*summaries, *calls[-2:]))
-        assert session.known(calls[0].conversation, tenant).ledger.epoch > 0
-        assert session.known(calls[0].conversation) is None
+        assert session.adapter.known(calls[0].conversation, tenant).ledger.epoch > 0
+        assert session.adapter.known(calls[0].conversation) is None
     assert session.failures == {}
 
 

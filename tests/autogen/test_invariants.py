@@ -128,7 +128,7 @@ async def test_no_call_is_parted_from_its_result_on_the_wire(provide, new_client
     session = Session(budget=ToolResultBudget(max_tokens=250), compaction=4200)
     await wrap(RoundRobinGroupChat(agents, max_turns=5), session).run(task=TASK)
     assert session.failures == {}
-    assert session.known(session.calls[0].conversation).ledger.epoch > 0
+    assert session.adapter.known(session.calls[0].conversation).ledger.epoch > 0
     assert max(len(record.json["messages"]) for record in provider.requests) > 6
     for record in provider.requests:
         waiting: list[str] = []

@@ -64,7 +64,7 @@ def _slow(provider, seconds):
 
 async def _waiting(session, number):
     """Until someone leads and so many wait for it."""
-    while sum(flight.waiting for flight in session._gate._flights.values()) < number or not session._gate._flights:  # noqa: ASYNC110 - nothing tells when another one waits
+    while sum(flight.waiting for flight in session.adapter._gate._flights.values()) < number or not session.adapter._gate._flights:  # noqa: ASYNC110 - nothing tells when another one waits
         await asyncio.sleep(0.01)
 
 
@@ -124,7 +124,7 @@ async def test_a_leader_that_is_given_up_leads_nobody(provider, session, sibling
 
     await lose(leader, started)
     await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
     assert not session.failures
     assert session.report().gate.followed == 1
 
@@ -137,7 +137,7 @@ async def test_a_request_that_fails_leads_nobody(provider, session, siblings, fa
     runs = [one.run(task=TASK) for one in siblings(3)]
     ends = await asyncio.wait_for(asyncio.gather(*runs, return_exceptions=True), PATIENCE)
     assert sum(isinstance(end, Exception) for end in ends) == 1
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
     assert not session.failures
 
 
@@ -150,7 +150,7 @@ async def test_who_reads_streams_in_turn_does_not_wait_for_himself(provider, ses
     assert all(begun)
     for stream in streams:
         assert [piece async for piece in stream][-1].content
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
 
 
 @pytest.mark.parametrize("way", ["closed", "dropped", "cancelled"])
@@ -172,7 +172,7 @@ async def test_a_clients_stream_that_is_left_leads_nobody(provider, session, new
         del pieces, reading
         gc.collect()
     await asyncio.sleep(0)
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
     _slow(provider, 0.0)
     for _ in range(2):
         result = await asyncio.wait_for(client.create(asked), PATIENCE)
@@ -207,11 +207,11 @@ async def test_a_branch_that_fails_leaves_no_leader(provider, session, new_clien
     provider.simulator.script = answer
     with pytest.raises(RuntimeError, match="fails on purpose"):
         await asyncio.wait_for(team().run(task=TASK), PATIENCE)
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
     provider.simulator.script = lambda _: Reply("Said. " * 9)
     provider.reset()
     await asyncio.wait_for(team().run(task=f"{TASK} Another one."), PATIENCE)
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
     assert not session.failures
 
 
@@ -244,5 +244,5 @@ async def test_a_team_whose_run_is_cancelled_leaves_no_leader(provider, session,
     await asyncio.wait_for(other, PATIENCE)
     await first.reset()
     await asyncio.wait_for(first.run(task=TASK), PATIENCE)
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
     assert not session.failures

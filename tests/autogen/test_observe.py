@@ -164,13 +164,13 @@ async def test_one_failure_is_nothing_to_the_requests_around_it(provide, new_cli
     forks = [_without_ids(record.json) for record in provider.requests]
     team, session = fresh(), Session()
     wrap(team, session, **now)
-    begin = session.shared.model.begin
+    begin = session.adapter.shared.model.begin
     steps = iter([begin, _raise, begin, begin])
 
     def step(*given, **options):
         return next(steps)(*given, **options)
 
-    monkeypatch.setattr(session.shared.model, "begin", step)
+    monkeypatch.setattr(session.adapter.shared.model, "begin", step)
     with pytest.warns(UserWarning, match="begin"):
         await team.run(task=TASK)
     sent = [_without_ids(record.json) for record in provider.requests]
@@ -179,7 +179,7 @@ async def test_one_failure_is_nothing_to_the_requests_around_it(provide, new_cli
     assert session.failures == {"begin": 1}
     assert len(session.calls) == 3
     assert not any(call.verdict.alarm for call in session.calls)
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
 
 
 async def test_a_client_that_cannot_be_watched_gets_the_applications_own_request_too(monkeypatch):
@@ -198,7 +198,7 @@ async def test_a_client_that_cannot_be_watched_gets_the_applications_own_request
             await team.run(task=TASK)
             continue
         wrap(team, session)
-        monkeypatch.setattr(session.shared.model, "begin", _raise)
+        monkeypatch.setattr(session.adapter.shared.model, "begin", _raise)
         with pytest.warns(UserWarning, match="begin"):
             await team.run(task=TASK)
         assert session.failures == {"begin": 2}

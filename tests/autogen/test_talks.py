@@ -77,12 +77,12 @@ async def test_a_reset_team_leaves_nothing_behind(provider):
     team = _team(provider, session)
     for number in range(12):
         await team.run(task=_words("alice", number))
-    assert any(talk.ledger.epoch for talk in session.shared.conversations.values())
+    assert any(talk.ledger.epoch for talk in session.adapter.shared.conversations.values())
     await team.reset()
     start = len(provider.requests)
     await team.run(task="What is the weather?")
     assert not any("alice" in body for body in _bodies(provider, start))
-    assert not any("alice" in talk.ledger.dumps() for talk in session.shared.conversations.values())
+    assert not any("alice" in talk.ledger.dumps() for talk in session.adapter.shared.conversations.values())
 
 
 @pytest.mark.parametrize("way", ["clients", "one client", "contexts", "teams"])

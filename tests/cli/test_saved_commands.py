@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from cacheprefix import Session, SharedPrefix, ToolResultBudget, cli
+from cacheprefix.adapter import Request
 from cacheprefix.events import EventLog
 from cacheprefix.toolcache import ToolSpec
 
@@ -26,7 +27,9 @@ def events(tmp_path):
         system = HANDBOOK if at < 4 else HANDBOOK.replace("source", "reference", 1)
         messages = [{"role": "system", "content": system}]
         messages += [{"role": "user", "content": f"question {n}"} for n in range(at + 1)]
-        turn = session.begin({"model": "gpt-5.5", "messages": messages}, "openai-chat", agent="planner")
+        turn = session.adapter.begin(
+            Request({"model": "gpt-5.5", "messages": messages}, "openai-chat", agent="planner")
+        )
         turn.finish({"prompt_tokens": 1_500, "prompt_tokens_details": {"cached_tokens": read}, "completion_tokens": 5})
         session.tool_cache.call(ToolSpec("look", cacheable=True), {"at": 1}, lambda: "seen")
     log.close()

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cacheprefix import Session, cli, events
-from cacheprefix.session import ToolUse
+from cacheprefix.adapter import ToolUse
 from cacheprefix.toolcache import DEFAULT_ALLOW
 
 
@@ -16,9 +16,9 @@ def saved(tmp_path):
     """A saved report of a session whose tool cache had hits, misses and a write."""
     session = Session(tool_cache=DEFAULT_ALLOW)
     for path in ("a", "b", "a", "a"):
-        session.tool_calls.run(ToolUse("read", {"path": path}, tool=len), lambda: "text")
-    session.tool_calls.run(ToolUse("write", {}), lambda: "written")
-    session.tool_calls.run(ToolUse("read", {"path": "a"}, tool=len), lambda: "text")
+        session.adapter.tool_calls.run(ToolUse("read", {"path": path}, tool=len), lambda: "text")
+    session.adapter.tool_calls.run(ToolUse("write", {}), lambda: "written")
+    session.adapter.tool_calls.run(ToolUse("read", {"path": "a"}, tool=len), lambda: "text")
     path = tmp_path / "session.json"
     path.write_text(json.dumps(session.report().as_dict()))
     return path
@@ -50,7 +50,7 @@ def test_an_event_file_is_read_too(tmp_path, capsys):
     log = events.EventLog(tmp_path / "run.events")
     log.bind(session)
     for _ in range(3):
-        session.tool_calls.run(ToolUse("read", {"path": "a"}, tool=len), lambda: "text")
+        session.adapter.tool_calls.run(ToolUse("read", {"path": "a"}, tool=len), lambda: "text")
     log.close()
     assert cli.main(["stats", str(tmp_path / "run.events"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["total"]["hits"] == 2

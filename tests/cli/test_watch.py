@@ -13,6 +13,7 @@ import time
 import pytest
 
 from cacheprefix import Session, cli
+from cacheprefix.adapter import Request
 from cacheprefix.cli.commands import watch
 from cacheprefix.events import EventLog, Run
 from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
@@ -34,7 +35,9 @@ class Playing:
         system = HANDBOOK.replace("source", "reference", 1) if broken else HANDBOOK
         messages = [{"role": "system", "content": system}]
         messages += [{"role": "user", "content": f"question {at}"} for at in range(self.made + 1)]
-        turn = self.session.begin({"model": "gpt-5.5", "messages": messages}, "openai-chat", agent="planner")
+        turn = self.session.adapter.begin(
+            Request({"model": "gpt-5.5", "messages": messages}, "openai-chat", agent="planner")
+        )
         read = 0 if broken or not self.made else 1_300
         turn.finish({"prompt_tokens": 1_500, "prompt_tokens_details": {"cached_tokens": read}, "completion_tokens": 5})
         look = ToolSpec("look", cacheable=True)
@@ -140,7 +143,7 @@ def test_an_agents_name_is_no_markup(tmp_path, capsys):
     """Brackets in it are shown, and a long one is cut."""
     playing = Playing(tmp_path / "run.events")
     body = {"model": "gpt-5.6", "messages": [{"role": "user", "content": "a"}]}
-    playing.session.begin(body, "openai-chat", agent="[red]evil[/]" + "x" * 200).finish()
+    playing.session.adapter.begin(Request(body, "openai-chat", agent="[red]evil[/]" + "x" * 200)).finish()
     playing.log.close()
     assert cli.main(["watch", str(playing.log.path), "--once"]) == 0
     assert "[red]evil[/]" in capsys.readouterr().out

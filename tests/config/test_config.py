@@ -99,7 +99,7 @@ def test_a_session_is_made_of_it(project, monkeypatch, rules_file):
     rules_file(folder)
     monkeypatch.chdir(folder)
     session = Session.from_config("handbook", scope="mine")
-    assert (session.mode, session.scope, session.prefix.system) == ("observe", "mine", "handbook")
+    assert (session.mode, session.adapter.scope, session.prefix.system) == ("observe", "mine", "handbook")
     assert session.tool_cache is not None
 
 
@@ -307,11 +307,11 @@ def test_a_session_that_is_given_stays_as_it_is(monkeypatch):
     """Only where a front door is called without one does the configuration count, and its mistakes."""
     given_one = Session()
     monkeypatch.setenv("CACHEPREFIX_MODE", "observe")
-    assert given_or_configured(given_one) is given_one
+    assert given_or_configured(given_one) is given_one.adapter
     assert given_one.mode == "fork"
     assert given_or_configured(None).mode == "observe"
     monkeypatch.setenv("CACHEPREFIX_MODE", "sideways")
-    assert given_or_configured(given_one) is given_one
+    assert given_or_configured(given_one) is given_one.adapter
     with pytest.raises(ConfigError, match="CACHEPREFIX_MODE"):
         given_or_configured(None)
 

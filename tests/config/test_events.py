@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from cacheprefix import Session
+from cacheprefix.adapter import Request
 from cacheprefix.errors import SetupError
 from cacheprefix.events import EventLog, Run, is_event
 from cacheprefix.toolcache import DEFAULT_ALLOW, ToolCacheOptions, ToolResultCache, ToolSpec
@@ -24,7 +25,7 @@ def calls():
             system = SECRET if at < count - 1 else f"New: {SECRET}"
             body = {"model": "gpt-5.6", "messages": [{"role": "system", "content": system}]}
             body["messages"] += [{"role": "user", "content": f"question {n}"} for n in range(at + 1)]
-            turn = session.begin(body, "openai-chat", agent=agent, conversation="t")
+            turn = session.adapter.begin(Request(body, "openai-chat", agent=agent, conversation="t"))
             read = 0 if at in (0, count - 1) else 700
             usage = {"prompt_tokens": 800, "prompt_tokens_details": {"cached_tokens": read}, "completion_tokens": 5}
             turn.finish(usage)
@@ -140,7 +141,7 @@ def test_an_event_file_is_known_by_its_first_line(tmp_path):
 
 def test_a_shared_store_is_not_walked_at_every_call(tmp_path, monkeypatch):
     """Statistics of a store that other processes use are asked now and then, and once more at the end."""
-    from cacheprefix.session import ToolUse
+    from cacheprefix.adapter import ToolUse
     from cacheprefix.stores import SqliteStore
 
     store = SqliteStore(tmp_path / "store.db")
@@ -151,7 +152,7 @@ def test_a_shared_store_is_not_walked_at_every_call(tmp_path, monkeypatch):
     log = EventLog(tmp_path / "run.events")
     log.bind(session)
     for number in range(20):
-        session.tool_calls.run(ToolUse("read", {"path": f"{number}"}, tool=len), lambda: "text")
+        session.adapter.tool_calls.run(ToolUse("read", {"path": f"{number}"}, tool=len), lambda: "text")
     log.close()
     store.close()
     assert len(walks) == 2

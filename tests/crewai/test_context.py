@@ -201,8 +201,8 @@ def test_whatever_is_asked_beside_a_task_stays_with_its_tenant(looker) -> None:
         assert summaries
         assert all(call.verdict.expected_tokens > 1_000 for call in (*summaries, *calls[-2:]))
         assert installed.scope == tenant
-        assert session.known(installed.conversation, tenant) is not None
-        assert session.known(installed.conversation) is None
+        assert session.adapter.known(installed.conversation, tenant) is not None
+        assert session.adapter.known(installed.conversation) is None
     assert session.failures == {}
 
 
@@ -266,7 +266,7 @@ def test_a_request_budget_holds_every_request(looker) -> None:
     session = Session(request_budget=RequestBudget(window=2_000, reserve=300))
     with install(team, session):
         output = team.kickoff()
-    count = session.counter("gpt-5-2025-08-07")
+    count = session.adapter.counter("gpt-5-2025-08-07")
     tools = sum(count(json.dumps(tool)) for tool in bodies(provider)[0]["tools"])
     histories = [views_of(body["messages"], "openai-chat", count) for body in bodies(provider)]
     sizes = [tools + sum(view.tokens for view in history) for history in histories]

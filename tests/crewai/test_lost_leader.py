@@ -71,7 +71,7 @@ def _held(provider):
 
 
 def _waits(session, number):
-    flights = list(session._gate._flights.values())
+    flights = list(session.adapter._gate._flights.values())
     return flights and sum(flight.waiting for flight in flights) >= number
 
 
@@ -130,7 +130,7 @@ def test_a_leader_that_is_given_up_holds_nobody_beyond_its_answer(provider, sess
         return await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
 
     assert all(one.raw for one in asyncio.run(run()))
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
     assert not session.failures
     assert session.report().gate.followed == 2
 
@@ -155,7 +155,7 @@ def test_a_request_that_fails_leads_nobody(provider, session, siblings, way, str
 
         ends = asyncio.run(run())
     assert sum(isinstance(end, Exception) for end in ends) == 1
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
     assert not session.failures
 
 
@@ -180,7 +180,7 @@ def test_a_leader_that_never_asked_leads_nobody(provider, session, siblings, way
         finally:
             unregister_before_llm_call_hook(forbid)
     assert not provider.requests
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(other.kickoff, inputs=INPUTS).result(PATIENCE).raw
 
@@ -192,10 +192,10 @@ def test_a_streaming_crew_that_is_left_after_its_first_chunk_leads_nobody(provid
     streaming = leader.kickoff(inputs=INPUTS)
     next(iter(streaming))
     streaming.close()
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
     with ThreadPoolExecutor(1) as pool:
         pool.submit(other.kickoff, inputs=INPUTS).result(PATIENCE)
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
     assert provider.requests[-1].outcome.read_tokens > 1_000
 
 
@@ -215,4 +215,4 @@ def test_a_task_that_runs_into_its_time_limit_holds_nobody_beyond_its_answer(pro
         go_on()
         assert isinstance(first.exception(PATIENCE), TimeoutError)
         assert second.result(PATIENCE).raw
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights

@@ -20,6 +20,7 @@ from benchmarks.local_engine import (
     write_model,
 )
 from cacheprefix import Session
+from cacheprefix.adapter import Request
 from cacheprefix.errors import SetupError
 from cacheprefix.profiles import normalise_usage
 
@@ -51,7 +52,9 @@ def asking(client, session, model):
     """``ask(messages, **settings)`` sends a request through the session; its verdict."""
 
     def ask(messages, *, stream=False, **settings):
-        turn = session.begin({"model": model, "messages": messages, "max_tokens": 2, **settings}, "openai-chat")
+        turn = session.adapter.begin(
+            Request({"model": model, "messages": messages, "max_tokens": 2, **settings}, "openai-chat")
+        )
         if not stream:
             return turn.finish(client.chat.completions.create(**turn.body).usage.model_dump())
         options = {"stream": True, "stream_options": {"include_usage": True}}
@@ -164,8 +167,8 @@ def test_the_anthropic_endpoint_reads_as_expected(engine, session, fresh_text, s
     with anthropic.Anthropic(base_url=engine.anthropic_base_url, api_key="any", max_retries=0) as client:
         for role in ROLES:
             messages = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": "I go."}, user(role)]
-            turn = session.begin(
-                {"model": MODEL, "max_tokens": 2, "system": handbook, "messages": messages}, "anthropic"
+            turn = session.adapter.begin(
+                Request({"model": MODEL, "max_tokens": 2, "system": handbook, "messages": messages}, "anthropic")
             )
             if stream:
                 with client.messages.stream(**turn.body) as answer:
@@ -197,7 +200,7 @@ def test_a_fork_reads_what_a_sibling_called_a_tool_with_and_was_told(client, cha
         history += [{"role": "assistant", "content": "I look.", "tool_calls": [call]}]
         history += [{"role": "tool", "tool_call_id": path, "content": "x = 1"}, user("Read the next one.")]
     body = {"model": MODEL, "messages": history, "tools": [TOOL], "max_tokens": 60, "temperature": 0}
-    turn = session.begin(body, "openai-chat")
+    turn = session.adapter.begin(Request(body, "openai-chat"))
     answer = client.chat.completions.create(**turn.body)
     turn.finish(answer.usage.model_dump())
     (choice,) = answer.choices
@@ -253,7 +256,9 @@ def test_slots_are_chosen_as_the_engine_chooses_them(tmp_path, fresh_text):
             history.append(user("".join(draw.choices("abcd ", k=draw.choice([20, 900])))))
             if step % 7 == 6:
                 del history[1:-1]
-            turn = session.begin({"model": TINY_MODEL, "messages": list(history), "max_tokens": 3}, "openai-chat")
+            turn = session.adapter.begin(
+                Request({"model": TINY_MODEL, "messages": list(history), "max_tokens": 3}, "openai-chat")
+            )
             verdict = turn.finish(client.chat.completions.create(**turn.body).usage.model_dump())
             assert exact(verdict), (step, verdict.expected_tokens, verdict.reported_tokens)
     assert sum(call.usage.cache_read_tokens > 0 for call in session.calls) > 15

@@ -177,8 +177,8 @@ def test_a_side_question_belongs_to_the_tenant_of_its_thread(bench, later):
             ask(model, "What was said?", question, config=config)
     one, two = session.calls[-2:]
     assert one.verdict.expected_tokens == two.verdict.expected_tokens == 0
-    assert session.known("same", "acme") is not session.known("same", "beta")
-    assert session.known("same") is None
+    assert session.adapter.known("same", "acme") is not session.adapter.known("same", "beta")
+    assert session.adapter.known("same") is None
 
 
 @ONE

@@ -58,7 +58,7 @@ def history(turns=12):
 def build(bench, session, kind="node", saver=None):
     """A graph that answers once, in each of the adapter's forms."""
     model = wrap_model(bench.model(), session)
-    session.join("another")
+    session.adapter.join("another")
     if kind == "middleware":
         return create_agent(
             bench.model(),
@@ -272,7 +272,7 @@ def test_volatile_text_stays_behind_everything_in_an_agents_tool_loop(bench, kin
     def now(state):
         return {"now": f"tick {next(clock)}"}
 
-    session.join("another")
+    session.adapter.join("another")
     bench.script([Reply(tool_calls=(ToolCall("read_file", {"path": "a"}),)), Reply("Done.")])
     doors = {"session": session, "role": "reader", "volatile": now}
     middleware = [] if kind == "subgraph" else [PrefixMiddleware(**doors, pinned=kind == "pinned")]
@@ -315,7 +315,7 @@ def test_another_role_may_say_the_volatile_text(bench):
 async def test_an_error_in_giving_volatile_text_is_the_applications(bench, kind):
     """It reaches the application through every front door; nothing is sent, and nothing of ours failed."""
     session = bench.session(HANDBOOK)
-    session.join("another")
+    session.adapter.join("another")
     doors = {"role": "reader", "volatile": lambda state: {"now": state["missing"]}}
     model, given = wrap_model(bench.model(), session), {"messages": [HumanMessage("Please begin.")]}
 
@@ -346,7 +346,7 @@ async def test_an_error_in_giving_volatile_text_is_the_applications(bench, kind)
 def test_a_failure_of_ours_keeps_what_the_application_left_to_us_to_say(bench, kind, step, monkeypatch):
     """Whatever breaks on our side, the role's text and the text for this call are said, each once."""
     session = bench.session(HANDBOOK)
-    session.join("another")
+    session.adapter.join("another")
     doors = {"role": "reader", "instruction": "You read.", "volatile": lambda state: {"now": "noon"}}
     model, given = wrap_model(bench.model(), session), {"messages": [HumanMessage("Please begin.")]}
     config = {"configurable": {"thread_id": "t"}}
@@ -380,7 +380,7 @@ def test_what_is_too_short_to_share_still_says_all_that_was_left_to_us(bench, ki
         model = wrap_model(bench.model(), session, role="reader", instruction="You read.")
         model.invoke([HumanMessage("Please begin.")])
     elif kind == "agent":
-        session.join("another")
+        session.adapter.join("another")
         middleware = [PrefixMiddleware(session, **doors)]
         agent = create_agent(bench.model(), [], system_prompt="Be brief.", middleware=middleware)
         agent.invoke({"messages": [HumanMessage("Please begin.")]})
@@ -420,7 +420,7 @@ def test_an_agent_commits_its_turn_by_middleware(bench):
     calls = (ToolCall("read_file", {"path": "x"}),)
     bench.provider.simulator.script = Queue([Reply(tool_calls=calls), "It says x.", "Bye."])
     session = bench.session(HANDBOOK)
-    session.join("another")
+    session.adapter.join("another")
     agent = create_agent(
         bench.model(),
         bench.tools,

@@ -233,7 +233,7 @@ def test_where_waiting_gains_nothing_nobody_leads(servers, rules, text, monkeypa
         led.append(leave.leader)
         return leave
 
-    monkeypatch.setattr(session, "queue", queue)
+    monkeypatch.setattr(session.adapter, "queue", queue)
     go(fan(wrap_model(bench.model(model="some-model"), session), session, later=False), later=False)
     assert len(bench.provider.requests) == WORKERS
     assert not any(led)
@@ -325,17 +325,17 @@ def test_a_cancelled_prewarm_leads_nobody(claude):
 
     async def run():
         leader = asyncio.create_task(first.ainvoke(asked))
-        while not session._gate._flights:  # noqa: ASYNC110 - nothing tells when another one leads
+        while not session.adapter._gate._flights:  # noqa: ASYNC110 - nothing tells when another one leads
             await asyncio.sleep(0.01)
         leader.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leader
-        assert not session._gate._flights
+        assert not session.adapter._gate._flights
         claude.slow(0.0)
         return await asyncio.wait_for(second.ainvoke(asked), 60)
 
     assert asyncio.run(run()).text
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
@@ -358,7 +358,7 @@ def test_a_stream_that_is_left_frees_those_who_wait(claude, later):
         next(stream)
         stream.close()
         assert second.invoke(asked).text
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
@@ -383,7 +383,7 @@ def test_who_reads_streams_in_turn_does_not_wait_for_himself(bench, later):
         begun, more = [next(stream) for stream in streams], list(map(list, streams))
     assert all(any(chunk.text for chunk in [first, *behind]) for first, behind in zip(begun, more, strict=True))
     assert len(session.calls) == 2
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
 
 
 def test_one_role_a_process_follows_the_leader_of_another_process_behind_the_middleware(claude):

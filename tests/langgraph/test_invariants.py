@@ -104,7 +104,7 @@ def test_1_every_fork_begins_with_the_prefix_in_one_lane_with_one_salt(bench, me
     session = fresh(bench, **budget())
     build(bench, session).invoke({"messages": messages})
     prompts = bench.prompts()
-    profile = session.profile(prompts[0].model, bench.api)
+    profile = session.adapter.profile(prompts[0].model, bench.api)
     shared = len(prompts[0].sections) - 1
     head = [section.data for section in prompts[0].sections[:shared]]
     assert len({lane_key(prompt, profile.settings, provider="p", scope="") for prompt in prompts}) == 1
@@ -255,6 +255,6 @@ def test_8_tenants_share_no_decision_and_reports_hold_no_text(bench, messages):
     graph.invoke({"messages": [HumanMessage("Other.")]}, other)
     assert secret not in str(session.report())
     assert secret not in repr(session.calls)
-    assert session.known("one", "beta").ledger is not session.known("one", "acme").ledger
-    assert not session.known("one", "beta").ledger.alters
+    assert session.adapter.known("one", "beta").ledger is not session.adapter.known("one", "acme").ledger
+    assert not session.adapter.known("one", "beta").ledger.alters
     assert [call.verdict.cause for call in session.calls][2] != "hit"

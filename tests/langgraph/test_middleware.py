@@ -61,7 +61,7 @@ def test_never_more_breakpoints_than_anthropic_takes(claude, position):
     calls = tuple(ToolCall("read_file", {"path": f"f{n}"}, id=f"c{n}") for n in range(12))
     claude.script([Reply(tool_calls=calls), Reply("Done."), Reply("Done again.")])
     session = claude.session(HANDBOOK)
-    session.join("another")
+    session.adapter.join("another")
     ours, theirs = PrefixMiddleware(session, role="coder"), AnthropicPromptCachingMiddleware()
     agent = create_agent(
         wrap_model(claude.model(), session),
@@ -83,7 +83,7 @@ def test_other_middleware_may_summarise_and_is_advised_against(bench):
     """Its own request is left alone without a warning; ours goes on from what it made."""
     bench.script([*reads(3)[:3], Reply("A short summary."), Reply("Done."), Reply("Done.")])
     session = bench.session(HANDBOOK)
-    session.join("another")
+    session.adapter.join("another")
     model = wrap_model(bench.model(), session)
     agent = create_agent(
         model,
@@ -110,7 +110,7 @@ def test_clearing_tool_results_gets_the_advice_to_cut_them_once(bench):
     """The pairs of calls and results stay whole."""
     bench.script(reads(4))
     session = bench.session(HANDBOOK)
-    session.join("another")
+    session.adapter.join("another")
     agent = create_agent(
         wrap_model(bench.model(), session),
         bench.tools,
@@ -134,7 +134,7 @@ def test_structured_answers_are_those_of_the_agent_without_us(bench, strategy, l
     by_tool = strategy is ToolStrategy
     answer = Reply(tool_calls=(ToolCall("Grade", {"score": 7}, id="g"),)) if by_tool else Reply('{"score": 7}')
     session = bench.session(HANDBOOK)
-    session.join("another")
+    session.adapter.join("another")
     found = []
 
     async def both():
@@ -164,7 +164,7 @@ def test_a_tool_of_another_role_is_refused_by_a_message_that_says_why(bench, lat
     call = ToolCall("run_tests", {}, id="c1")
     bench.script([Reply(tool_calls=(call,)), Reply("Then not.")])
     session = bench.session(HANDBOOK)
-    session.join("another")
+    session.adapter.join("another")
     agent = create_agent(
         wrap_model(bench.model(), session),
         bench.tools,
@@ -189,7 +189,7 @@ def test_a_tool_of_the_union_that_the_agent_was_made_without_is_refused_too(benc
     session = bench.session(HANDBOOK)
     middleware = PrefixMiddleware(session, role="reader")
     agent = create_agent(wrap_model(bench.model(), session), bench.tools[:1], middleware=[middleware])
-    session.join("another")
+    session.adapter.join("another")
     bench.script([Reply(tool_calls=(ToolCall("run_tests", {}, id="c1"),)), Reply("Then not.")])
     out = agent.invoke({"messages": [BEGIN]})
     refused = [message for message in out["messages"] if isinstance(message, ToolMessage)]
@@ -211,7 +211,7 @@ def test_text_that_others_add_to_the_system_prompt_goes_to_the_end(bench):
         return f"It is {next(moments)}.\n\nYou code."
 
     session = bench.session(HANDBOOK)
-    session.join("another")
+    session.adapter.join("another")
     agent = create_agent(
         wrap_model(bench.model(), session), bench.tools, middleware=[dated, PrefixMiddleware(session, role="coder")]
     )

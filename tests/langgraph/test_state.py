@@ -241,8 +241,8 @@ def test_many_threads_of_two_tenants_never_mix(chat):
     assert len({json.dumps(out["cacheprefix"]) for out in outs}) == count
     for number in range(count):
         tenant, other = ("acme", "beta") if number % 2 == 0 else ("beta", "acme")
-        assert session.known(f"t{number}", tenant).ledger.to_json() == outs[number]["cacheprefix"]
-        assert session.known(f"t{number}", other) is None
+        assert session.adapter.known(f"t{number}", tenant).ledger.to_json() == outs[number]["cacheprefix"]
+        assert session.adapter.known(f"t{number}", other) is None
 
 
 def test_tenants_with_the_same_thread_id_have_conversations_of_their_own(chat):
@@ -253,7 +253,7 @@ def test_tenants_with_the_same_thread_id_have_conversations_of_their_own(chat):
         given[2] = ToolMessage(LONG.replace("line", words), tool_call_id="c1", id="t")
         config = {"configurable": {"thread_id": "same", "cacheprefix_scope": tenant}}
         one_node(chat, session, InMemorySaver()).invoke({"messages": given}, config)
-    acme, beta = session.known("same", "acme"), session.known("same", "beta")
+    acme, beta = session.adapter.known("same", "acme"), session.adapter.known("same", "beta")
     assert len(acme.ledger) == len(beta.ledger) > 0
     assert acme.ledger.to_json() != beta.ledger.to_json()
 

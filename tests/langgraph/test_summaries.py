@@ -27,7 +27,7 @@ class State(MessagesState, PrefixState):
 def build(bench, session, how, *, bound=False, saver=None):
     """A graph that answers once, with a model that is called in one way."""
     model = wrap_model(bench.model(), session, **({"role": "reader"} if bound else {}))
-    session.join("another")
+    session.adapter.join("another")
 
     async def speak(state):
         given = [SystemMessage("You read."), *state["messages"]]
@@ -135,7 +135,7 @@ def test_a_summary_that_cannot_be_had_leaves_an_extract(bench):
         raise ConnectionError
 
     model = build(bench, session, "invoke")
-    session.asummary_by_fork = lambda **_: broken
+    session.adapter.asummary_by_fork = lambda **_: broken
     asyncio.run(model.ainvoke({"messages": talk(0, 8)}, CONFIG))
     (prompt,) = bench.prompts()
     assert prompt.tokens < 6_000

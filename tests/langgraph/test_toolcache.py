@@ -156,6 +156,7 @@ def test_without_a_thread_and_a_message_nobody_is_counted(world):
 
 def test_a_call_that_the_node_makes_again_is_no_repeat(world):
     """A node resumed after interrupts runs the same call anew, which is not the model's doing."""
+
     @tool
     def read(path: str) -> str:
         """Read a file after three questions."""
@@ -435,12 +436,12 @@ def test_a_reset_conversation_forgets_results_and_counts(world):
     graph = node(world.tools, session, scope=lambda request: request.runtime.config["configurable"]["tenant"])
     answers(graph, READ, config={"tenant": "A"})
     answers(graph, READ, config={"tenant": "B"})
-    session.tool_calls.reset("t", scope="A")
+    session.adapter.tool_calls.reset("t", scope="A")
     answers(graph, READ, config={"tenant": "A"})
     answers(graph, READ, config={"tenant": "B"})
     assert len(world.reads) == 3
-    session.tool_calls.reset("t", scope="A")
-    session.tool_calls.reset("t", scope="B")
+    session.adapter.tool_calls.reset("t", scope="A")
+    session.adapter.tool_calls.reset("t", scope="B")
     assert session.report().tool_cache.total.entries == 0
 
 

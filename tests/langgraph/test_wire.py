@@ -67,7 +67,7 @@ def test_every_fork_begins_with_the_sections_of_the_shared_part(bench, how):
         shared = earlier.sections[:-1]
         assert later.sections[: len(shared)] == shared
         assert [s.data for s in later.sections[: len(shared)]] == [s.data for s in shared]
-    placement = session.profile(prompts[0].model, bench.api).settings
+    placement = session.adapter.profile(prompts[0].model, bench.api).settings
     chains = [chain(prompt, placement) for prompt in prompts]
     boundary = len(prompts[0].sections) - 1
     assert len({c[boundary - 1] for c in chains}) == 1
@@ -162,7 +162,7 @@ def test_a_failure_of_ours_sends_the_users_request(bench, step, how, monkeypatch
     bench.release()
     session = bench.session(HANDBOOK)
     model = wrap_model(bench.model(), session)
-    target = {"begin": session.shared.model, "as_sent": sending, "decode": state}.get(step, session)
+    target = {"begin": session.adapter.shared.model, "as_sent": sending, "decode": state}.get(step, session)
     monkeypatch.setattr(target, step, lambda *a, **k: (_ for _ in ()).throw(RuntimeError("broken")))
     with pytest.warns(UserWarning, match="broken"):
         out = go(team(model.bind_tools(bench.tools[:1]), session, how), how)
@@ -216,7 +216,7 @@ def test_no_request_carries_more_markers_than_the_provider_takes(bench):
     """Also with the framework's own caching beside ours, and markers of the user's own."""
     session = bench.session(HANDBOOK)
     model = wrap_model(bench.model(), session)
-    session.join("tester")
+    session.adapter.join("tester")
     middleware = [PrefixMiddleware(session, role="coder")]
     options = {}
     if bench.api == "anthropic":

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.adapter import Request
 from cacheprefix.layout import StoreGate
 from cacheprefix.stores import RedisStore, SqliteStore, Store
 
@@ -28,7 +29,9 @@ def ask(session: Session, url: str, name: str) -> int | None:
         "system": [{"type": "text", "text": SYSTEM}],
         "messages": [{"role": "user", "content": f"You are {name}."}],
     }
-    turn = session.begin(body, "anthropic", boundary=1, leave=session.queue(body, "anthropic", boundary=1))
+    turn = session.adapter.begin(
+        Request(body, "anthropic", boundary=1), session.adapter.queue(body, "anthropic", boundary=1)
+    )
     headers = {"content-type": "application/json", "x-api-key": "k", "anthropic-version": "2023-06-01"}
     request = urllib.request.Request(f"{url}/v1/messages", json.dumps(turn.body).encode(), headers)
     usage: dict[str, Any] = {}

@@ -133,9 +133,7 @@ def test_workers_on_one_cold_prefix_write_it_once(start, tmp_path, shared):
     """On the wire: with a common store three processes pay for one write and read it twice; without, three writes."""
     latency = Latency(base=1.5, uncached=0.0, cached=0.0, output=0.0, scale=1.0)
     with SimulatedProvider("anthropic", latency=latency) as provider:
-        workers = [
-            start(1, str(tmp_path / ("one.db" if shared else f"{i}.db")), url=provider.url)[0] for i in range(3)
-        ]
+        workers = [start(1, str(tmp_path / ("one.db" if shared else f"{i}.db")), url=provider.url)[0] for i in range(3)]
         for i, each in enumerate(workers):
             each.send("ask", f"role{i}")
         reads = sorted(each.answer()["read"] for each in workers)
@@ -155,10 +153,10 @@ def test_a_store_that_is_down_leaves_the_gate_of_this_process(caplog):
     """Everybody goes on as without a store, threads of one process still follow one leader, and it is said once."""
     with pytest.warns(UserWarning, match="gate store"):
         session = Session(gate_store=Down(), gate=5.0)
-        leader = session.follow(b"k", ALWAYS)
+        leader = session.adapter.follow(b"k", ALWAYS)
     assert leader.leader
     found = []
-    thread = threading.Thread(target=lambda: found.append(session.follow(b"k", ALWAYS).leader))
+    thread = threading.Thread(target=lambda: found.append(session.adapter.follow(b"k", ALWAYS).leader))
     thread.start()
     leader.release(ok=True)
     thread.join(5)

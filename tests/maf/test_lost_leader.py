@@ -53,7 +53,7 @@ async def ask(agent, *, stream=False):
 
 async def led(session):
     """Until somebody leads."""
-    while not session._gate._flights:  # noqa: ASYNC110 - nothing tells when another one leads
+    while not session.adapter._gate._flights:  # noqa: ASYNC110 - nothing tells when another one leads
         await asyncio.sleep(0.01)
 
 
@@ -62,7 +62,7 @@ async def go_on(session, provider, agents):
     start = len(provider.requests)
     await asyncio.wait_for(asyncio.gather(*map(ask, agents)), PATIENCE)
     assert sorted(record.outcome.read_tokens > 1_000 for record in provider.requests[start:]) == [False, True]
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
     assert session.failures == {}
 
 
@@ -93,7 +93,7 @@ async def test_a_stream_that_nobody_reads_to_its_end_leads_nobody(servers, api, 
         del stream
         await left
         await asyncio.wait_for(asyncio.gather(*map(ask, agents[1:])), PATIENCE)
-        assert not session._gate._flights
+        assert not session.adapter._gate._flights
         assert session.failures == {}
 
 
@@ -113,7 +113,7 @@ async def test_a_stream_that_is_read_again_after_a_rest_is_a_call_like_others(se
         assert (await stream.get_final_response()).text
         assert len(session.calls) == len(provider.requests) == 3
         assert all(call.usage.reported for call in session.calls)
-        assert not session._gate._flights
+        assert not session.adapter._gate._flights
         assert session.failures == {}
 
 
@@ -131,7 +131,7 @@ async def test_a_cancelled_task_leads_nobody(servers, api, stream):
         with contextlib.suppress(asyncio.CancelledError):
             await leader
         await asyncio.wait_for(asyncio.gather(*others), PATIENCE)
-        assert not session._gate._flights
+        assert not session.adapter._gate._flights
         assert session.failures == {}
 
 
@@ -146,7 +146,7 @@ async def test_one_that_is_cancelled_while_it_waits_holds_nobody_up(servers, str
         lost.cancel()
         await asyncio.wait_for(asyncio.gather(leader, other), PATIENCE)
         assert [record.outcome.read_tokens > 1_000 for record in provider.requests] == [False, True]
-        assert not session._gate._flights
+        assert not session.adapter._gate._flights
 
 
 @STREAMED
@@ -159,7 +159,7 @@ async def test_a_request_that_fails_leads_nobody(servers, api, stream):
             asyncio.gather(*(ask(each, stream=stream) for each in agents), return_exceptions=True), PATIENCE
         )
         assert sum(isinstance(one, Exception) for one in made) == 1
-        assert not session._gate._flights
+        assert not session.adapter._gate._flights
         assert session.failures == {}
 
 
@@ -181,8 +181,8 @@ async def test_a_workflow_whose_leader_fails_leaves_nothing_behind(servers, stre
         try:
             with pytest.raises(Exception, match="500"):
                 await go(built())
-            assert not session._gate._flights
+            assert not session.adapter._gate._flights
             assert (await go(built())).get_outputs()
-            assert not session._gate._flights
+            assert not session.adapter._gate._flights
         finally:
             provider.simulator.latency = Latency()

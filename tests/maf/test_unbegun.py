@@ -13,7 +13,7 @@ from test_agents import APIS, said, session_for, team
 
 from cacheprefix.layout import with_volatile
 from cacheprefix.server import ToolCall
-from cacheprefix.session import CacheprefixWarning
+from cacheprefix import CacheprefixWarning
 from cacheprefix_maf import wrap
 
 BEGINS = (

@@ -44,7 +44,7 @@ def busy() -> None:
         number += 1
         history = [{"role": "user", "content": f"question {number % 50}"}]
         body = {"model": "claude-haiku-4-5", "max_tokens": 9, "system": HANDBOOK, "messages": history}
-        fork = fork_body(SESSION, body, "anthropic", Role("parent", "You warm up.", f"talk {number % 7}"))
+        fork = fork_body(SESSION.adapter, body, "anthropic", Role("parent", "You warm up.", f"talk {number % 7}"))
         fork.begin().finish({"input_tokens": 10, "output_tokens": 1})
         time.sleep(0.001)
 

@@ -415,9 +415,9 @@ def test_a_call_without_a_role_that_goes_on_from_a_fork_reads_no_role(talks):
 def test_a_forgotten_conversation_leaves_no_text_of_its_answers(talks):
     """They are kept for whoever goes on from them, and nobody does."""
     talks("critic", "hello", conversation="t1")
-    assert len(talks.session.shared.kept) == 1
+    assert len(talks.session.adapter.shared.kept) == 1
     talks.session.forget("t1")
-    assert len(talks.session.shared.kept) == 0
+    assert len(talks.session.adapter.shared.kept) == 0
 
 
 def test_a_template_of_the_provider_keeps_its_words(servers, session_for):

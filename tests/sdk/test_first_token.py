@@ -58,7 +58,7 @@ def test_a_leader_leads_until_its_answer_begins(api, later):
     seen = []
 
     def note(event):
-        seen.append((getattr(event, "type", None), bool(session._gate._flights)))
+        seen.append((getattr(event, "type", None), bool(session.adapter._gate._flights)))
 
     def run(provider):
         with client_of(api, provider, later=False) as plain, role("leader", instruction="You lead."):

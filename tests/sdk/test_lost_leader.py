@@ -72,7 +72,7 @@ def test_a_stream_that_nobody_reads_leads_nobody(provider, session, leave):
             pool.submit(ask, client, "second").result(PATIENCE)
             third = pool.submit(ask, client, "third").result(PATIENCE)
     assert third.usage.cache_read_input_tokens > 1_000
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
 
 
 @pytest.mark.parametrize("api", tuple(RULES))
@@ -86,7 +86,7 @@ def test_who_opens_several_streams_and_then_reads_them_does_not_wait_for_himself
                 streams.append(create(**asked(api), stream=True))
         assert all(list(each) for each in streams)
     assert len(session.calls) == 3
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
 
 
 @pytest.mark.parametrize("api", tuple(RULES))
@@ -102,7 +102,7 @@ async def test_nor_in_a_task(session, api):
             for each in streams:
                 assert [event async for event in each]
     assert len(session.calls) == 3
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
 
 
 def asked(api):
@@ -131,7 +131,7 @@ def test_a_stream_that_is_closed_and_kept_leads_nobody(session, api, leave):
             pool.submit(contextvars.copy_context().run, creator(client, api), **asked(api)).result(PATIENCE)
     assert kept is not None
     assert [call.agent for call in session.calls] == ["second"]
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
 
 
 @pytest.mark.parametrize("api", RULES)
@@ -152,7 +152,7 @@ async def test_an_asynchronous_stream_that_is_closed_and_kept_leads_nobody(sessi
             with role("second"):
                 await asyncio.wait_for(creator(client, api)(**asked(api)), PATIENCE)
     assert kept is not None
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
 
 
 @pytest.mark.parametrize("api", RULES)
@@ -180,7 +180,7 @@ def test_a_request_that_fails_leads_nobody(provider, session):
             failures = [one.exception(PATIENCE) for one in under_way]
     assert sum(isinstance(error, anthropic.InternalServerError) for error in failures) == 1
     assert failures.count(None) == 2
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
@@ -196,7 +196,7 @@ async def test_a_cancelled_task_leads_nobody(provider, session, streams):
                 return [event async for event in answer] if streams else answer
 
         leader = asyncio.create_task(once("leader"))
-        while not session._gate._flights:  # noqa: ASYNC110 - nothing tells when another one leads
+        while not session.adapter._gate._flights:  # noqa: ASYNC110 - nothing tells when another one leads
             await asyncio.sleep(0.01)
         others = [asyncio.create_task(once(f"role {number}")) for number in range(2)]
         await asyncio.sleep(0.1)
@@ -205,5 +205,5 @@ async def test_a_cancelled_task_leads_nobody(provider, session, streams):
         with contextlib.suppress(asyncio.CancelledError):
             await leader
         await asyncio.wait_for(asyncio.gather(*others), PATIENCE)
-    assert not session._gate._flights
+    assert not session.adapter._gate._flights
     assert session.failures == {}

@@ -6,6 +6,7 @@ import anthropic
 import openai
 
 from cacheprefix import ForkPolicy, Session, SharedPrefix
+from cacheprefix.adapter import Request
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, ToolCall
 
@@ -66,8 +67,10 @@ class Loop:
         """One request on the conversation; its answer is appended."""
         built = self.conversation.build(volatile)
         policy = ForkPolicy(skip_cache_write=True) if volatile else None
-        turn = self.session.begin(
-            self.body(built), self.kind, agent="one", conversation=self.id, boundary=built.boundary, policy=policy
+        turn = self.session.adapter.begin(
+            Request(
+                self.body(built), self.kind, agent="one", conversation=self.id, boundary=built.boundary, policy=policy
+            )
         )
         try:
             response = self.send(turn.body)

@@ -6,6 +6,7 @@ import openai
 import pytest
 
 from cacheprefix import Session, SharedPrefix, wrap
+from cacheprefix.adapter import Request
 from cacheprefix.errors import SetupError, ToolClashError
 from cacheprefix.profiles import CacheprefixProfileWarning
 from cacheprefix.server import SimulatedProvider
@@ -32,7 +33,7 @@ def test_a_body_that_cannot_be_read_is_passed_on_and_named_with_its_path(body, a
     """The very same object goes out, and the warning says where the trouble is."""
     session = Session(SharedPrefix(system="s"))
     with pytest.warns(UserWarning, match=path):
-        turn = session.begin(body, api)
+        turn = session.adapter.begin(Request(body, api))
     assert turn.body is body
     assert turn.finish({"prompt_tokens": 1}) is None
     assert session.failures == {"begin": 1}
@@ -45,9 +46,9 @@ def test_a_model_nobody_knows_is_said_once_and_its_calls_go_on():
         session = Session(SharedPrefix(system=LONG))
         body = {"model": "nobody-knows-1", "messages": [{"role": "user", "content": "hi"}]}
         with pytest.warns(CacheprefixProfileWarning, match="nobody-knows-1"):
-            turn = session.begin(body, "openai-chat")
+            turn = session.adapter.begin(Request(body, "openai-chat"))
         turn.finish(client.chat.completions.create(**turn.body).usage)
-        turn = session.begin(body, "openai-chat")
+        turn = session.adapter.begin(Request(body, "openai-chat"))
         turn.finish(client.chat.completions.create(**turn.body).usage)
         client.close()
     assert len(session.calls) == 2
@@ -78,7 +79,7 @@ def test_empty_prompts_lists_and_usage_are_no_trouble():
     """Nothing to share is not an error."""
     session = Session()
     for body in ({"model": "gpt-5.2", "messages": []}, {"model": "", "messages": [{"role": "user", "content": ""}]}):
-        session.begin(body, "openai-chat").finish(None)
+        session.adapter.begin(Request(body, "openai-chat")).finish(None)
     assert not session.failures
     assert "all" in str(session.report())
     assert session.report().as_dict()["total"]["calls"] == 2
@@ -87,7 +88,9 @@ def test_empty_prompts_lists_and_usage_are_no_trouble():
 def test_a_turn_is_finished_once_whoever_comes_first():
     """Finish, fail and finish again: one call."""
     session = Session()
-    turn = session.begin({"model": "gpt-5.2", "messages": [{"role": "user", "content": "x"}]}, "openai-chat")
+    turn = session.adapter.begin(
+        Request({"model": "gpt-5.2", "messages": [{"role": "user", "content": "x"}]}, "openai-chat")
+    )
     first = turn.finish({"prompt_tokens": 5})
     turn.fail()
     assert turn.finish({"prompt_tokens": 7}) is first
@@ -106,7 +109,7 @@ def test_many_threads_share_one_session():
                 "model": "gpt-5.2",
                 "messages": [{"role": "system", "content": LONG}, {"role": "user", "content": content}],
             }
-            turn = session.begin(body, "openai-chat", agent=f"a{number}", boundary=1)
+            turn = session.adapter.begin(Request(body, "openai-chat", agent=f"a{number}", boundary=1))
             turn.first_token()
             turn.finish({"prompt_tokens": 1300, "prompt_tokens_details": {"cached_tokens": 0}})
             bodies.append(turn.body["messages"][-1]["content"] == content)

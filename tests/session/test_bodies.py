@@ -26,7 +26,7 @@ def test_a_body_is_not_changed_and_its_messages_are_passed_on():
     """The fork has a body of its own, with the application's very objects where nothing was decided."""
     given = body()
     before = copy.deepcopy(given)
-    fork = fork_body(Session(SharedPrefix(system=LONG)), given, "openai-chat", Role("critic"))
+    fork = fork_body(Session(SharedPrefix(system=LONG)).adapter, given, "openai-chat", Role("critic"))
     assert given == before
     assert fork.body["messages"][1] is given["messages"][1]
     assert fork.body["messages"][-1]["content"] == '<role name="critic">\nYou object.\n</role>'
@@ -36,7 +36,7 @@ def test_a_summary_goes_out_without_our_marks():
     """Providers refuse fields that they do not know."""
     said = [{"role": role, "content": f"{role} {n} " * 200} for n in range(10) for role in ("user", "assistant")]
     session = Session(SharedPrefix(system=LONG), compaction=Compaction(8_000, keep_turns=3))
-    fork = fork_body(session, {"model": "gpt-5.2", "messages": said}, "openai-chat", Role("critic"))
+    fork = fork_body(session.adapter, {"model": "gpt-5.2", "messages": said}, "openai-chat", Role("critic"))
     assert any(message["content"].startswith("[Earlier messages were removed") for message in fork.body["messages"])
     assert {name for message in fork.body["messages"] for name in message} == {"role", "content"}
 
@@ -44,7 +44,7 @@ def test_a_summary_goes_out_without_our_marks():
 @pytest.mark.parametrize("given", [{}, {"messages": 7}, {"messages": [3, None]}, {"messages": [], "tools": 4}])
 def test_a_body_of_another_shape_goes_out_as_it_came(given):
     """The failure is counted, nothing is raised."""
-    fork = fork_body(Session(SharedPrefix(system=LONG)), given, "openai-chat", Role("critic"))
+    fork = fork_body(Session(SharedPrefix(system=LONG)).adapter, given, "openai-chat", Role("critic"))
     turn = fork.begin(fork.queue())
     assert fork.body == given or fork.forked
     turn.finish(USAGE)
@@ -56,7 +56,7 @@ def test_a_request_too_short_to_share_says_what_only_the_session_knows(api):
     session = Session(SharedPrefix(system="Be brief."))
     role = Role("critic", "You object.", volatile={"time": "noon"})
     field = "input" if api == "openai-responses" else "messages"
-    fork = fork_body(session, {"model": "any", field: [{"role": "user", "content": "hi"}]}, api, role)
+    fork = fork_body(session.adapter, {"model": "any", field: [{"role": "user", "content": "hi"}]}, api, role)
     sent = str(fork.begin().body)
     assert not fork.forked
     assert [sent.count(text) for text in ("Be brief.", "You object.", "hi", "noon")] == [1, 1, 1, 1]
@@ -65,13 +65,13 @@ def test_a_request_too_short_to_share_says_what_only_the_session_knows(api):
     said = "Be brief.\n\nYou object. Always."
     lead = [] if own else [{"role": "system", "content": said}]
     whole = {"model": "any", field: [*lead, {"role": "user", "content": "hi"}], **({own: said} if own else {})}
-    assert fork_body(session, whole, api, Role("critic", "You object.")).body == whole
+    assert fork_body(session.adapter, whole, api, Role("critic", "You object.")).body == whole
 
 
 def test_a_block_that_raises_fails_the_turn():
     """And a block that ends leaves it open, since a stream outlasts it."""
     session = Session(SharedPrefix(system=LONG))
-    fork = fork_body(session, body(), "openai-chat", Role("critic"))
+    fork = fork_body(session.adapter, body(), "openai-chat", Role("critic"))
     with pytest.raises(ConnectionError), fork.begin():
         raise ConnectionError
     with fork.begin() as turn:
@@ -85,7 +85,7 @@ def test_a_block_that_raises_fails_the_turn():
 def test_a_request_that_cannot_be_begun_leaves_no_trace_and_nobody_waiting(monkeypatch, step):
     """Before it is noted or behind that: the next one is the first of its prefix, and siblings go on at once."""
     session, released = Session(SharedPrefix(system=LONG)), []
-    fork = fork_body(session, body(), "openai-chat", Role("critic"))
+    fork = fork_body(session.adapter, body(), "openai-chat", Role("critic"))
     with monkeypatch.context() as broken:
         broken.setattr(f"cacheprefix.calls.begin.{step}", lambda *_, **__: 1 / 0)
         turn = fork.begin(Pass(released.append))
@@ -93,7 +93,7 @@ def test_a_request_that_cannot_be_begun_leaves_no_trace_and_nobody_waiting(monke
     assert released == [False]
     assert session.failures == {"begin": 1}
     turn.finish({"prompt_tokens": 2_000})
-    after, fresh = fork.begin(), fork_body(Session(SharedPrefix(system=LONG)), body(), "openai-chat", fork.role).begin()
+    after, fresh = fork.begin(), fork_body(Session(SharedPrefix(system=LONG)).adapter, body(), "openai-chat", fork.role).begin()
     assert after.seen.observation.outlook == fresh.seen.observation.outlook
     assert after.finish(USAGE).cause == fresh.finish(USAGE).cause
 
@@ -101,7 +101,7 @@ def test_a_request_that_cannot_be_begun_leaves_no_trace_and_nobody_waiting(monke
 def test_a_stream_that_nobody_reads_to_its_end_is_a_call():
     """Also where it is dropped without being closed."""
     session = Session(SharedPrefix(system=LONG))
-    fork = fork_body(session, body(stream=True), "openai-chat", Role("critic"))
+    fork = fork_body(session.adapter, body(stream=True), "openai-chat", Role("critic"))
     stream = fork.watch(fork.begin(), iter([object(), object()]))
     next(stream)
     del stream
@@ -112,7 +112,7 @@ def test_a_stream_that_nobody_reads_to_its_end_is_a_call():
 def test_a_call_without_usage_is_told_beside_the_money():
     """A sum that holds a guess does not look like a bill."""
     session = Session(SharedPrefix(system=LONG))
-    fork = fork_body(session, body(), "openai-chat", Role("critic"))
+    fork = fork_body(session.adapter, body(), "openai-chat", Role("critic"))
     fork.begin().finish(USAGE)
     assert "were answered without" not in str(session.report())
     fork.begin().finish(None)
@@ -138,5 +138,5 @@ def test_a_text_found_in_all_agents_becomes_the_shared_one_only_where_there_is_n
     """What the user gave to the prefix stays."""
     for own, kept in (("", "found"), ("mine", "mine")):
         session = Session(SharedPrefix(system=own))
-        session.adopt_system("found")
+        session.adapter.adopt_system("found")
         assert session.prefix.text == kept

@@ -158,7 +158,7 @@ def test_boundaries_are_known_before_anything_is_sent():
     assert [boundary.kind for boundary in found.boundaries] == ["system", "stable"]
     assert 0 < found.suffix_tokens < 20
     body = {"model": "gpt-5.6", "messages": conversation.build_messages("the time")}
-    assert session.boundaries(body, "openai-chat", volatile=1) == found
+    assert session.adapter.boundaries(body, "openai-chat", volatile=1) == found
 
 
 def test_another_form_than_that_of_the_history_is_refused():
@@ -217,8 +217,8 @@ def test_a_plugin_that_raises_leaves_the_result_to_the_budget():
 
 def condensed(session, conversation, messages):
     """Decisions on a framework's history, and what is sent."""
-    views = views_of(messages, "openai-chat", session.counter("gpt-5.6"))
-    decisions = session.condense(conversation, views, "gpt-5.6", "openai-chat")
+    views = views_of(messages, "openai-chat", session.adapter.counter("gpt-5.6"))
+    decisions = session.adapter.condense(conversation, views, "gpt-5.6", "openai-chat")
     return decisions, apply(messages, decisions, "openai-chat")
 
 
@@ -328,7 +328,7 @@ def test_a_trigger_that_cannot_be_known_is_refused_at_set_up():
 def test_thinking_that_is_bound_to_its_prefix_is_not_cleared():
     """The profile's rule reaches the plan, which says what it left."""
     session = Session(counter=ESTIMATE, compaction=Compaction(3_000, keep_turns=1))
-    profile = session.profile("claude-sonnet-4-6")
+    profile = session.adapter.profile("claude-sonnet-4-6")
     conversation = session.conversation("t", api="anthropic", model="claude-sonnet-4-6")
     for number in range(12):
         thought = {"type": "thinking", "thinking": WORDS, "signature": "s"}
@@ -383,5 +383,5 @@ def test_cleared_results_are_kept_under_the_conversations_scope():
     conversation.append(*history(12))
     text = json.dumps(conversation.build_messages())
     ref = text.split("read_full_result(ref='")[1].split("'")[0]
-    assert WORDS in session.results.get(ref, scope="tenant-a").text
-    assert session.results.get(ref, scope="tenant-b") is None
+    assert WORDS in session.adapter.results.get(ref, scope="tenant-a").text
+    assert session.adapter.results.get(ref, scope="tenant-b") is None

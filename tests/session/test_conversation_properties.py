@@ -33,8 +33,8 @@ def made(budget=400, trigger=700):
 
 def sent(session, conversation, messages, api):
     """What an adapter sends of a history."""
-    views = views_of(messages, api, session.counter(MODEL[api]))
-    return apply(messages, session.condense(conversation, views, MODEL[api], api), api)
+    views = views_of(messages, api, session.adapter.counter(MODEL[api]))
+    return apply(messages, session.adapter.condense(conversation, views, MODEL[api], api), api)
 
 
 @pytest.mark.parametrize("api", APIS)

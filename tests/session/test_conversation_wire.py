@@ -8,6 +8,7 @@ import pytest
 from conversation_loops import MODEL, RULES, SYSTEM, Loop, script
 
 from cacheprefix import CacheprefixWarning, Compaction, RequestBudget, ToolResultBudget
+from cacheprefix.adapter import Request
 from cacheprefix.errors import BudgetError, StateError
 from cacheprefix.history import Built, trim_tool_outputs
 from cacheprefix.plugins import CacheprefixPluginWarning
@@ -196,7 +197,9 @@ def test_a_failed_call_leaves_no_trace(loop):
     def failing():
         with one.conversation.trial() as draft:
             draft.append({"role": "user", "content": "lost"})
-            turn = one.session.begin(one.body(draft.build()), one.kind, agent="one", conversation=one.id)
+            turn = one.session.adapter.begin(
+                Request(one.body(draft.build()), one.kind, agent="one", conversation=one.id)
+            )
             turn.fail()
             raise ConnectionError
 
@@ -255,7 +258,7 @@ def test_a_summary_rides_on_the_cached_prefix(loop):
     for number in range(12):
         one.say(f"{WORDS} {number}")
     built = one.conversation.build(settle=False)
-    ask = one.session.summary_by_fork(body=one.body(built), api=one.kind, send=one.send, conversation=one.id)
+    ask = one.session.adapter.summary_by_fork(body=one.body(built), api=one.kind, send=one.send, conversation=one.id)
     assert one.conversation.compact(force=True, ask=ask)
     asked = loop.provider.requests[-1]
     assert "Summarise this conversation" in text_of(asked)
@@ -276,7 +279,7 @@ def test_a_summary_can_be_awaited_and_a_task_that_comes_meanwhile_does_not_ask_a
         await asyncio.sleep(0)
         return one.send(body)
 
-    ask = one.session.asummary_by_fork(body=one.body(before), api=one.kind, send=send, conversation=one.id)
+    ask = one.session.adapter.asummary_by_fork(body=one.body(before), api=one.kind, send=send, conversation=one.id)
 
     async def both():
         return await asyncio.gather(one.conversation.abuild(ask=ask), one.conversation.abuild(ask=ask))
@@ -297,8 +300,8 @@ def test_an_awaited_summary_that_fails_leaves_an_extract(loop):
         raise TimeoutError(request.max_tokens)
 
     async def condensed():
-        views = views_of(messages, loop.kind, one.session.counter(MODEL[loop.kind]))
-        return await one.session.acondense(kept, views, MODEL[loop.kind], loop.kind, ask=ask)
+        views = views_of(messages, loop.kind, one.session.adapter.counter(MODEL[loop.kind]))
+        return await one.session.adapter.acondense(kept, views, MODEL[loop.kind], loop.kind, ask=ask)
 
     with pytest.warns(CacheprefixWarning, match="TimeoutError"):
         decisions = asyncio.run(condensed())
@@ -310,15 +313,17 @@ def test_a_frameworks_history_is_condensed_for_each_request_and_the_verdict_know
     """As an adapter does it: the framework's messages stay whole, the requests are compacted and named so."""
     one = loop(compaction=Compaction(9_000, keep_turns=2, horizon=1_000))
     kept = one.session.conversation("framework")
-    count = one.session.counter(MODEL[loop.kind])
+    count = one.session.adapter.counter(MODEL[loop.kind])
     messages, verdicts = [], []
     for number in range(14):
         messages.append({"role": "user", "content": f"{WORDS} {number}"})
-        decisions = one.session.condense(kept, views_of(messages, loop.kind, count), MODEL[loop.kind], loop.kind)
+        decisions = one.session.adapter.condense(
+            kept, views_of(messages, loop.kind, count), MODEL[loop.kind], loop.kind
+        )
         shown = apply(messages, decisions, loop.kind)
         shown = [{"role": "system", "content": SYSTEM}, *shown] if loop.kind == "openai-chat" else shown
         body = one.body(Built(shown, SYSTEM, (), len(shown), 0, 0))
-        turn = one.session.begin(body, loop.kind, agent="one", conversation="framework")
+        turn = one.session.adapter.begin(Request(body, loop.kind, agent="one", conversation="framework"))
         response = one.send(turn.body)
         verdicts.append(turn.finish(response.usage))
         messages.append({"role": "assistant", "content": f"answer {number}"})

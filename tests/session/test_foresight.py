@@ -1,6 +1,7 @@
 """What a session says before anything is lost: lint of tools and system text, and crowded routing keys."""
 
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.adapter import Request
 
 LONG = "The handbook says that every statement needs a source. " * 90
 
@@ -14,7 +15,9 @@ def test_a_time_stamp_in_the_system_text_is_noted_once_with_its_place_and_withou
     """Before the second request pays for it."""
     session = Session()
     for number in range(3):
-        session.begin(body(f"{LONG} Now: 2026-11-21T06:30:00Z", str(number)), "openai-chat").finish(None)
+        session.adapter.begin(Request(body(f"{LONG} Now: 2026-11-21T06:30:00Z", str(number)), "openai-chat")).finish(
+            None
+        )
     notes = [note for note in session.report().notes if note.startswith("lint, system[0]")]
     assert len(notes) == 1
     assert "06:30" not in notes[0]
@@ -24,7 +27,7 @@ def test_a_time_stamp_in_the_system_text_is_noted_once_with_its_place_and_withou
 def test_a_text_without_anything_volatile_is_not_noted():
     """No false warning on plain text."""
     session = Session()
-    session.begin(body(LONG), "openai-chat").finish(None)
+    session.adapter.begin(Request(body(LONG), "openai-chat")).finish(None)
     assert not [note for note in session.report().notes if note.startswith("lint")]
 
 
@@ -32,9 +35,9 @@ def test_more_requests_a_minute_than_one_key_takes_bring_advice_on_sharding():
     """Sixteen forks in a second, on a provider that sends them to one machine by their key."""
     session = Session(SharedPrefix(system=LONG), clock=iter(n / 100 for n in range(10_000)).__next__)
     for number in range(15):
-        session.begin(body(LONG, str(number)), "openai-chat", boundary=1).finish(None)
+        session.adapter.begin(Request(body(LONG, str(number)), "openai-chat", boundary=1)).finish(None)
     assert not session.report().notes
-    session.begin(body(LONG, "one more"), "openai-chat", boundary=1).finish(None)
+    session.adapter.begin(Request(body(LONG, "one more"), "openai-chat", boundary=1)).finish(None)
     (note,) = session.report().notes
     assert "key" in note
 
@@ -43,7 +46,7 @@ def test_the_advice_is_given_once_however_the_pace_changes():
     """Every further request would otherwise add a note with a number of its own."""
     session = Session(SharedPrefix(system=LONG), clock=iter(n * n / 1_000 for n in range(10_000)).__next__)
     for number in range(40):
-        session.begin(body(LONG, str(number)), "openai-chat", boundary=1).finish(None)
+        session.adapter.begin(Request(body(LONG, str(number)), "openai-chat", boundary=1)).finish(None)
     (note,) = session.report().notes
     assert "." not in note.partition(" calls")[0]
 
@@ -52,7 +55,9 @@ def noted(session, *systems, agents=("a",), tools=()):
     """The lint notes after one request for each system text."""
     for number, system in enumerate(systems):
         made = {**body(system), **({"tools": tools[number]} if tools else {})}
-        session.begin(made, "openai-chat", agent=agents[number % len(agents)], conversation="c").finish(None)
+        session.adapter.begin(
+            Request(made, "openai-chat", agent=agents[number % len(agents)], conversation="c")
+        ).finish(None)
     return [note for note in session.report().notes if note.startswith("lint")]
 
 

@@ -62,7 +62,7 @@ def ask(made: Session, text: str = "Look into it.") -> bool:
         "system": HANDBOOK,
         "messages": [{"role": "user", "content": text}],
     }
-    fork = fork_body(made, body, "anthropic", Role("critic", "You are the critic.", conversation="one"))
+    fork = fork_body(made.adapter, body, "anthropic", Role("critic", "You are the critic.", conversation="one"))
     turn = fork.begin(fork.queue())
     turn.first_token()
     turn.finish({"input_tokens": 10, "output_tokens": 1, "cache_read_input_tokens": 0})
@@ -120,9 +120,9 @@ def test_a_child_does_not_wait_for_a_leader_of_the_parents() -> None:
     """The parent leads on a cold prefix when it forks: the child leads for itself."""
     made = Session(SharedPrefix(system=HANDBOOK), gate=600.0)
     body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "system": HANDBOOK, "messages": []}
-    ahead = made.queue(body, "anthropic", boundary=1)
+    ahead = made.adapter.queue(body, "anthropic", boundary=1)
     assert ahead.leader
-    assert in_child(lambda: made.queue(body, "anthropic", boundary=1).leader)
+    assert in_child(lambda: made.adapter.queue(body, "anthropic", boundary=1).leader)
     ahead.release(ok=False)
 
 
@@ -150,7 +150,7 @@ def test_trees_that_were_being_changed_at_the_fork_start_anew_in_the_child() -> 
     """And those that were not are kept: the child knows what its parent sent."""
     made = Session(SharedPrefix(system=HANDBOOK))
     assert ask(made)
-    model = made.shared.model
+    model = made.adapter.shared.model
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:

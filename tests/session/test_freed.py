@@ -29,7 +29,7 @@ def talk(session: Session, number: int = 0, *, conversation: str = "one") -> Non
         {"role": "tool", "tool_call_id": "c", "content": f"{number}: a long result. " * 200},
     ]
     body = {"model": "gpt-4o", "messages": [{"role": "system", "content": HANDBOOK}, *history]}
-    fork = fork_body(session, body, "openai-chat", Role("critic", "You criticise.", conversation))
+    fork = fork_body(session.adapter, body, "openai-chat", Role("critic", "You criticise.", conversation))
     turn = fork.begin(fork.queue())
     turn.first_token()
     turn.finish({"prompt_tokens": 5})
@@ -68,7 +68,7 @@ def test_a_dropped_session_is_freed(options):
     talk(session)
     child = session.child("inner")
     talk(child)
-    held = [weakref.ref(one) for one in (session, child, session.shared.model, session.conversation("one"))]
+    held = [weakref.ref(one) for one in (session, child, session.adapter.shared.model, session.conversation("one"))]
     del session, child
     gc.collect()
     assert [one() for one in held] == [None] * 4

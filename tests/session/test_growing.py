@@ -10,6 +10,7 @@ from dataclasses import asdict
 import pytest
 
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.adapter import Request
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.wire import Memo
 
@@ -21,7 +22,7 @@ def _talk(seed, model, api, memo):
     """One random run of several agents: bodies sent, expectations, verdicts, and the report."""
     chance, now, said = random.Random(seed), [0.0], []
     session = Session(SharedPrefix(system=RULES), clock=lambda: now[0], counter=ESTIMATE, gate=None)
-    session.shared.memo = memo
+    session.adapter.shared.memo = memo
     history = [{"role": "user", "content": f"{n} " + "word " * 40} for n in range(8)]
     for turn in range(30):
         now[0] += chance.choice([1, 2, 5, 5, 5, 200, 400, 4_000])
@@ -43,7 +44,9 @@ def _talk(seed, model, api, memo):
             **system,
             "messages": messages if system else [{"role": "system", "content": RULES}, *messages],
         }
-        turned = session.begin(body, api, agent=role, conversation="one", boundary=len(body["messages"]) - 1)
+        turned = session.adapter.begin(
+            Request(body, api, agent=role, conversation="one", boundary=len(body["messages"]) - 1)
+        )
         said += [json.dumps(turned.body), turned.seen.prompt.tokens, asdict(turned.seen.observation.expectation)]
         if kind > 0.95:
             turned.fail()

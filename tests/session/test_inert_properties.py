@@ -74,7 +74,7 @@ def test_observing_sends_what_the_application_sent(api, data):
     before = copy.deepcopy(body)
     watching = session(mode="observe")
     for _ in range(2):
-        fork = fork_body(watching, body, api, Role("critic", "You object."))
+        fork = fork_body(watching.adapter, body, api, Role("critic", "You object."))
         turn = fork.begin(fork.queue())
         turn.finish(None)
         assert not fork.forked
@@ -91,9 +91,9 @@ def test_what_fails_sends_the_fork_or_the_own_request_and_nothing_between(api, d
     role = Role("critic", "You object.")
     steps = data.draw(st.sets(st.sampled_from(STEPS), min_size=1, max_size=3))
     hooks = data.draw(st.sets(st.sampled_from(HOOKS), min_size=1, max_size=3))
-    right = fork_body(session(), body, api, role)
-    whole = fork_body(Session(right.session.prefix), body, api, role)
-    own = fork_body(Session(SharedPrefix(system=HANDBOOK), mode="fork"), body, api, role).own()
+    right = fork_body(session().adapter, body, api, role)
+    whole = fork_body(Session(right.session.prefix).adapter, body, api, role)
+    own = fork_body(Session(SharedPrefix(system=HANDBOOK), mode="fork").adapter, body, api, role).own()
     allowed = (body, own, right.body, right.begin().body, whole.body, whole.begin().body)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CacheprefixPluginWarning)
@@ -101,7 +101,7 @@ def test_what_fails_sends_the_fork_or_the_own_request_and_nothing_between(api, d
         with ExitStack() as stack:
             for step in steps:
                 stack.enter_context(patch(step, _fails))
-            fork = fork_body(broken, body, api, role)
+            fork = fork_body(broken.adapter, body, api, role)
             turn = fork.begin()
             sent = json.dumps(turn.body, sort_keys=True)
             turn.finish(None)
@@ -110,5 +110,5 @@ def test_what_fails_sends_the_fork_or_the_own_request_and_nothing_between(api, d
         assert sent in wanted
         assert turn.seen is not None or turn.body in (body, own)
         assert broken.failures or turn.seen is not None
-        again = fork_body(broken, body, api, role)
+        again = fork_body(broken.adapter, body, api, role)
         assert again.body == right.body

@@ -26,7 +26,7 @@ def session_of(*tools, handbook=0, roles=("a", "b", "c")):
     prefix = SharedPrefix(system=words(handbook, "book"), tools=tools)
     session = Session(prefix, provider="openai", counter=ESTIMATE)
     for role in roles:
-        session.join(role)
+        session.adapter.join(role)
     return session
 
 
@@ -35,7 +35,7 @@ def sent(session, role, own, said=("Begin.",), conversation="one"):
     spoken = [{"role": "user", "content": text} for text in said]
     messages = [{"role": "system", "content": f"You are {role}.\n\n{session.prefix.system}"}, *spoken]
     body = {"model": "gpt-5.2", "messages": messages, **({"tools": list(own)} if own else {})}
-    fork = fork_body(session, body, "openai-chat", Role(role, conversation=conversation))
+    fork = fork_body(session.adapter, body, "openai-chat", Role(role, conversation=conversation))
     turn = fork.begin()
     turn.finish(None)
     assert session.failures == {}

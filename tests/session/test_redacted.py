@@ -56,14 +56,13 @@ def test_no_log_and_no_warning_holds_what_an_exception_says(caplog, monkeypatch,
         def broken(*_, **__):
             raise ValueError(SECRET)
 
-        monkeypatch.setattr(session, "tail_for", broken)
+        monkeypatch.setattr(session.adapter, "tail_for", broken)
     turns = [{"role": role, "content": f"{SECRET} {n} " * 40} for n in range(12) for role in ("user", "assistant")]
     body = {"model": "gpt-5.6", "messages": [{"role": "system", "content": HANDBOOK}, *turns]}
     body["messages"].append({"role": "user", "content": SECRET})
 
     def work():
-        with fork_body(
-            session, spoil(body) if fails == "body" else body, "openai-chat", Role("reader")
+        with fork_body(session.adapter, spoil(body) if fails == "body" else body, "openai-chat", Role("reader")
         ).begin() as turn:
             turn.finish(None)
 
@@ -105,7 +104,7 @@ def test_the_text_is_shown_where_the_user_wants_it(caplog, monkeypatch):
     def broken():
         raise ValueError(SECRET)
 
-    assert SECRET in said_by(lambda: session.attempt("layout", broken, None), caplog)
+    assert SECRET in said_by(lambda: session.adapter.attempt("layout", broken, None), caplog)
 
 
 def test_what_is_told_names_the_kind_and_the_place():
@@ -133,4 +132,4 @@ def test_the_warning_says_what_is_sent(step, sent):
         raise ValueError(SECRET)
 
     with pytest.warns(UserWarning, match=f"{step}: cacheprefix failed .*{sent}"):
-        session.attempt(step, broken, None)
+        session.adapter.attempt(step, broken, None)

@@ -8,6 +8,7 @@ import warnings
 import pytest
 
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.adapter import Request
 from cacheprefix.bodies import Role, fork_body
 
 OWN = "Every statement needs a source that the reader can open. " * 150
@@ -23,7 +24,9 @@ def body(*said, model="claude-sonnet-4-6", system=OWN):
 def asked(session, given, *, conversation="one", agent="reader", **options):
     """What is sent; the call has ended."""
     kept = copy.deepcopy(given)
-    turn = session.begin(given, "anthropic", agent=agent, conversation=conversation, repeated=True, **options)
+    turn = session.adapter.begin(
+        Request(given, "anthropic", agent=agent, conversation=conversation, repeated=True, **options)
+    )
     tokens = turn.seen.prompt.tokens
     turn.finish({"input_tokens": tokens, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0})
     assert given == kept
@@ -78,7 +81,7 @@ def test_a_provider_that_keeps_everything_needs_no_marks(model):
     """``rewrite`` alone decides there."""
     session, given = Session(), {"model": model, "messages": [{"role": "user", "content": OWN}]}
     for _ in range(3):
-        turn = session.begin(given, "openai-chat", agent="reader", rewrite=False, repeated=True)
+        turn = session.adapter.begin(Request(given, "openai-chat", agent="reader", rewrite=False, repeated=True))
         turn.finish({"prompt_tokens": 1_800})
         assert turn.body is given
 
@@ -104,7 +107,7 @@ def test_the_report_counts_the_write_against_the_request_as_it_was():
     """A conversation that ends with its second request costs a quarter of that more."""
     session = Session()
     for given in (body("What is step 1?"), body("What is step 1?", "It is sawing.", "What is step 2?")):
-        turn = session.begin(given, "anthropic", agent="reader", conversation="one", repeated=True)
+        turn = session.adapter.begin(Request(given, "anthropic", agent="reader", conversation="one", repeated=True))
         tokens, marked = turn.seen.prompt.tokens, turn.body is not given
         written = tokens if marked else 0
         turn.finish(
@@ -120,7 +123,9 @@ def test_the_estimate_knows_what_the_applications_own_marks_would_have_kept():
     session, system = Session(), [{"type": "text", "text": OWN, "cache_control": MARK}]
     tokens = 0
     for said in (["What is step 1?"], ["What is step 1?", "It is sawing.", "What is step 2?"]):
-        turn = session.begin(body(*said, system=system), "anthropic", agent="reader", conversation="one", repeated=True)
+        turn = session.adapter.begin(
+            Request(body(*said, system=system), "anthropic", agent="reader", conversation="one", repeated=True)
+        )
         tokens = turn.seen.prompt.tokens
         turn.finish({"input_tokens": 40, "cache_read_input_tokens": tokens - 40, "cache_creation_input_tokens": 0})
     assert session.calls[1].unmodified_units < 0.2 * tokens
@@ -131,7 +136,7 @@ def test_a_layout_that_fails_sends_the_applications_own_bytes_each_time(monkeypa
     session, given = Session(SharedPrefix(system="Be brief.")), body("What is step 1?", system=f"Be brief.\n\n{OWN}")
     monkeypatch.setattr("cacheprefix.bodies._laid", lambda *_: 1 / 0)
     for _ in range(3):
-        turn = fork_body(session, given, "anthropic", Role("reader")).begin()
+        turn = fork_body(session.adapter, given, "anthropic", Role("reader")).begin()
         turn.finish({"input_tokens": 2_000})
         assert turn.body == given
     assert session.failures["layout"] == 3
@@ -144,7 +149,7 @@ def test_a_body_that_shares_too_little_is_marked_from_the_second_request_on():
     for number in range(3):
         for name in ("reader", "writer"):
             own = f"Be brief.\n\n{name}: {OWN}"
-            turn = fork_body(session, body(*said, system=own), "anthropic", Role(name)).begin()
+            turn = fork_body(session.adapter, body(*said, system=own), "anthropic", Role(name)).begin()
             turn.finish({"input_tokens": turn.seen.prompt.tokens})
             counts.append(str(turn.body).count("cache_control"))
         said += [f"It is number {number}.", f"What is step {number + 1}?"]

@@ -42,7 +42,7 @@ def _together(works):
 
 
 def _tokens(session, body):
-    return sum(session.count(message["content"], MODEL) for message in body["messages"])
+    return sum(session.adapter.count(message["content"], MODEL) for message in body["messages"])
 
 
 @settings(max_examples=25, deadline=None)
@@ -56,10 +56,10 @@ def test_no_sibling_of_a_fan_out_goes_above_the_window_or_sees_another_history(t
     roles = {f"role {n}": "Your rules. " * size for n, size in enumerate(sizes)}
     # What each role brings was seen once, at a time when there was room for all of it.
     for role, text in roles.items():
-        fork_body(session, _body(role, history[-1:], text), "openai-chat", Role(role, conversation="c"))
+        fork_body(session.adapter, _body(role, history[-1:], text), "openai-chat", Role(role, conversation="c"))
 
     def one(role, text):
-        fork = fork_body(session, _body(role, history, text), "openai-chat", Role(role, conversation="c"))
+        fork = fork_body(session.adapter, _body(role, history, text), "openai-chat", Role(role, conversation="c"))
         return fork.body, fork.tail
 
     sent = _together([lambda role=role, text=text: one(role, text) for role, text in roles.items()])
@@ -75,7 +75,7 @@ def _session():
 
 
 def _views(session, history):
-    return views_of(history, "openai-chat", session.counter(MODEL))
+    return views_of(history, "openai-chat", session.adapter.counter(MODEL))
 
 
 async def test_siblings_wait_for_the_summary_that_one_of_them_has_written():
@@ -91,9 +91,9 @@ async def test_siblings_wait_for_the_summary_that_one_of_them_has_written():
         await go.wait()
         return "What was said, summed up by the model. " * 5
 
-    first = asyncio.create_task(session.acondense(talk, views, MODEL, ask=ask))
+    first = asyncio.create_task(session.adapter.acondense(talk, views, MODEL, ask=ask))
     await asked.wait()
-    others = [asyncio.create_task(session.acondense(talk, views, MODEL, ask=ask)) for _ in range(3)]
+    others = [asyncio.create_task(session.adapter.acondense(talk, views, MODEL, ask=ask)) for _ in range(3)]
     for _ in range(20):
         await asyncio.sleep(0)
     assert not any(other.done() for other in others)
@@ -117,9 +117,9 @@ async def test_a_sibling_goes_on_when_the_one_that_asks_is_cancelled():
     async def ask(request):
         return "Written by the second. " * 5
 
-    first = asyncio.create_task(session.acondense(talk, views, MODEL, ask=never))
+    first = asyncio.create_task(session.adapter.acondense(talk, views, MODEL, ask=never))
     await asked.wait()
-    second = asyncio.create_task(session.acondense(talk, views, MODEL, ask=ask))
+    second = asyncio.create_task(session.adapter.acondense(talk, views, MODEL, ask=ask))
     await asyncio.sleep(0)
     first.cancel()
     decisions = await asyncio.wait_for(second, 20)
@@ -138,9 +138,9 @@ async def test_who_cannot_wait_compacts_without_the_summary_and_the_late_one_is_
         await go.wait()
         return "Too late. " * 20
 
-    first = asyncio.create_task(session.acondense(talk, views, MODEL, ask=ask))
+    first = asyncio.create_task(session.adapter.acondense(talk, views, MODEL, ask=ask))
     await asked.wait()
-    here = session.condense(talk, views, MODEL)
+    here = session.adapter.condense(talk, views, MODEL)
     go.set()
     assert await first == here
     shown = apply(history, here, "openai-chat")
@@ -157,10 +157,10 @@ def test_what_asks_for_a_summary_may_itself_be_laid_out(turns):
     inner = []
 
     def ask(request):
-        inner.append(session.condense(talk, views, MODEL))
+        inner.append(session.adapter.condense(talk, views, MODEL))
         return "Summed up. " * 20
 
-    outer = session.condense(talk, views, MODEL, ask=ask)
+    outer = session.adapter.condense(talk, views, MODEL, ask=ask)
     assert inner == [outer]
 
 
@@ -177,9 +177,9 @@ def test_threads_wait_for_a_summary_too():
         return "Summed up in a thread. " * 10
 
     with ThreadPoolExecutor(4) as pool:
-        first = pool.submit(session.condense, talk, views, MODEL, ask=ask)
+        first = pool.submit(session.adapter.condense, talk, views, MODEL, ask=ask)
         assert asked.wait(20)
-        others = [pool.submit(session.condense, talk, views, MODEL, ask=ask) for _ in range(3)]
+        others = [pool.submit(session.adapter.condense, talk, views, MODEL, ask=ask) for _ in range(3)]
         go.set()
         found = [one.result(20) for one in (first, *others)]
     assert len(requests) == 1

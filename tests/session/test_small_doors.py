@@ -31,7 +31,7 @@ BODY = {"model": "gpt-5.6", "messages": [{"role": "user", "content": "hello"}]}
 
 def called(session):
     """One finished call of an agent with that name."""
-    with fork_body(session, BODY, "openai-chat", Role(NAME)).begin() as turn:
+    with fork_body(session.adapter, BODY, "openai-chat", Role(NAME)).begin() as turn:
         turn.finish({"prompt_tokens": 9, "completion_tokens": 1})
 
 
@@ -40,7 +40,7 @@ def test_no_log_line_holds_a_control_character(caplog):
     session = Session(SharedPrefix(system="s"), plugins=[CallLog()])
     with caplog.at_level(logging.DEBUG):
         called(session)
-        session.note(f"agent {NAME} is new")
+        session.adapter.note(f"agent {NAME} is new")
     lines = [record.getMessage() for record in caplog.records]
     assert lines
     assert all(line.isprintable() for line in lines)
@@ -101,7 +101,7 @@ def test_a_damaged_body_shows_no_prompt_text(caplog, tmp_path, damage, mode):
             body = {"model": "gpt-5.6", "messages": [{"role": "system", "content": "s " * 3000}, *BODY["messages"]]}
             if count == 2:
                 body["model" if damage == "model" else f"{secret} {count}"] = secret
-            with fork_body(session, body, "openai-chat", Role("critic")).begin() as turn:
+            with fork_body(session.adapter, body, "openai-chat", Role("critic")).begin() as turn:
                 usage = {"prompt_tokens": 4000, "completion_tokens": 1}
                 turn.finish({**usage, "prompt_tokens_details": {"cached_tokens": 3000 if count == 1 else 0}})
     log.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.adapter import Request
 from cacheprefix.prompt import ESTIMATE
 
 HANDBOOK = "Everyone keeps to these rules of the house and cites them by number. " * 60
@@ -33,8 +34,8 @@ def test_ten_thousand_calls_from_many_threads_stay_within_bounds():
         messages = [{"role": "system", "content": HANDBOOK}, {"role": "user", "content": f"Task {number}."}]
         for turn in range(TURNS):
             body = {"model": "gpt-5.2", "messages": list(messages)}
-            turned = session.begin(
-                body, "openai-chat", agent=f"role {turn % 4}", conversation=f"thread {number}", boundary=1
+            turned = session.adapter.begin(
+                Request(body, "openai-chat", agent=f"role {turn % 4}", conversation=f"thread {number}", boundary=1)
             )
             turned.first_token()
             tokens = 1_300 + 30 * turn

@@ -3,6 +3,7 @@
 import pytest
 
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.adapter import Request
 from cacheprefix.errors import SetupError
 
 ROLES = {"critic": "You criticise.", "writer": "You write."}
@@ -12,14 +13,14 @@ def test_with_cards_the_role_texts_are_shared_and_the_tail_only_names_the_speake
     """Every role's text stands in the system text that all begin with."""
     session = Session(SharedPrefix(system="Rules.", roles=ROLES), tail="cards")
     assert all(text in session.prefix.text for text in ROLES.values())
-    assert session.tail_for("critic", ROLES["critic"]) == 'You now speak as "critic".'
+    assert session.adapter.tail_for("critic", ROLES["critic"]) == 'You now speak as "critic".'
 
 
 def test_with_cards_a_role_that_has_no_card_says_its_text_in_the_tail():
     """Nothing a role has to know is lost."""
     session = Session(SharedPrefix(system="Rules.", roles=ROLES), tail="cards")
-    assert "You edit." in session.tail_for("editor", "You edit.")
-    assert "another text" in session.tail_for("critic", "another text")
+    assert "You edit." in session.adapter.tail_for("editor", "You edit.")
+    assert "another text" in session.adapter.tail_for("critic", "another text")
 
 
 def test_a_placement_that_is_not_built_is_refused():
@@ -33,10 +34,12 @@ def talk(session, roles, turns):
     history = [{"role": "user", "content": "Let us begin. " * 300}]
     for number in range(turns):
         role = list(roles)[number % len(roles)]
-        tail = {"role": "user", "content": session.tail_for(role, roles[role])}
+        tail = {"role": "user", "content": session.adapter.tail_for(role, roles[role])}
         head = [{"role": "system", "content": session.prefix.text}] if session.prefix.text else []
         body = {"model": "gpt-5.2", "messages": [*head, *history, tail]}
-        session.begin(body, "openai-chat", agent=role, boundary=lambda prompt: len(prompt.sections) - 1).finish(None)
+        session.adapter.begin(
+            Request(body, "openai-chat", agent=role, boundary=lambda prompt: len(prompt.sections) - 1)
+        ).finish(None)
         history.append({"role": "user", "content": f"{role} said something. " * 20})
     return [note for note in session.report().notes if note.startswith("tail placement")]
 
@@ -63,10 +66,10 @@ def test_a_role_text_that_a_loop_reads_again_is_no_reason_for_cards():
     """What stands still behind the shared part is read from the cache already."""
     session, text = Session(provider="exact"), "You work in steps. " * 80
     for role in ("one", "two"):
-        tail = {"role": "user", "content": session.tail_for(role, text)}
+        tail = {"role": "user", "content": session.adapter.tail_for(role, text)}
         messages = [{"role": "user", "content": "Begin. " * 300}, tail]
         for number in range(20):
             body = {"model": "m", "messages": list(messages)}
-            session.begin(body, "openai-chat", agent=role, boundary=1).finish(None)
+            session.adapter.begin(Request(body, "openai-chat", agent=role, boundary=1)).finish(None)
             messages.append({"role": "assistant", "content": f"Step {number}."})
     assert not [note for note in session.report().notes if note.startswith("tail placement")]

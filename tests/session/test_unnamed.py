@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cacheprefix import Compaction, Session, SharedPrefix, ToolResultBudget
+from cacheprefix.adapter import Request
 from cacheprefix.bodies import Role, fork_body
 
 HANDBOOK = "The handbook of the house. " * 300
@@ -26,7 +27,7 @@ def _ask(session, history, role="support", api="openai-chat"):
         body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "system": system, "messages": [*map(dict, history)]}
     if api == "openai-responses":
         body = {"model": MODEL, "instructions": system, "input": [*map(dict, history)]}
-    return fork_body(session, body, api, Role(role))
+    return fork_body(session.adapter, body, api, Role(role))
 
 
 def _sent(fork):
@@ -46,9 +47,7 @@ def _answer(history, user, words):
 @pytest.mark.parametrize("api", ["openai-chat", "anthropic", "openai-responses"])
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(
-        st.tuples(st.integers(0, 2), st.sampled_from(QUESTIONS), st.integers(0, 1)), min_size=4, max_size=60
-    ),
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from(QUESTIONS), st.integers(0, 1)), min_size=4, max_size=60),
     st.integers(2, 3),
 )
 def test_no_section_of_one_conversation_is_in_anothers_prompt_and_no_message_is_missing(api, turns, users):
@@ -98,13 +97,15 @@ def test_one_client_serves_as_many_conversations_as_there_are(turns):
 def test_two_conversations_that_said_the_very_same_are_gone_on_with_as_a_third():
     """Whose request it is, nobody can tell: it is nobody's but its own."""
     session = _session()
-    first = session.unnamed(["hello"])
-    assert session.unnamed(["hello", "hi", "and?"]) == first
-    second = session.unnamed(["hello"])
+    first = session.adapter.unnamed(["hello"])
+    assert session.adapter.unnamed(["hello", "hi", "and?"]) == first
+    second = session.adapter.unnamed(["hello"])
     assert second != first
-    assert session.unnamed(["hello", "hi", "and?"]) == first, "the longest that it begins with, and there is one"
-    assert session.unnamed(["hello", "hi", "and?"]) == first
-    other = session.unnamed(["hello", "hi", "and?", "x", "y"])
+    assert session.adapter.unnamed(["hello", "hi", "and?"]) == first, (
+        "the longest that it begins with, and there is one"
+    )
+    assert session.adapter.unnamed(["hello", "hi", "and?"]) == first
+    other = session.adapter.unnamed(["hello", "hi", "and?", "x", "y"])
     assert other == first
 
 
@@ -112,38 +113,42 @@ def test_equal_histories_are_nobodys():
     """Two came to the same words on different ways; what goes on from there is a conversation of its own."""
     session = _session()
     one, two = object(), object()
-    first = session.unnamed(["a"], run=one)
-    second = session.unnamed(["b"], run=two)
-    session.shared.unnamed._record(("", ""), first, [1, 2], "")
-    session.shared.unnamed._record(("", ""), second, [1, 2], "")
-    assert session.unnamed([1, 2, 3]) not in (first, second)
+    first = session.adapter.unnamed(["a"], run=one)
+    second = session.adapter.unnamed(["b"], run=two)
+    session.adapter.shared.unnamed._record(("", ""), first, [1, 2], "")
+    session.adapter.shared.unnamed._record(("", ""), second, [1, 2], "")
+    assert session.adapter.unnamed([1, 2, 3]) not in (first, second)
 
 
 def test_an_edited_or_rewound_history_is_a_conversation_of_its_own():
     """What was decided on what is gone does not follow it."""
     session = _session()
     talk = ["hello", "hi", "tell me", "no", "please", "well"]
-    first = session.unnamed(talk[:1])
-    assert session.unnamed(talk[:3]) == first
-    assert session.unnamed(talk[:5]) == first
-    assert session.unnamed(talk[:3]) != first
-    assert session.unnamed([*talk[:4], "another"]) != first
+    first = session.adapter.unnamed(talk[:1])
+    assert session.adapter.unnamed(talk[:3]) == first
+    assert session.adapter.unnamed(talk[:5]) == first
+    assert session.adapter.unnamed(talk[:3]) != first
+    assert session.adapter.unnamed([*talk[:4], "another"]) != first
 
 
 def test_a_run_is_one_conversation_and_goes_on_from_the_run_before():
     """Whatever its members say to themselves; the next run that begins with its messages belongs to it too."""
     session, first, second, third = _session(), object(), object(), object()
-    run = session.unnamed(["task"], run=first)
-    assert session.unnamed(["task", "own call", "own result"], run=first) == run
-    assert session.unnamed(["task"], run=first) == run
-    assert session.unnamed(["task", "own call", "own result", "answer", "task 2"], run=second) == run
-    assert session.unnamed(["another task"], run=third) != run
+    run = session.adapter.unnamed(["task"], run=first)
+    assert session.adapter.unnamed(["task", "own call", "own result"], run=first) == run
+    assert session.adapter.unnamed(["task"], run=first) == run
+    assert session.adapter.unnamed(["task", "own call", "own result", "answer", "task 2"], run=second) == run
+    assert session.adapter.unnamed(["another task"], run=third) != run
 
 
 def test_scopes_and_children_never_share_an_unnamed_conversation():
     """The same words of two tenants are two conversations."""
     session = _session()
-    known = {session.unnamed(["hello"]), session.unnamed(["hello"], "tenant"), session.child("team").unnamed(["hello"])}
+    known = {
+        session.adapter.unnamed(["hello"]),
+        session.adapter.unnamed(["hello"], "tenant"),
+        session.child("team").adapter.unnamed(["hello"]),
+    }
     assert len(known) == 3
 
 
@@ -155,7 +160,7 @@ def test_conversations_that_nobody_comes_back_to_are_let_go():
         if number < 20:
             turn = fork.begin()
             turn.finish({"prompt_tokens": 2_000})
-    shared = session.shared
+    shared = session.adapter.shared
     assert len(shared.unnamed) == 1_000
     assert len(shared.conversations) == 1_000
     assert len(shared.positions._talks) == 1_000
@@ -169,7 +174,7 @@ def test_no_id_is_a_conversation_of_its_own():
     assert one is not two
     assert one.id != two.id
     assert not one.named
-    assert not session.shared.conversations
+    assert not session.adapter.shared.conversations
 
 
 def test_forgetting_a_conversation_drops_its_decisions():
@@ -184,7 +189,7 @@ def test_forgetting_a_conversation_drops_its_decisions():
 def _verdicts(session, bodies):
     out = []
     for body in bodies:
-        turn = session.begin(body, "openai-chat", agent="planner")
+        turn = session.adapter.begin(Request(body, "openai-chat", agent="planner"))
         out.append(turn.finish({"prompt_tokens": 3_000, "prompt_tokens_details": {"cached_tokens": 0}}))
     return [(verdict.cause, verdict.alarm) for verdict in out]
 

@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import REGISTRY, generate_latest
 
 from cacheprefix import Session
+from cacheprefix.adapter import Request
 from cacheprefix.errors import MissingExtraError, SetupError
 from cacheprefix.server import SimulatedProvider
 from cacheprefix.telemetry import METRICS, CallLog, Telemetry, dashboard
@@ -58,7 +59,7 @@ class Watched:
         roles = ("user", "assistant")
         said = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
         body = {"model": MODEL, "messages": [{"role": "system", "content": system}, *said]}
-        turn = self.session.begin(body, "openai-chat", agent=agent, conversation="thread-1")
+        turn = self.session.adapter.begin(Request(body, "openai-chat", agent=agent, conversation="thread-1"))
         answer = self.client.chat.completions.create(**turn.body)
         turn.first_token()
         return turn.finish(answer.usage)
@@ -174,7 +175,7 @@ def test_a_clock_that_is_not_the_time_of_day_still_gives_spans_of_today(provider
     now = [5.0]
     session = Session(HANDBOOK, plugins=[Telemetry(tracers, MeterProvider())], clock=lambda: now[0])
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
-    turn = session.begin(body, "openai-chat")
+    turn = session.adapter.begin(Request(body, "openai-chat"))
     now[0] = 7.0
     turn.finish({"prompt_tokens": 3, "completion_tokens": 1})
     (span,) = spans.get_finished_spans()
@@ -209,7 +210,7 @@ def test_unreported_usage_is_counted_as_such(watch):
     """A provider that does not say what it read is no provider that read nothing."""
     run = watch()
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
-    run.session.begin(body, "openai-chat").finish(None)
+    run.session.adapter.begin(Request(body, "openai-chat")).finish(None)
     ((attributes, point),) = run.points("cacheprefix.input.tokens")
     assert attributes["cacheprefix.source"] == "unreported"
     assert point.value == run.session.calls[0].input_tokens
@@ -220,7 +221,7 @@ def test_roles_made_up_per_request_do_not_fill_the_metrics(watch):
     run = watch(spans="off")
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
     for number in range(230):
-        run.session.begin(body, "openai-chat", agent=f"worker-{number}").finish({"prompt_tokens": 3})
+        run.session.adapter.begin(Request(body, "openai-chat", agent=f"worker-{number}")).finish({"prompt_tokens": 3})
     roles = {attributes["cacheprefix.role"] for attributes, _ in run.points("cacheprefix.calls")}
     assert len(roles) == 201
     assert "other" in roles
@@ -250,7 +251,7 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_prometheus_gets(provider
     with openai.OpenAI(base_url=provider.openai_base_url, api_key="any") as client:
         for system in (HANDBOOK, HANDBOOK.replace("7", "8", 1)):
             said = [{"role": "system", "content": system}, {"role": "user", "content": "hello"}]
-            turn = session.begin({"model": MODEL, "messages": said}, "openai-chat", agent="writer")
+            turn = session.adapter.begin(Request({"model": MODEL, "messages": said}, "openai-chat", agent="writer"))
             answer = client.chat.completions.create(**turn.body)
             turn.first_token()
             turn.finish(answer.usage)

@@ -9,6 +9,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from cacheprefix import Session
+from cacheprefix.adapter import Request
 from cacheprefix.errors import StoreError
 from cacheprefix.stores import MemoryStore
 from cacheprefix.telemetry import Telemetry
@@ -76,7 +77,7 @@ def test_the_metrics_are_the_statistics(read):
     """Hits, misses, evictions, entries, bytes and saved time by tool, as ``stats()`` has them."""
     session = read.session(max_entries=2)
     call(session, "a", "a", "b", "c")
-    told, stats = read.collect(), session.tool_calls.stats().tools["look"]
+    told, stats = read.collect(), session.adapter.tool_calls.stats().tools["look"]
     assert told["calls", "look", "hit"] == stats.hits == 1
     assert told["calls", "look", "miss"] == stats.misses == 3
     assert told["calls", "look", "joined"] == told["calls", "look", "refused"] == 0
@@ -195,7 +196,7 @@ def test_a_store_that_is_down_stops_no_collection(read):
     store.down = True
     told = read.collect()
     assert (told["calls", "look", "hit"], told["entries", "look"]) == (1, 0)
-    assert told["store.errors", None] == session.tool_calls.stats().store_errors - 1 == 1
+    assert told["store.errors", None] == session.adapter.tool_calls.stats().store_errors - 1 == 1
     store.down = False
     call(session, "b")
     assert read.collect()["entries", "look"] == 2
@@ -204,7 +205,7 @@ def test_a_store_that_is_down_stops_no_collection(read):
 def test_binding_a_plugin_of_the_session_counts_its_calls_once(read):
     """``plugins=[telemetry]`` and ``bind`` may both be said; without a cache nothing of one is told."""
     session = read.plugin.bind(Session(plugins=[read.plugin]))
-    session.begin({"model": "gpt-4.1", "messages": []}, "openai-chat").finish({"prompt_tokens": 3})
+    session.adapter.begin(Request({"model": "gpt-4.1", "messages": []}, "openai-chat")).finish({"prompt_tokens": 3})
     data = read.reader.get_metrics_data()
     metrics = {m.name: m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics}
     assert [point.value for point in metrics["cacheprefix.calls"].data.data_points] == [1]

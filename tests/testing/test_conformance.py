@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from cacheprefix.adapter import Request
 from cacheprefix.errors import SetupError
 from cacheprefix.history import ToolResultBudget
 from cacheprefix.server import SimulatedProvider
@@ -38,29 +39,29 @@ class WireDriver:
         if session is None:
             return post(body)
         if session.mode == "observe" and self.fault != "observe":
-            turn = session.begin(body, self.api, agent=role.name, conversation=team.thread)
+            turn = session.adapter.begin(Request(body, self.api, agent=role.name, conversation=team.thread))
         else:
-            made = session.attempt("layout", lambda: self._laid(team, session, role, body), None)
+            made = session.adapter.attempt("layout", lambda: self._laid(team, session, role, body), None)
             if self.fault == "closed":
-                session.decode(body, self.api)
+                session.adapter.decode(body, self.api)
             sent, end = (body, None) if made is None else made
             scope = "all" if self.fault == "scope" else None
             whose = {"agent": role.name, "conversation": team.thread, "scope": scope}
-            turn = session.begin(sent, self.api, boundary=end, rewrite=made is not None, **whose)
+            turn = session.adapter.begin(Request(sent, self.api, boundary=end, rewrite=made is not None, **whose))
         if self.fault == "log":
-            session.note(str(body["messages"][-1]["content"]))
+            session.adapter.note(str(body["messages"][-1]["content"]))
         answer = post(dict(turn.body))
         turn.finish(answer.get("usage"))
         return answer
 
     def _laid(self, team, session, role, body):
         history = body["messages"][1:]
-        if not session.shares(team.thread, "gpt-5.6", lambda: 0) and self.fault != "dear":
+        if not session.adapter.shares(team.thread, "gpt-5.6", lambda: 0) and self.fault != "dear":
             return None
-        views = views_of(history, self.api, session.counter("gpt-5.6"))
-        if self.fault == "ledger" and session.budget == ToolResultBudget(max_tokens=2_000):
+        views = views_of(history, self.api, session.adapter.counter("gpt-5.6"))
+        if self.fault == "ledger" and session.adapter.budget == ToolResultBudget(max_tokens=2_000):
             views = []
-        decisions = session.condense(session.conversation(team.thread), views, "gpt-5.6", self.api)
+        decisions = session.adapter.condense(session.conversation(team.thread), views, "gpt-5.6", self.api)
         history = apply(history, decisions, self.api)
         if self.fault == "pairs":
             history = [message for message in history if message["role"] != "tool"]
@@ -68,7 +69,7 @@ class WireDriver:
             history = history[-2:]
         system = team.system(role) if self.fault == "fork" else session.prefix.text
         instruction = "" if self.fault == "fork" else role.instruction
-        tail = session.tail_for(role.name, instruction)
+        tail = session.adapter.tail_for(role.name, instruction)
         filler = "padding " * 3_000 if self.fault == "dear" else ""
         messages = [{"role": "system", "content": filler + system}, *history, {"role": "user", "content": tail or "."}]
         return {**body, "messages": messages}, len(team.tools) + 1 + len(history)

@@ -126,13 +126,14 @@ def test_recording_works_without_any_extra():
         "import importlib.util as u; real = u.find_spec\n"
         "u.find_spec = lambda name, *a: None if name in sys.modules and sys.modules[name] is None else real(name, *a)\n"
         "from cacheprefix import Session\n"
+        "from cacheprefix.adapter import Request\n"
         "from cacheprefix.testing import PrefixRecorder, assert_shared_prefix\n"
         "with PrefixRecorder() as recorder:\n"
         "    session = recorder.watch(Session('x'))\n"
         "    for text in 'ab':\n"
         "        body = {'model': 'gpt-5.6', 'messages': [{'role': 'system', 'content': 'long ' * 99},\n"
         "                {'role': 'user', 'content': text}]}\n"
-        "        session.begin(body, 'openai-chat').finish()\n"
+        "        session.adapter.begin(Request(body, 'openai-chat')).finish()\n"
         "assert_shared_prefix(recorder, 0.8); print(len(recorder))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)

@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from cacheprefix import Session
+from cacheprefix.adapter import Request
 from cacheprefix.errors import SetupError
 from cacheprefix.testing import PrefixRecorder
 
@@ -81,8 +82,8 @@ def test_nothing_stays_patched():
 def test_a_session_is_watched(prefix_recorder, make_body):
     """Its requests and its children's, in their final form, and once."""
     session = prefix_recorder.watch(Session("handbook"))
-    session.begin(make_body("a"), "openai-chat").finish()
-    session.child("inner").begin(make_body("b"), "openai-chat").finish()
+    session.adapter.begin(Request(make_body("a"), "openai-chat")).finish()
+    session.child("inner").adapter.begin(Request(make_body("b"), "openai-chat")).finish()
     with httpx.Client(transport=httpx.MockTransport(_answer)) as client:
         client.post("http://llm/v1/chat/completions", json=make_body())
     assert [prompt.sections[-1].text for prompt in prefix_recorder.prompts] == ["a", "b"]

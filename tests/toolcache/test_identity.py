@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cacheprefix import Session
-from cacheprefix.session import ToolUse
+from cacheprefix.adapter import ToolUse
 from cacheprefix.stores import MemoryStore, Store
 from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 
@@ -41,7 +41,7 @@ class Box:
 
 def asked(session: Session, function: Any) -> str:
     """What a call of ``read`` gives through a session, as a front door makes it."""
-    return session.tool_calls.run(ToolUse("read", {"path": "inbox"}, tool=function), lambda: function("inbox"))
+    return session.adapter.tool_calls.run(ToolUse("read", {"path": "inbox"}, tool=function), lambda: function("inbox"))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_name_alone_is_never_enough() -> None:
     for options in ({"tool_cache": ["read"]}, {"tool_cache": True, "plugins": [Plugin()]}):
         session = Session(**options)
         runs = itertools.count()
-        assert [session.tool_calls.run(ToolUse("read", {}), runs.__next__) for _ in range(2)] == [0, 1]
+        assert [session.adapter.tool_calls.run(ToolUse("read", {}), runs.__next__) for _ in range(2)] == [0, 1]
 
 
 def test_nothing_is_cached_by_its_name_unless_the_user_says_so() -> None:
@@ -110,7 +110,9 @@ def test_nothing_is_cached_by_its_name_unless_the_user_says_so() -> None:
     session = Session(tool_cache=True, plugins=[Plugin()])
     for name, expected in (("read", [0, 1]), ("search_code", [0, 1]), ("look", [0, 0])):
         runs = itertools.count()
-        assert [session.tool_calls.run(ToolUse(name, {}, tool=Plugin), runs.__next__) for _ in range(2)] == expected
+        assert [
+            session.adapter.tool_calls.run(ToolUse(name, {}, tool=Plugin), runs.__next__) for _ in range(2)
+        ] == expected
 
 
 def test_a_tool_that_is_gone_leaves_its_place_to_nobody() -> None:
@@ -128,7 +130,7 @@ def test_what_cannot_be_told_apart_is_not_cached() -> None:
     runs: list[int] = []
     session = Session(tool_cache=["read"])
     for _ in range(2):
-        session.tool_calls.run(ToolUse("read", {}, tool=(1, 2)), lambda: runs.append(1))
+        session.adapter.tool_calls.run(ToolUse("read", {}, tool=(1, 2)), lambda: runs.append(1))
     assert len(runs) == 2
 
 

@@ -592,7 +592,7 @@ def structured_agent(stage):
     for strategy, answer in ((ToolStrategy(Grade), by_tool), (ProviderStrategy(Grade), Reply('{"score": 7}'))):
         stage.script(calls(), answer)
         if not stage.unmodified:
-            stage.session().join("another")
+            stage.session().adapter.join("another")
         agent = create_agent(
             stage.model(), [look], system_prompt="You grade.", response_format=strategy, middleware=stage.ours("grader")
         )
@@ -606,7 +606,7 @@ def structured_agent(stage):
 def agent_of(stage, *middleware, model=None, alone=False, tools=(look, write), ours=None, **options):
     """An agent as LangChain makes it."""
     if not stage.unmodified and not alone:
-        stage.session().join("another")
+        stage.session().adapter.join("another")
     return create_agent(
         stage.model() if model is None else model,
         list(tools),

@@ -16,7 +16,7 @@ from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
 from fast_depends.library.serializer import SerializerProto
 
 from cacheprefix import Session
-from cacheprefix.adapter import given_or_configured
+from cacheprefix.adapter import AdapterSession, given_or_configured, users_session
 from cacheprefix_ag2.layout import Plan, conversation_id, fork_of, tail_in
 from cacheprefix_ag2.sending import SENDING, Captured, Sending, tap
 from cacheprefix_ag2.state import failed
@@ -30,7 +30,12 @@ class PrefixConfig(ModelConfig):
 
     def __init__(self, config: ModelConfig, session: Session | None = None) -> None:
         self.config = config
-        self.session = given_or_configured(session)
+        self._bound = given_or_configured(session)
+
+    @property
+    def session(self) -> Session:
+        """The session whose prefix the models' requests extend."""
+        return users_session(self._bound)
 
     @property
     def provider(self) -> ModelProvider:
@@ -48,14 +53,14 @@ class PrefixConfig(ModelConfig):
 
     def create(self) -> PrefixClient:
         """A client of the wrapped config, watched."""
-        return PrefixClient(self.config.create(), self.session, model_of(self.config))
+        return PrefixClient(self.config.create(), self._bound, model_of(self.config))
 
     def create_files_client(self) -> Any:
         """The wrapped config's."""
         return self.config.create_files_client()
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("config", "session"):
+        if name in ("config", "_bound"):
             raise AttributeError(name)
         return getattr(self.config, name)
 
@@ -81,7 +86,7 @@ class _Request:
 class PrefixClient(LLMClient):
     """A client of ag2's, whose requests are measured and, where a policy laid them out, become forks."""
 
-    def __init__(self, client: LLMClient, session: Session, model: str) -> None:
+    def __init__(self, client: LLMClient, session: AdapterSession, model: str) -> None:
         self.client = client
         self.session = session
         self.model = model
@@ -116,7 +121,7 @@ class PrefixClient(LLMClient):
         sending = Sending(session, plan.role, plan.talk.id, fork, volatile=plan.volatile)
         if fork is None:
             # What only the session knows is said in the agent's own layout too.
-            shared = session.prefix.system.strip() if session.mode == "fork" else ""
+            shared = session.prefix.system.strip() if session.mode != "observe" else ""
             missing = shared and shared not in "\n\n".join(plan.prompts)
             prompts = [shared, *plan.prompts] if missing else plan.prompts
             response = await self._sent(plan.events, given, sending, prompts=prompts)

@@ -12,11 +12,8 @@ from ag2.assembly import AssemblerMiddleware
 from ag2.tools.final import FunctionTool
 
 from cacheprefix import Session
-from cacheprefix.adapter import given_or_configured
-from cacheprefix.bodies import instruction_of
-from cacheprefix.contexts import BlockVar
+from cacheprefix.adapter import AdapterSession, BlockVar, common_text, given_or_configured, instruction_of, users_session
 from cacheprefix.errors import SetupError
-from cacheprefix.layout import common_text
 from cacheprefix_ag2.client import SUBTASK, PrefixClient, model_of
 from cacheprefix_ag2.layout import ConversationId, adopt
 from cacheprefix_ag2.policy import BoundPolicy, Volatile
@@ -32,7 +29,7 @@ _NEEDED = ("config", "system_prompt", "tools", "_drive_scope", "_run_subtask")
 class _Binding:
     """What holds an agent and its session together; an agent's copies share it."""
 
-    session: Session
+    session: AdapterSession
     role: str
     middleware: Middleware
 
@@ -77,7 +74,7 @@ def wrap(
     if not known(target):
         raise SetupError(f"wrap takes an ag2 Agent, or a list of them, found {type(target).__name__}")
     agents = _agents(target)
-    session = given_or_configured(session)
+    bound = given_or_configured(session)
     names = [agent.name for agent in agents]
     for agent in agents:
         if _BINDING in vars(agent):
@@ -86,14 +83,14 @@ def wrap(
         if missing:
             raise SetupError(f"this ag2's Agent has no {missing[0]}: install ag2 1.2, or a newer cacheprefix-ag2")
     _watch()
-    team_of(session)
+    team_of(bound)
     double = {name for name in names if names.count(name) > 1}
     if double:
         raise SetupError(f"two agents are named {min(double)!r}; roles are told apart by name")
-    if not session.prefix.text:
-        session.adopt_system(common_text(["\n".join(agent.system_prompt) for agent in agents]))
+    if not bound.prefix.text:
+        bound.adopt_system(common_text(["\n".join(agent.system_prompt) for agent in agents]))
     for agent in agents:
-        _bind(agent, session, BoundPolicy(session, volatile=volatile, conversation=conversation))
+        _bind(agent, bound, BoundPolicy(users_session(bound), volatile=volatile, conversation=conversation))
     return target
 
 
@@ -109,10 +106,10 @@ def unwrap(target: T) -> T:
 def session_of(target: Any) -> Session | None:
     """The session of a wrapped agent, or of the first of several; None when it is not wrapped."""
     found = (vars(agent).get(_BINDING) for agent in _agents(target))
-    return next((binding.session for binding in found if isinstance(binding, _Binding)), None)
+    return next((users_session(binding.session) for binding in found if isinstance(binding, _Binding)), None)
 
 
-def _bind(agent: Any, session: Session, policy: BoundPolicy) -> None:
+def _bind(agent: Any, session: AdapterSession, policy: BoundPolicy) -> None:
     schemas = [tool.schema for tool in agent.tools if isinstance(tool, FunctionTool)]
     if session.mode != "observe":
         adopt(session, schemas, f"agent {agent.name!r}")

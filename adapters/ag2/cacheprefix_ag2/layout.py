@@ -14,10 +14,8 @@ from ag2.response import ResponseProto
 from ag2.tools.final import FunctionToolSchema
 from ag2.tools.schemas import ToolSchema
 
-from cacheprefix import Session
-from cacheprefix.bodies import LONG_ROLE
+from cacheprefix.adapter import LONG_ROLE, AdapterSession, digest_of, loads
 from cacheprefix.errors import ToolClashError
-from cacheprefix.prompt import digest_of, loads
 from cacheprefix_ag2.state import Talk
 from cacheprefix_ag2.team import Seat, Stays, Team, schema_key, team_of
 
@@ -93,7 +91,7 @@ def tail_position(events: Sequence[BaseEvent], talk: Talk, *, private: bool) -> 
 
 
 def fork_of(
-    session: Session,
+    session: AdapterSession,
     model: str,
     messages: Sequence[BaseEvent],
     given: Sequence[ToolSchema],
@@ -137,7 +135,7 @@ def fork_of(
 
 
 def _placed(
-    session: Session, model: str, plan: Plan, messages: Sequence[BaseEvent], end: int, *, shares: bool
+    session: AdapterSession, model: str, plan: Plan, messages: Sequence[BaseEvent], end: int, *, shares: bool
 ) -> tuple[int | None, bool]:
     """How many events stand before the role's text, which the policy put at ``end``; None for its own layout.
 
@@ -171,7 +169,7 @@ def _placed(
     return (said[found.at - 1][0] if found.at else 0), found.continues
 
 
-def _restricted(session: Session, seat: Seat) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+def _restricted(session: AdapterSession, seat: Seat) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
     """Tools to name in the role's text, and those to restrict it to by ``tool_choice``."""
     if set(seat.tools) >= set(session.prefix.tool_names):
         return None, None
@@ -195,7 +193,7 @@ def _seated(team: Team, seat: Seat, given: Sequence[ToolSchema]) -> tuple[Seat, 
     return seat, [*union, *extra]
 
 
-def adopt(session: Session, tools: Sequence[FunctionToolSchema], who: str) -> list[ToolSchema] | None:
+def adopt(session: AdapterSession, tools: Sequence[FunctionToolSchema], who: str) -> list[ToolSchema] | None:
     """The union with ``tools``, in order of names; None, and noted for ``who``, where one name has two schemas."""
     try:
         # Copies: what the application later does to its tools must not change the prefix.
@@ -226,6 +224,6 @@ def _texts(event: BaseEvent) -> list[str]:
     return texts
 
 
-def _tokens(session: Session, model: str, event: BaseEvent) -> int:
+def _tokens(session: AdapterSession, model: str, event: BaseEvent) -> int:
     """Tokens of what an event says, roughly: enough to see whether a prompt is long enough to be cached."""
     return sum(session.count(text, model) for text in _texts(event) if text)

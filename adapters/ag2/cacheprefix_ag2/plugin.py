@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from cacheprefix import Session
+from cacheprefix import Session
 
 
 def cacheprefix_wrap(target: object, session: Session) -> Any:

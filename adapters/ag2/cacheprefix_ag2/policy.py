@@ -10,8 +10,7 @@ from ag2.network.policies import AGENT_CLIENT_DEP, CHANNEL_DEP
 from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY, MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY
 
 from cacheprefix import Session
-from cacheprefix.adapter import given_or_configured
-from cacheprefix.bodies import instruction_of
+from cacheprefix.adapter import given_or_configured, instruction_of
 from cacheprefix_ag2.client import PrefixConfig
 from cacheprefix_ag2.layout import ConversationId, Plan, Tail, conversation_id, tail_position
 from cacheprefix_ag2.state import Talk, failed
@@ -41,17 +40,17 @@ class PrefixPolicy:
         volatile: Volatile | None = None,
         conversation: ConversationId | None = None,
     ) -> None:
-        self.session = given_or_configured(session)
+        self._session = given_or_configured(session)
         self.role = role
         self.volatile = volatile
         self.conversation = conversation
-        team_of(self.session)
+        team_of(self._session)
 
     async def apply(
         self, prompts: list[str], events: list[BaseEvent], context: ConversationContext
     ) -> tuple[list[str], list[BaseEvent]]:
         """The fork's prompts and events; the very same objects where nothing is to change."""
-        session = self.session
+        session = self._session
         if session.mode == "observe":
             return prompts, events
         ours = isinstance(context.dependencies.get(MODEL_CONFIG_CONTEXT_DEPENDENCY_KEY), PrefixConfig)
@@ -80,7 +79,7 @@ class PrefixPolicy:
         talk: Talk,
         said: Mapping[str, str],
     ) -> tuple[list[str], list[BaseEvent]]:
-        session = self.session
+        session = self._session
         agent = context.dependencies[AGENT_CONTEXT_DEPENDENCY_KEY]
         role = self.role or agent.name
         channel = context.dependencies.get(CHANNEL_DEP)

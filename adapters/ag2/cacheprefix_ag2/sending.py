@@ -10,11 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cacheprefix import PendingCall, Session
-from cacheprefix.bodies import AsyncWatched, ForkBody, allowed_choice
-from cacheprefix.contexts import BlockVar
-from cacheprefix.layout import FOLLOW, ForkPolicy
-from cacheprefix.prompt import Api, Decision, Insert, MessageView, Prompt
+from cacheprefix import ForkPolicy, PendingCall, Prompt
+from cacheprefix.adapter import FOLLOW, AdapterSession, Api, AsyncWatched, BlockVar, Decision, ForkBody, Insert, MessageView, Request, allowed_choice
 from cacheprefix.wire import apply, form_of, sendable, views_of
 from cacheprefix_ag2.layout import Fork
 
@@ -39,7 +36,7 @@ class Captured(Exception):  # noqa: N818 - nothing went wrong: a body was wanted
 class Sending:
     """One model call of an agent on its way; with tools that the provider runs it may be several requests."""
 
-    session: Session
+    session: AdapterSession
     agent: str
     talk: str
     fork: Fork | None = None
@@ -64,18 +61,19 @@ class Sending:
         beside = self.volatile if fork is None else fork.plan.beside
         leave = await session.aqueue(laid, api, boundary=self._boundary) if forked else FOLLOW
         turn = session.begin(
-            laid,
-            api,
-            agent=self.agent,
-            conversation=self.talk,
-            boundary=self._boundary if forked else None,
-            original=None if original is None else lambda _: session.decode(original, api),
-            rewrite=forked or session.attempt("routing", lambda: self._routed(body, api), otherwise=False),
-            # What no request begins with again is not worth the price of a write.
-            policy=ForkPolicy(purpose="agent", skip_cache_write=not loops) if forked else None,
-            continues=loops,
-            trailing=bool(beside),
-            leave=leave,
+            Request(
+                laid,
+                api,
+                agent=self.agent,
+                conversation=self.talk,
+                boundary=self._boundary if forked else None,
+                original=None if original is None else lambda _: session.decode(original, api),
+                rewrite=forked or session.attempt("routing", lambda: self._routed(body, api), otherwise=False),
+                policy=ForkPolicy(purpose="agent", skip_cache_write=not loops) if forked else None,
+                continues=loops,
+                trailing=bool(beside),
+            ),
+            leave,
         )
         if turn.seen is None and (original is not None or not forked):
             # It writes nothing that a sibling waits for.
@@ -93,7 +91,7 @@ class Sending:
         Else it would land where its siblings' prompts are not cached.
         """
         session = self.session
-        return session.mode == "fork" and session.profile(str(body.get("model", "")), api).markers is None
+        return session.mode != "observe" and session.profile(str(body.get("model", "")), api).markers is None
 
     def _settled(self, body: Mapping[str, Any], api: Api) -> Mapping[str, Any]:
         """A fork's body without ag2's own marks, one of which would stand on the role's text."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ag2.events import BaseEvent, Field
 
-from cacheprefix import Session
+from cacheprefix.adapter import AdapterSession
 
 VERSION = 1
 
@@ -35,7 +35,7 @@ class Talk:
     saved: dict[str, Any] = field(default_factory=dict)
     loaded: bool = False
 
-    def load(self, session: Session, events: Iterable[BaseEvent]) -> None:
+    def load(self, session: AdapterSession, events: Iterable[BaseEvent]) -> None:
         """Take over what the stream's history holds."""
         self.loaded = True
         found = next((e.state for e in reversed(list(events)) if isinstance(e, PrefixState)), None)
@@ -47,7 +47,7 @@ class Talk:
         session.conversation(self.id).restore(found["conversation"], rebase=True)
         self.saved = self.state(session)
 
-    def state(self, session: Session) -> dict[str, Any]:
+    def state(self, session: AdapterSession) -> dict[str, Any]:
         """As it is to be saved; empty while there is nothing to remember."""
         held = session.known(self.id)
         if not any(forks for forks, _ in self.layouts.values()) and (held is None or not len(held.ledger)):
@@ -59,7 +59,7 @@ class Talk:
             "conversation": session.conversation(self.id).to_json(),
         }
 
-    def unsaved(self, session: Session, events: Iterable[BaseEvent]) -> PrefixState | None:
+    def unsaved(self, session: AdapterSession, events: Iterable[BaseEvent]) -> PrefixState | None:
         """The event to append to a history of these events; None where it holds all there is to remember."""
         state = self.state(session)
         if not state or (state == self.saved and any(isinstance(event, PrefixState) for event in events)):
@@ -68,7 +68,7 @@ class Talk:
         return PrefixState(state=state)
 
 
-def failed(session: Session, step: str, error: Exception) -> None:
+def failed(session: AdapterSession, step: str, error: Exception) -> None:
     """Count a failure of ours that was caught outside of ``Session.attempt``, and name it once."""
 
     def fail() -> None:

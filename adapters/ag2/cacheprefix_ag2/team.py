@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cacheprefix import Session
-from cacheprefix.bodies import LONG_ROLE
-from cacheprefix.bounded import Bounded
+from cacheprefix.adapter import LONG_ROLE, AdapterSession, Bounded
 from cacheprefix_ag2.state import Talk
 
 KEEP = 10_000
@@ -47,7 +45,7 @@ class Seat:
 class Team:
     """The agents of one session."""
 
-    session: Session
+    session: AdapterSession
     declared: bool
     seats: dict[str, Seat] = field(default_factory=dict)
     talks: Bounded[str, Talk] = field(default_factory=lambda: Bounded(KEEP))
@@ -131,7 +129,7 @@ class Team:
         return found
 
 
-def team_of(session: Session) -> Team:
+def team_of(session: AdapterSession) -> Team:
     """The session's team; whether its prefix was declared is settled by who asks first."""
     with session.shared.lock:
         found: Team | None = session.beside.get("ag2")

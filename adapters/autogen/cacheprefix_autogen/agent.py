@@ -13,6 +13,7 @@ from autogen_agentchat.tools import AgentTool, TeamTool
 from autogen_core import CancellationToken
 from autogen_core.models import ChatCompletionClient
 
+from cacheprefix.adapter import users_session
 from cacheprefix_autogen.binding import Binding, Patches, binding_of
 from cacheprefix_autogen.client import PrefixClient, unwrapped
 from cacheprefix_autogen.group import Group
@@ -55,9 +56,11 @@ def bind_agent(agent: BaseChatAgent, group: Group, *, rank: int = FROM_OUTSIDE, 
     group.members.append((agent, member))
     client = unwrapped(client)
     if isinstance(client, ChatCompletionClient):
-        binding.patches.set("_model_client", PrefixClient(client, session, role=agent.name, member=member))
+        binding.patches.set(
+            "_model_client", PrefixClient(client, users_session(session), role=agent.name, member=member)
+        )
     benches = getattr(agent, "_workbench", None)
-    if benches and session.tool_cache is not None and session.mode == "fork":
+    if benches and session.tool_cache is not None and session.mode != "observe":
         caller = Caller(session, agent.name, lambda: member.conversation, group.options.scope, group.use_tools)
         binding.patches.set("_workbench", [cached_by(each, caller) for each in benches])
     if session.mode != "observe":

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from cacheprefix import Session
+from cacheprefix.adapter import AdapterSession
 from cacheprefix.errors import SetupError
 from cacheprefix_autogen.group import Group
 from cacheprefix_autogen.member import Member
@@ -109,7 +109,7 @@ class Binding:
     """What holds a wrapped object and its session together; ``undo`` takes it apart."""
 
     def __init__(
-        self, target: Any, session: Session, member: Member | None = None, group: Group | None = None
+        self, target: Any, session: AdapterSession, member: Member | None = None, group: Group | None = None
     ) -> None:
         self.session = session
         self.member = member

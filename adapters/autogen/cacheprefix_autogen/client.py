@@ -16,10 +16,10 @@ from autogen_core.tools import Tool, ToolSchema
 from pydantic import BaseModel
 from typing_extensions import Self
 
-from cacheprefix import Conversation, Session
-from cacheprefix.adapter import given_or_configured
+from cacheprefix import Conversation, Prompt, Session
+from cacheprefix.adapter import Api, given_or_configured, users_session
+from cacheprefix.adapter import Request as CallRequest
 from cacheprefix.errors import BudgetError
-from cacheprefix.prompt import Api, Prompt
 from cacheprefix_autogen.layout import Layout
 from cacheprefix_autogen.member import Member
 from cacheprefix_autogen.messages import SENDER
@@ -71,9 +71,9 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         member: Member | None = None,
     ) -> None:
         self.client = client
-        self.session = given_or_configured(session)
+        self._session = given_or_configured(session)
         self.role = role
-        self.member = member or Member(self.session, role)
+        self.member = member or Member(self._session, role)
         self._bound = member is not None
         """Made by ``wrap`` and not by the application, which has the wrapped client in its configurations."""
         self.last_usage: CachedUsage | None = None
@@ -81,6 +81,11 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         self._forms = Forms()
         self._last: tuple[Api, Mapping[str, Any]] | None = None
         """The newest request that was answered, unmarked; a fork of it reads what it wrote."""
+
+    @property
+    def session(self) -> Session:
+        """The session whose prefix the requests extend."""
+        return users_session(self._session)
 
     async def create(
         self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = (), **options: Any
@@ -179,16 +184,16 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
 
     def _talk(self, messages: Sequence[LLMMessage]) -> Conversation | None:
         """The conversation of a request, told once for all that is done for it."""
-        if self.session.mode == "observe":
+        if self._session.mode == "observe":
             return None
-        return self.session.attempt("conversation", lambda: self.member.talk(messages), None)
+        return self._session.attempt("conversation", lambda: self.member.talk(messages), None)
 
     def _named(self, given: Request) -> str:
         return self.member.conversation if given.talk is None else given.talk.id
 
     async def _summarise(self, given: Request) -> None:
         """Before the layout, which does not wait: the summary that a compaction wants of a model."""
-        session, last = self.session, self._last
+        session, last = self._session, self._last
         rules = session.compaction
         if rules is None or rules.summarise != "fork" or last is None or session.mode == "observe":
             return
@@ -205,7 +210,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             failed(session, "summary", error)
 
     def _layout(self, given: Request, method: Callable[..., Any]) -> Layout | None:
-        session = self.session
+        session = self._session
         if session.mode == "observe":
             return None
         over: list[BudgetError] = []
@@ -226,7 +231,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         return found
 
     def _sending(self, given: Request, layout: Layout | None) -> Sending:
-        session, options, native = self.session, self.member.options, self._innermost()
+        session, options, native = self._session, self.member.options, self._innermost()
         sending = Sending(
             session,
             native,
@@ -256,14 +261,14 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         known = Request(messages, options.get("tools", ()), json_output=given.json_output)
         api, body = body_of(self._innermost(), known)
         sending.api = api
-        sending.turn = self.session.begin(
-            body, api, agent=self.role, conversation=sending.conversation, scope=sending.scope, rewrite=False
-        )
+        talk = sending.conversation
+        asked = CallRequest(body, api, agent=self.role, conversation=talk, scope=sending.scope, rewrite=False)
+        sending.turn = self._session.begin(asked)
 
     def _asked(self, method: Callable[..., Any], given: Request, sending: Sending) -> Any:
         """Ask the wrapped client: as the application did, in the place of an undone request too."""
         if sending.undone and not given.tools and self.member.tools:
-            self.session.attempt("tools", lambda: restore_tools(self._innermost(), self.member.tools), None)
+            self._session.attempt("tools", lambda: restore_tools(self._innermost(), self.member.tools), None)
         messages, options = _arguments(given, sending)
         return method(messages, **options)
 
@@ -282,12 +287,10 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         if usage is None or usage.input_tokens is None or result.cached:
             return result
         written = result.usage.completion_tokens or usage.output_tokens or 0
-        self.last_usage = CachedUsage(
-            usage.input_tokens, written, usage.cache_read_tokens, usage.cache_write_tokens
-        )
+        self.last_usage = CachedUsage(usage.input_tokens, written, usage.cache_read_tokens, usage.cache_write_tokens)
         counted = RequestUsage(usage.input_tokens, written)
         # Unmarked, nothing is read from Anthropic's cache or written to it, and AutoGen's count is the whole input.
-        if self.session.mode == "observe" or sending.undone or sending.api != "anthropic":
+        if self._session.mode == "observe" or sending.undone or sending.api != "anthropic":
             return result
         self._added = RequestUsage(
             self._added.prompt_tokens + counted.prompt_tokens - result.usage.prompt_tokens,
@@ -326,7 +329,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         return self.client.model_info
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("client", "session", "member") or name.startswith("__"):
+        if name in ("client", "_session", "member") or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.client, name)
 
@@ -352,7 +355,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
     def _from_config(cls, config: PrefixClientConfig) -> Self:
         return cls(
             ChatCompletionClient.load_component(config.client),
-            session_of_settings(config.prefix),
+            users_session(session_of_settings(config.prefix)),
             role=config.role,
         )
 
@@ -390,7 +393,7 @@ def _takes(method: Callable[..., Any], name: str) -> bool:
 
 
 def _unpickled(client: ChatCompletionClient, role: str, settings: PrefixSettings) -> PrefixClient:
-    return PrefixClient(client, session_of_settings(settings), role=role)
+    return PrefixClient(client, users_session(session_of_settings(settings)), role=role)
 
 
 def _after_refusal(layout: Layout, again: Sequence[LLMMessage], tries: int) -> Layout | None:

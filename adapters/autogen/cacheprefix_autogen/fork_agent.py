@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from typing_extensions import Self
 
 from cacheprefix import Session
-from cacheprefix.adapter import given_or_configured
+from cacheprefix.adapter import given_or_configured, users_session
 from cacheprefix_autogen.agent import StandIn
 from cacheprefix_autogen.front_door import wrap
 from cacheprefix_autogen.sending import ending
@@ -40,9 +40,14 @@ class ForkAgent(StandIn, Component[ForkAgentConfig]):
 
     def __init__(self, agent: BaseChatAgent, session: Session | None = None) -> None:
         super().__init__(agent.name, agent.description)
-        self.session = given_or_configured(session)
+        self._bound = given_or_configured(session)
         self._given = agent
-        self.inner = wrap(agent, self.session, copy=True)
+        self.inner = wrap(agent, users_session(self._bound), copy=True)
+
+    @property
+    def session(self) -> Session:
+        """The session whose prefix the requests extend."""
+        return users_session(self._bound)
 
     @property
     def produced_message_types(self) -> Sequence[type[BaseChatMessage]]:
@@ -86,8 +91,8 @@ class ForkAgent(StandIn, Component[ForkAgentConfig]):
         await self.inner.close()
 
     def _to_config(self) -> ForkAgentConfig:
-        return ForkAgentConfig(agent=self._given.dump_component(), prefix=settings_of(self.session))
+        return ForkAgentConfig(agent=self._given.dump_component(), prefix=settings_of(self._bound))
 
     @classmethod
     def _from_config(cls, config: ForkAgentConfig) -> Self:
-        return cls(BaseChatAgent.load_component(config.agent), session_of_settings(config.prefix))
+        return cls(BaseChatAgent.load_component(config.agent), users_session(session_of_settings(config.prefix)))

@@ -12,7 +12,8 @@ from autogen_core.models import ChatCompletionClient, CreateResult, LLMMessage, 
 from autogen_core.tools import Tool, ToolSchema
 from pydantic import BaseModel, Field
 
-from cacheprefix import Conversation, Session
+from cacheprefix import Conversation
+from cacheprefix.adapter import AdapterSession, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_autogen.binding import binding_of
 from cacheprefix_autogen.client import PrefixClient
@@ -64,7 +65,7 @@ class ForkRequest(BaseModel):
         member = _LogMember(session, self.role, self.log)
         if self.conversation:
             member.own.restore(self.conversation, rebase=True)
-        forked = PrefixClient(client, session, role=self.role, member=member)
+        forked = PrefixClient(client, users_session(session), role=self.role, member=member)
         return await forked.create(
             [SystemMessage(content=self.instruction), *own], tools=tools, cancellation_token=cancellation_token
         )
@@ -73,7 +74,7 @@ class ForkRequest(BaseModel):
 class _LogMember(Member):
     """Lays out a request whose shared part came with it."""
 
-    def __init__(self, session: Session, name: str, log: Sequence[UserMessage]) -> None:
+    def __init__(self, session: AdapterSession, name: str, log: Sequence[UserMessage]) -> None:
         super().__init__(session, name)
         self._log = list(log)
         self.own = session.conversation()

@@ -11,9 +11,8 @@ from autogen_agentchat.teams import BaseGroupChat
 from autogen_core.models import ChatCompletionClient
 
 from cacheprefix import Session
-from cacheprefix.adapter import given_or_configured
+from cacheprefix.adapter import AdapterSession, VolatileRole, common_text, given_or_configured, users_session
 from cacheprefix.errors import SetupError
-from cacheprefix.layout import VolatileRole, common_text
 from cacheprefix_autogen.agent import runners_of
 from cacheprefix_autogen.binding import Binding, binding_of
 from cacheprefix_autogen.client import PrefixClient
@@ -91,7 +90,7 @@ def _inside(target: Any) -> Iterator[Any]:
         yield from _inside(part)
 
 
-def _bind(target: Any, session: Session, options: Options) -> None:
+def _bind(target: Any, session: AdapterSession, options: Options) -> None:
     agents = agents_in(target)
     session = _settled(session, agents)
     if isinstance(target, BaseGroupChat):
@@ -104,7 +103,7 @@ def _bind(target: Any, session: Session, options: Options) -> None:
         each.patches.rebind = partial(_bind_copy, each, session, options)
 
 
-def _bind_copy(original: Binding, session: Session, options: Options, made: Any) -> None:
+def _bind_copy(original: Binding, session: AdapterSession, options: Options, made: Any) -> None:
     """Bind a deep copy as its original is, in a conversation of its own that begins with what was said so far."""
     _bind(made, session, options)
     copy = binding_of(made)
@@ -127,10 +126,10 @@ def session_of(target: Any) -> Session | None:
     if isinstance(target, PrefixClient):
         return target.session
     binding = binding_of(target)
-    return None if binding is None else binding.session
+    return None if binding is None else users_session(binding.session)
 
 
-def _settled(session: Session, agents: Sequence[BaseChatAgent]) -> Session:
+def _settled(session: AdapterSession, agents: Sequence[BaseChatAgent]) -> AdapterSession:
     """The session with what the agents' system texts have in common, unless it has a system text."""
     if session.mode == "observe" or session.prefix.text:
         return session

@@ -7,10 +7,9 @@ from typing import Any
 
 from autogen_agentchat.messages import BaseChatMessage
 
-from cacheprefix import Conversation, Session
-from cacheprefix.bodies import instruction_of
+from cacheprefix import Conversation
+from cacheprefix.adapter import AdapterSession, instruction_of, make_message, make_result
 from cacheprefix.errors import ToolClashError
-from cacheprefix.prompt import make_message, make_result
 from cacheprefix_autogen.economics import Seat, lanes
 from cacheprefix_autogen.member import Member, Options
 from cacheprefix_autogen.provider_clients import model_of, name_of
@@ -25,7 +24,7 @@ OTHERS = ("",)
 class Group:
     """The members of one conversation, its transcript, and what is settled before their first turn."""
 
-    def __init__(self, session: Session, options: Options) -> None:
+    def __init__(self, session: AdapterSession, options: Options) -> None:
         self.session = session
         self.options = options
         self.transcript = Transcript(self._shortened)

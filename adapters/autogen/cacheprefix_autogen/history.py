@@ -14,21 +14,9 @@ from autogen_core.models import (
     UserMessage,
 )
 
-from cacheprefix import Conversation, Session
+from cacheprefix import Conversation
+from cacheprefix.adapter import AdapterSession, Decision, Drop, DropCall, DropResult, Insert, MessageView, ReplaceResult, SummaryRequest, make_call, make_message, make_result
 from cacheprefix.errors import BudgetError
-from cacheprefix.history import SummaryRequest
-from cacheprefix.prompt import (
-    Decision,
-    Drop,
-    DropCall,
-    DropResult,
-    Insert,
-    MessageView,
-    ReplaceResult,
-    make_call,
-    make_message,
-    make_result,
-)
 from cacheprefix_autogen.messages import SENDER, Seen, speaker_of
 
 Ask = Callable[[SummaryRequest], Awaitable[str]]
@@ -38,7 +26,7 @@ Ask = Callable[[SummaryRequest], Awaitable[str]]
 class Views:
     """Views of AutoGen's messages in the tokens of one model; each message is looked at once."""
 
-    def __init__(self, session: Session, model: str) -> None:
+    def __init__(self, session: AdapterSession, model: str) -> None:
         self.session = session
         self.model = model
         self._seen: Seen[MessageView] = Seen()

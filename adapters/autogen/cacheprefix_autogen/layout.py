@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from autogen_core.models import LLMMessage, SystemMessage, UserMessage
 
-from cacheprefix import Conversation, Session
-from cacheprefix.bodies import instruction_of
+from cacheprefix import Conversation
+from cacheprefix.adapter import AdapterSession, instruction_of
 from cacheprefix_autogen.history import Views
 from cacheprefix_autogen.messages import SENDER
 from cacheprefix_autogen.provider_clients import name_of
@@ -88,7 +88,7 @@ class RolePosition:
 
 
 def compose(
-    session: Session,
+    session: AdapterSession,
     role: str,
     texts: Sequence[str],
     shared: Sequence[UserMessage],

@@ -14,7 +14,7 @@ from autogen_agentchat.teams import BaseGroupChat, MagenticOneGroupChat, Selecto
 from autogen_core import AgentId
 from autogen_core.models import AssistantMessage, ChatCompletionClient, LLMMessage, SystemMessage, UserMessage
 
-from cacheprefix import Session
+from cacheprefix.adapter import AdapterSession, users_session
 from cacheprefix_autogen.binding import Binding
 from cacheprefix_autogen.client import PrefixClient, unwrapped
 from cacheprefix_autogen.economics import worth_joining
@@ -38,7 +38,7 @@ class SelectorMember(Member):
     """
 
     def __init__(
-        self, session: Session, transcript: Transcript, template: str, models: Sequence[str], options: Options
+        self, session: AdapterSession, transcript: Transcript, template: str, models: Sequence[str], options: Options
     ) -> None:
         super().__init__(session, "selector", View(transcript), options=options)
         self._template = template
@@ -142,7 +142,7 @@ class OrchestratorMember(Member):
     reads. Every call ends with a question that stands there once, so what is kept ends before it.
     """
 
-    def __init__(self, session: Session, transcript: Transcript, options: Options) -> None:
+    def __init__(self, session: AdapterSession, transcript: Transcript, options: Options) -> None:
         super().__init__(session, "orchestrator", View(transcript), alone=True, options=options)
 
     def layout(self, client: Any, given: Request) -> Layout | None:  # noqa: ARG002 - the base class's signature
@@ -171,7 +171,7 @@ def bind_manager(team: BaseGroupChat, group: Group, binding: Binding) -> None:
         )
     else:
         member = Member(session, "manager", alone=True, options=group.callers_options)
-    wrapped = PrefixClient(client, session, role=member.name, member=member)
+    wrapped = PrefixClient(client, users_session(session), role=member.name, member=member)
     for owner in (binding, *_manager(team, binding)):
         owner.patches.set("_model_client", wrapped)
 

@@ -12,9 +12,8 @@ from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
 from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
 from autogen_core.models import LLMMessage, SystemMessage, UserMessage
 
-from cacheprefix import Conversation, Session
-from cacheprefix.bodies import instruction_of
-from cacheprefix.layout import VolatileRole
+from cacheprefix import Conversation
+from cacheprefix.adapter import AdapterSession, VolatileRole, instruction_of
 from cacheprefix_autogen.history import Ask, Views, condensed, summarised
 from cacheprefix_autogen.layout import Found, Layout, RolePosition, compose, introduced, shared_tokens
 from cacheprefix_autogen.messages import SENDER, from_history, is_tool_traffic, lead, said_by, split_history
@@ -84,7 +83,7 @@ class Member:
 
     def __init__(
         self,
-        session: Session,
+        session: AdapterSession,
         name: str,
         view: View | None = None,
         *,
@@ -214,9 +213,7 @@ class Member:
         shared, local = split
         carried: set[str] | None = None
         if self.group is not None:
-            lane = self.group.lane_of(
-                self, views.model, lambda: sum(views.count(str(form.content)) for form in shared)
-            )
+            lane = self.group.lane_of(self, views.model, lambda: sum(views.count(str(form.content)) for form in shared))
             if len(lane) == 1:
                 return None
             carried = set() if self.keeps_tools else self.group.tools_of(lane)

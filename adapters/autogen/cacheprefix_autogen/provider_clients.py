@@ -19,7 +19,7 @@ from autogen_core.tools import Tool, ToolSchema
 from pydantic import BaseModel
 
 from cacheprefix import Conversation
-from cacheprefix.prompt import Api
+from cacheprefix.adapter import Api
 from cacheprefix_autogen.messages import Seen
 
 Forms = Seen[list[dict[str, Any]]]
@@ -78,9 +78,7 @@ def restore_tools(client: Any, tools: Sequence[Tool | ToolSchema]) -> None:
         client._last_used_tools = native.convert_tools(tools)
 
 
-def body_of(
-    client: ChatCompletionClient, given: Request, forms: Forms | None = None
-) -> tuple[Api, dict[str, Any]]:
+def body_of(client: ChatCompletionClient, given: Request, forms: Forms | None = None) -> tuple[Api, dict[str, Any]]:
     """API form and body; a plain rendering for clients whose wire form is not known.
 
     ``forms`` remembers the wire forms of this client's messages.

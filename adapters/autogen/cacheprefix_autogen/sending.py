@@ -14,15 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import Self
 
-from cacheprefix.bodies import allowed_choice, begins
-from cacheprefix.contexts import BlockVar
-from cacheprefix.layout import ForkPolicy, VolatileRole, with_volatile
-from cacheprefix.profiles import Usage, merge_usage, normalise_usage
-from cacheprefix.prompt import Api, Prompt
+from cacheprefix import ForkPolicy, Prompt, Usage
+from cacheprefix.adapter import FOLLOW, AdapterSession, Api, BlockVar, Request, VolatileRole, allowed_choice, begins, merge_usage, normalise_usage, with_volatile
 
 if TYPE_CHECKING:
-    from cacheprefix import Session
-    from cacheprefix.session import PendingCall
+    from cacheprefix import PendingCall
     from cacheprefix_autogen.layout import Layout
 
 T = TypeVar("T")
@@ -41,7 +37,7 @@ class Undone(BaseException):
 class Sending:
     """One request on its way through a client, and what came of it."""
 
-    session: Session
+    session: AdapterSession
     client: Any = None
     """AutoGen's own client under all that are wrapped around it."""
     agent: str = ""
@@ -87,21 +83,25 @@ class Sending:
         changed = self._settled(api, full) if self.rewrite else full
         layout = self.layout
         forked = layout is not None and layout.shared is not None
-        leave = await self.session.aqueue(changed, api, boundary=self._boundary, scope=self.scope) if forked else None
+        leave = await self.session.aqueue(changed, api, boundary=self._boundary, scope=self.scope) if forked else FOLLOW
         turn = self.session.begin(
-            changed,
-            api,
-            agent=self.agent,
-            conversation=self.conversation,
-            boundary=self._boundary if forked else None,
-            original=self.original,
-            headers={n: v for n, v in headers.items() if isinstance(v, str) and not n.lower().startswith(_SDKS_OWN)},
-            rewrite=self.rewrite,
-            policy=None if layout is None else _policy(layout),
-            scope=self.scope,
-            leave=leave,
-            continues=layout is not None and layout.continues,
-            trailing=bool(self.volatile),
+            Request(
+                changed,
+                api,
+                agent=self.agent,
+                conversation=self.conversation,
+                boundary=self._boundary if forked else None,
+                original=self.original,
+                headers={
+                    n: v for n, v in headers.items() if isinstance(v, str) and not n.lower().startswith(_SDKS_OWN)
+                },
+                rewrite=self.rewrite,
+                policy=None if layout is None else _policy(layout),
+                scope=self.scope,
+                continues=layout is not None and layout.continues,
+                trailing=bool(self.volatile),
+            ),
+            leave,
         )
         if turn.seen is not None:
             self.turn, self.sent = turn, changed
@@ -214,7 +214,7 @@ async def ending(stream: T) -> AsyncIterator[T]:
             await close()
 
 
-def failed(session: Session, step: str, error: Exception) -> None:
+def failed(session: AdapterSession, step: str, error: Exception) -> None:
     """Count a failure of ours that was caught outside of ``Session.attempt``, and name it once."""
 
     def fail() -> None:

@@ -7,9 +7,8 @@ from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
 
-from cacheprefix import Session
-from cacheprefix.layout import SharedPrefix
-from cacheprefix.locks import Lock
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.adapter import AdapterSession, Lock
 
 
 class PrefixSettings(BaseModel):
@@ -29,12 +28,12 @@ class PrefixSettings(BaseModel):
     """The tenant; components of two tenants never share a session."""
 
 
-_SESSIONS: WeakValueDictionary[str, Session] = WeakValueDictionary()
+_SESSIONS: WeakValueDictionary[str, AdapterSession] = WeakValueDictionary()
 """Those that some component still holds."""
 _LOCK = Lock()
 
 
-def settings_of(session: Session, scope: str | None = None) -> PrefixSettings:
+def settings_of(session: AdapterSession, scope: str | None = None) -> PrefixSettings:
     """The settings that make a session like this one, for a tenant of its own where ``scope`` is given."""
     prefix = session.prefix
     return PrefixSettings(
@@ -49,13 +48,13 @@ def settings_of(session: Session, scope: str | None = None) -> PrefixSettings:
     )
 
 
-def session_of_settings(settings: PrefixSettings) -> Session:
+def session_of_settings(settings: PrefixSettings) -> AdapterSession:
     """The session of these settings in this process; made at the first call."""
     key = settings.model_dump_json()
     with _LOCK:
         found = _SESSIONS.get(key)
         if found is None:
-            found = _SESSIONS[key] = Session(
+            made = Session(
                 SharedPrefix(
                     system=settings.system,
                     tools=tuple(settings.tools),
@@ -67,6 +66,7 @@ def session_of_settings(settings: PrefixSettings) -> Session:
                 name=settings.name,
                 scope=settings.scope,
             )
+            found = _SESSIONS[key] = made.adapter
         return found
 
 

@@ -37,7 +37,7 @@ def load_member(member: Member, group: Group, state: Mapping[str, Any] | None) -
     if member.view is None:
         return
     if not state or state.get("version") != VERSION:
-        if group.session.mode == "fork" and not member.alone:
+        if group.session.mode != "observe" and not member.alone:
             member.give_up("its state was saved without cacheprefix")
         return
     if "entries" in state:

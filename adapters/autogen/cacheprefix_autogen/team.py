@@ -14,7 +14,8 @@ from autogen_agentchat.teams import BaseGroupChat
 from autogen_core import Image, SingleThreadedAgentRuntime
 from autogen_core.models import AssistantMessage, UserMessage
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import SharedPrefix
+from cacheprefix.adapter import AdapterSession
 from cacheprefix.errors import SetupError
 from cacheprefix_autogen.agent import StandIn, bind_agent, runners_of, tools_of
 from cacheprefix_autogen.binding import Binding, binding_of
@@ -38,7 +39,7 @@ def agents_in(target: Any) -> list[BaseChatAgent]:
     return [target]
 
 
-def bind_alone(agent: BaseChatAgent, session: Session, options: Options, *, private: bool) -> Binding:
+def bind_alone(agent: BaseChatAgent, session: AdapterSession, options: Options, *, private: bool) -> Binding:
     """Bind an agent that is in no team; a ``private`` one has a conversation that nobody shares."""
     group = Group(session, options)
     sub = runners_of(agent)
@@ -53,7 +54,7 @@ def bind_alone(agent: BaseChatAgent, session: Session, options: Options, *, priv
     return binding
 
 
-def _bind_runner(runner: Any, session: Session, options: Options) -> list[Binding]:
+def _bind_runner(runner: Any, session: AdapterSession, options: Options) -> list[Binding]:
     """An agent or team that works as a tool: a conversation of its own, from an empty context.
 
     Nothing for one that is bound already: by another agent's tool, or by itself.
@@ -70,7 +71,7 @@ def _bind_runner(runner: Any, session: Session, options: Options) -> list[Bindin
     return [bind_alone(runner, child, options, private=True)]
 
 
-def bind_team(team: BaseGroupChat, session: Session, options: Options, *, inner: bool = False) -> Binding:
+def bind_team(team: BaseGroupChat, session: AdapterSession, options: Options, *, inner: bool = False) -> Binding:
     """Bind a team and all in it; ``inner`` where another team around it reads the same prefix."""
     group = Group(session, options)
     group.team = True
@@ -154,7 +155,7 @@ def _take_over_team(team: BaseGroupChat, group: Group) -> None:
             member.held = member.length
         if member.view is not None:
             member.view.receive([m for m in thread if m.id not in waiting.get(member.view.rank, set())])
-        if group.session.mode == "fork" and not (member.alone or member.bounded) and _beside(member, thread):
+        if group.session.mode != "observe" and not (member.alone or member.bounded) and _beside(member, thread):
             member.give_up("its model context holds what nobody said in the team")
 
 

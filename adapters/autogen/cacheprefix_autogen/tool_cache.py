@@ -16,8 +16,9 @@ from autogen_core.tools import BaseTool, FunctionTool, TextResultContent, ToolRe
 
 from cacheprefix import Session
 from cacheprefix.errors import SetupError
-from cacheprefix.session import ToolUse
-from cacheprefix.toolcache import AnswerForm, NotKeptError, looks_like_error, origin_of
+from cacheprefix.adapter import ToolUse
+from cacheprefix.adapter import looks_like_error
+from cacheprefix.toolcache import AnswerForm, NotKeptError, origin_of
 
 T = TypeVar("T", Workbench, BaseTool[Any, Any])
 

@@ -16,9 +16,8 @@ from autogen_core.models import (
 )
 from autogen_core.tools import Tool, ToolSchema
 
-from cacheprefix import Session
-from cacheprefix.profiles import Profile
-from cacheprefix.prompt import loads
+from cacheprefix import Profile
+from cacheprefix.adapter import AdapterSession, loads
 from cacheprefix_autogen.provider_clients import Request, name_of, schema_of
 
 HELD = 200
@@ -110,7 +109,7 @@ def frozen_schema(tool: Tool | ToolSchema) -> dict[str, Any]:
 
 
 def restrict(
-    session: Session,
+    session: AdapterSession,
     profile: Profile,
     given: Request,
     own: Sequence[Tool | ToolSchema],

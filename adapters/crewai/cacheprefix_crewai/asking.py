@@ -16,7 +16,7 @@ from cacheprefix_crewai.history import Execution, Executions
 from cacheprefix_crewai.tools import name_of, schemas
 
 if TYPE_CHECKING:
-    from cacheprefix.forks import ForkResult
+    from cacheprefix.adapter import ForkResult
     from cacheprefix_crewai.binding import Binding
 
 _TRANSPORT = ("stream", "stream_options")

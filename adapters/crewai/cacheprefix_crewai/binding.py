@@ -9,13 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cacheprefix.bounded import Bounded
-from cacheprefix.contexts import BlockVar
-from cacheprefix.layout import VolatileRole
-from cacheprefix.locks import RLock
+from cacheprefix.adapter import AdapterSession, BlockVar, Bounded, RLock, VolatileRole
 
 if TYPE_CHECKING:
-    from cacheprefix import Call, Conversation, Session
+    from cacheprefix import Call, Conversation
 
 T = TypeVar("T")
 
@@ -53,7 +50,7 @@ class Options:
 class Binding:
     """One installation. Thread-safe; crew copies, their agents and models share it."""
 
-    session: Session
+    session: AdapterSession
     options: Options
     conversation: str = ""
     """The id of the conversation with the decisions of all runs."""
@@ -96,7 +93,7 @@ class Binding:
     @property
     def rewrites(self) -> bool:
         """Whether requests may be changed at all."""
-        return self.active and self.session.mode == "fork"
+        return self.active and self.session.mode != "observe"
 
     @property
     def kickoff_id(self) -> str:

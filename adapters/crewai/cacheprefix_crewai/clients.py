@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cacheprefix.prompt import Api
+    from cacheprefix.adapter import Api
 
 _MARK = "prompt_cache_breakpoint"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from cacheprefix.bodies import LONG_ROLE as LONG
+from cacheprefix.adapter import LONG_ROLE as LONG
 
 MARGIN = 0.98
 """A fork must come out at this much of the unmodified cost; the estimate knows neither loops nor answers."""

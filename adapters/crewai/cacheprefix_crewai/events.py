@@ -6,7 +6,8 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cacheprefix import Call, Session
+    from cacheprefix import Call
+from cacheprefix.adapter import AdapterSession
 
 
 @functools.cache
@@ -31,7 +32,7 @@ def cache_event() -> type[Any]:
     return PrefixCallEvent
 
 
-def announce(session: Session, llm: Any, task: str, call: Call) -> None:
+def announce(session: AdapterSession, llm: Any, task: str, call: Call) -> None:
     """Emit the event of a finished request, if anyone listens for it; failures stay ours."""
     session.attempt("event", lambda: _emit(llm, task, call), None)
 

@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.bounded import Bounded
-from cacheprefix.history import plan_compaction, replay
-from cacheprefix.prompt import dumps
+from cacheprefix.adapter import AdapterSession, Bounded, dumps, plan_compaction, replay
 from cacheprefix.wire import apply, views_of
 from cacheprefix_crewai.binding import binding_of
 from cacheprefix_crewai.clients import sender
 from cacheprefix_crewai.tools import ToolHooks, name_of
 
 if TYPE_CHECKING:
-    from cacheprefix import Conversation, Session
-    from cacheprefix.prompt import Api, MessageView
+    from cacheprefix import Conversation
+    from cacheprefix.adapter import Api, MessageView
     from cacheprefix_crewai.binding import Binding
 
 _MARKS = "_cacheprefix"
@@ -101,12 +99,12 @@ class Around:
     """Text behind the history, for this request only."""
 
 
-def limits(session: Session) -> bool:
+def limits(session: AdapterSession) -> bool:
     """Whether the session bounds histories, so that CrewAI need not."""
     return session.compaction is not None or session.request_budget is not None
 
 
-def condensed(session: Session, execution: Execution, messages: Sequence[Any], around: Around) -> list[Any]:
+def condensed(session: AdapterSession, execution: Execution, messages: Sequence[Any], around: Around) -> list[Any]:
     """The messages with what was decided on them; those of the opening always stay.
 
     Fails open, but for ``BudgetError`` where a request budget cannot be met.
@@ -129,7 +127,7 @@ def condensed(session: Session, execution: Execution, messages: Sequence[Any], a
     return session.attempt("compaction", lambda: _applied(messages, decisions), list(messages))
 
 
-def compact_now(session: Session, execution: Execution, messages: Sequence[Any], around: Around) -> bool:
+def compact_now(session: AdapterSession, execution: Execution, messages: Sequence[Any], around: Around) -> bool:
     """Halve a history that the provider refused as too long. False when nothing of it may go."""
     rules = session.compaction
     if rules is None:
@@ -146,7 +144,7 @@ def compact_now(session: Session, execution: Execution, messages: Sequence[Any],
     return True
 
 
-def _views(session: Session, messages: Sequence[Any], around: Around) -> list[MessageView]:
+def _views(session: AdapterSession, messages: Sequence[Any], around: Around) -> list[MessageView]:
     views = views_of(messages, "openai-chat", session.counter(around.model))
     return [replace(view, pinned=True) if at < around.head else view for at, view in enumerate(views)]
 

@@ -10,9 +10,8 @@ from typing import Any
 from typing_extensions import Self
 
 from cacheprefix import Call, Session
-from cacheprefix.adapter import given_or_configured
+from cacheprefix.adapter import VolatileRole, given_or_configured, users_session
 from cacheprefix.errors import SetupError
-from cacheprefix.layout import VolatileRole
 from cacheprefix_crewai.binding import Binding, Options, Volatile, binding_of
 from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, parts_of
 from cacheprefix_crewai.history import RESULT_BUDGET
@@ -34,7 +33,7 @@ class Installation:
     @property
     def session(self) -> Session:
         """The session in force."""
-        return self._binding.session
+        return users_session(self._binding.session)
 
     @property
     def conversation(self) -> str:
@@ -119,22 +118,22 @@ def install(
         raise SetupError(message)
     known = binding_of(crew if crew is not None else agents[0])
     if known is not None:
-        session = known.session if session is None else session
-        if known.session is session and scope in (None, known.scope) and all(binding_of(a) is known for a in agents):
+        same = session is None or known.session is session.adapter
+        if same and scope in (None, known.scope) and all(binding_of(a) is known for a in agents):
             return Installation(target, known)
-    session = given_or_configured(session)
-    declared = bool(session.prefix.text) and session.prefix.system != SYSTEM
+    bound = given_or_configured(users_session(known.session) if session is None and known is not None else session)
+    declared = bool(bound.prefix.text) and bound.prefix.system != SYSTEM
     inputs = None if shared_inputs is None else tuple(shared_inputs)
     options = Options(inputs, shared_context, declared, gate, volatile, volatile_role, scope)
-    binding = Binding(session, options, _conversation(crew, agents))
-    if session.mode == "fork":
-        session.adopt_system(SYSTEM)
+    binding = Binding(bound, options, _conversation(crew, agents))
+    if bound.mode != "observe":
+        bound.adopt_system(SYSTEM)
         none: list[dict[str, Any]] = []
-        found = session.attempt("tools", lambda: crew_tools(crew, agents), none)
-        binding.union = adopt(session, found)
-        if session.budget is not None:
+        found = bound.attempt("tools", lambda: crew_tools(crew, agents), none)
+        binding.union = adopt(bound, found)
+        if bound.budget is not None:
             binding.undo.append(RESULT_BUDGET.use(binding))
-        if session.tool_cache is not None:
+        if bound.tool_cache is not None:
             binding.undo.append(TOOL_CACHE.use(binding))
     if crew is not None:
         bind_crew(binding, crew)
@@ -161,7 +160,7 @@ def callback(session: Session | None = None, **options: Any) -> Callable[[Any], 
     def before_kickoff(inputs: Any) -> Any:
         crew = shared.attempt("callback", lambda: _caller(before_kickoff), None)
         if crew is not None and binding_of(crew) is None:
-            shared.attempt("install", lambda: install(crew, shared, **options), None)
+            shared.attempt("install", lambda: install(crew, users_session(shared), **options), None)
         return inputs
 
     return before_kickoff
@@ -170,7 +169,7 @@ def callback(session: Session | None = None, **options: Any) -> Callable[[Any], 
 def session_of(target: Any) -> Session | None:
     """The session of an installed crew or agent; None when it is not installed."""
     found = binding_on(target)
-    return None if found is None else found.session
+    return None if found is None else users_session(found.session)
 
 
 def known(target: Any) -> bool:

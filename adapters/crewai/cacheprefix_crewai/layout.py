@@ -8,15 +8,13 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.bodies import LONG_ROLE as LONG
-from cacheprefix.bounded import Bounded
-from cacheprefix.prompt import dumps
+from cacheprefix.adapter import LONG_ROLE as LONG
+from cacheprefix.adapter import AdapterSession, Bounded, dumps
 from cacheprefix_crewai.economics import RoleText, Stake, Standing, extra, keeping, pays
 from cacheprefix_crewai.tools import Offer, canonical_ids, coworkers_note, name_of, offer, ordered, rules_for
 
 if TYPE_CHECKING:
-    from cacheprefix import Session
-    from cacheprefix.prompt import Prompt
+    from cacheprefix import Prompt
     from cacheprefix_crewai.binding import Binding
 
 SYSTEM = (
@@ -389,7 +387,7 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
     return replace(draft, front=case.front, tail=tail_of(session, draft, again, [*pieces, *log]))
 
 
-def instruction_of(session: Session, role: str, opening: Opening, moved: str) -> str:
+def instruction_of(session: AdapterSession, role: str, opening: Opening, moved: str) -> str:
     """Role, goal and backstory. ``moved`` is the part of the system text that stands in the shared one already."""
     instruction = opening.system.replace(moved, "", 1).rstrip() if moved else opening.system
     if session.tail == "cards" and session.prefix.roles.get(role) == instruction:
@@ -397,7 +395,7 @@ def instruction_of(session: Session, role: str, opening: Opening, moved: str) ->
     return instruction
 
 
-def tail_of(session: Session, layout: TaskLayout, instruction: str, pieces: Sequence[Piece]) -> str:
+def tail_of(session: AdapterSession, layout: TaskLayout, instruction: str, pieces: Sequence[Piece]) -> str:
     """The agent's text and its task, with references in place of what is shared, and the limits of its tools."""
     offered = layout.offer
     limits = session.tail_for("", "", tools=offered.said) if offered.said is not None else ""

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.contexts import BlockVar
+from cacheprefix.adapter import BlockVar
 from cacheprefix_crewai.binding import KEY, Binding, Owners, binding_for, owners_of, subclassed
 from cacheprefix_crewai.history import limits
 from cacheprefix_crewai.layout import LLMCall
 from cacheprefix_crewai.sending import PendingRequest, halved
 
 if TYPE_CHECKING:
-    from cacheprefix.prompt import Api
+    from cacheprefix.adapter import Api
 
 REQUEST: BlockVar[PendingRequest] = BlockVar("cacheprefix_crewai_request")
 """The request that is being sent here."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from cacheprefix import Session
+from cacheprefix import Session
 
 
 def cacheprefix_wrap(target: object, session: Session) -> object | None:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.layout import VolatileRole, Worth, with_volatile
-from cacheprefix.prompt import Api, Prompt
+from cacheprefix import Prompt
+from cacheprefix.adapter import FOLLOW, Api, Request, VolatileRole, Worth, with_volatile
 from cacheprefix_crewai.binding import asks_for
 from cacheprefix_crewai.clients import for_litellm, is_claude
 from cacheprefix_crewai.events import announce
@@ -16,14 +16,11 @@ from cacheprefix_crewai.layout import Layouts, LLMCall, TaskLayout, kept_elsewhe
 from cacheprefix_crewai.tools import Offer, foreign_call, name_of, offer, rules_for, with_choice
 
 if TYPE_CHECKING:
-    from cacheprefix import Conversation
-    from cacheprefix.layout import Pass
-    from cacheprefix.session import PendingCall
+    from cacheprefix import Conversation, PendingCall
+    from cacheprefix.adapter import Pass
     from cacheprefix_crewai.binding import Binding, Volatile
 
-_REFUSAL = (
-    "Tools are not available here: none of your calls was run. Answer now, in text, with what you know already."
-)
+_REFUSAL = "Tools are not available here: none of your calls was run. Answer now, in text, with what you know already."
 _KEEP_PARTS = 2_000
 _WARM_SECONDS = 240.0
 """A prefix unused for longer may be gone from the provider's cache (5 minutes), so someone leads again."""
@@ -230,9 +227,7 @@ class PendingRequest:
         role: VolatileRole = "user" if self._claude_by_litellm(api) else self.binding.options.volatile_role
         return with_volatile(sent, api, self.volatile, role)
 
-    def _begun(
-        self, params: dict[str, Any], api: Api, original: Callable[[Any, Any], Any]
-    ) -> dict[str, Any] | None:
+    def _begun(self, params: dict[str, Any], api: Api, original: Callable[[Any, Any], Any]) -> dict[str, Any] | None:
         """None where the session could not begin it."""
         binding, layout, execution = self.binding, self.layout, self.execution
         runs = binding.part(Executions)
@@ -249,17 +244,19 @@ class PendingRequest:
             execution.agent, execution.answer = self.agent, ""
             held = execution.conversation
         self.pending = binding.session.begin(
-            body,
-            api,
-            agent=self.agent,
-            conversation=held,
-            boundary=layout.boundary if forked and layout is not None else None,
-            original=self._unmodified(api, original) if forked else None,
-            rewrite=layout is not None and binding.rewrites,
-            scope=binding.scope,
-            leave=self.passed,
-            continues=forked and layout is not None and layout.has_tools and runs.go_on,
-            trailing=bool(self.volatile),
+            Request(
+                body,
+                api,
+                agent=self.agent,
+                conversation=held,
+                boundary=layout.boundary if forked and layout is not None else None,
+                original=self._unmodified(api, original) if forked else None,
+                rewrite=layout is not None and binding.rewrites,
+                scope=binding.scope,
+                continues=forked and layout is not None and layout.has_tools and runs.go_on,
+                trailing=bool(self.volatile),
+            ),
+            self.passed or FOLLOW,
         )
         if self.pending.seen is None:
             return None

@@ -13,13 +13,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.session import ToolUse
+from cacheprefix.adapter import ToolUse
 from cacheprefix.toolcache import origin_of
 from cacheprefix_crewai.binding import binding_of
 from cacheprefix_crewai.tools import ToolHooks
 
 if TYPE_CHECKING:
-    from cacheprefix.toolcache import Attempt, Origin
+    from cacheprefix.adapter import Attempt, Origin
     from cacheprefix_crewai.binding import Binding
 
 _MCP = ("crewai.tools.mcp_", "mcpadapt.", "mcp.")

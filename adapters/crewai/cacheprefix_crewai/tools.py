@@ -6,14 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.bodies import allowed_choice
+from cacheprefix.adapter import AdapterSession, Api, Lock, allowed_choice, dumps, loads
 from cacheprefix.errors import ToolClashError
-from cacheprefix.locks import Lock
-from cacheprefix.prompt import Api, dumps, loads
 
 if TYPE_CHECKING:
-    from cacheprefix import Session
-    from cacheprefix.profiles import Profile
+    from cacheprefix import Profile
 
 DELEGATION = frozenset({"delegate_work_to_coworker", "ask_question_to_coworker"})
 """CrewAI words these for each agent by its coworkers; in the union they name the whole crew."""
@@ -89,7 +86,7 @@ def ordered(tool: Any) -> Any:
     return {key: ordered(tool[key]) for key in keys}
 
 
-def adopt(session: Session, tools: Sequence[Mapping[str, Any]]) -> bool:
+def adopt(session: AdapterSession, tools: Sequence[Mapping[str, Any]]) -> bool:
     """Take tools into the session's union. False when two of one name differ: then there is no union."""
     unique: dict[str, Mapping[str, Any]] = {}
     for tool in map(ordered, tools):
@@ -103,7 +100,7 @@ def adopt(session: Session, tools: Sequence[Mapping[str, Any]]) -> bool:
     return True
 
 
-def rules_for(session: Session, model: str, llm: Any) -> Profile:
+def rules_for(session: AdapterSession, model: str, llm: Any) -> Profile:
     """The provider's rules, less what LiteLLM does not let through."""
     profile = session.profile(model)
     if profile.tool_choice_safe == "allowed_tools" and getattr(llm, "is_litellm", False):
@@ -112,7 +109,7 @@ def rules_for(session: Session, model: str, llm: Any) -> Profile:
     return profile
 
 
-def offer(session: Session, profile: Profile, tools: Sequence[Any] | None) -> Offer | None:
+def offer(session: AdapterSession, profile: Profile, tools: Sequence[Any] | None) -> Offer | None:
     """The union in place of a request's tools; None when the request's own tools contradict it."""
     union = session.prefix.tools
     tools = [ordered(tool) for tool in tools or ()]
@@ -207,7 +204,7 @@ def _meaning(tool: Any) -> bytes:
     return dumps([inner.get("description"), ordered(inner.get("parameters"))], "tool")
 
 
-def _clash(session: Session, name: str) -> bool:
+def _clash(session: AdapterSession, name: str) -> bool:
     session.note(
         f"two agents have different tools of the name {name!r}: their tools cannot be shared; "
         "give one of them another name to share this crew's requests"

@@ -14,8 +14,9 @@ from typing_extensions import Unpack
 
 from cacheprefix import Session
 from cacheprefix.errors import SetupError
-from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, ask_options
-from cacheprefix.prompt import Api
+from cacheprefix.adapter import ForkResult
+from cacheprefix.forks import AskOptions, ForkOptions, ask_options
+from cacheprefix.adapter import Api
 from cacheprefix_langgraph.calls import with_union
 from cacheprefix_langgraph.fork_context import Frame, scope_of
 from cacheprefix_langgraph.layout import settled

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables.config import RunnableConfig, ensure_config
 
-from cacheprefix import Session
-from cacheprefix.bodies import ToolSet, allowed_choice
+from cacheprefix.adapter import AdapterSession, ToolSet, allowed_choice
 from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph.fork_context import FRAME, Frame, Rewritten, scope_of, thread_of
 from cacheprefix_langgraph.layout import completed, missing, placed, rewrite, summarise_first
@@ -49,7 +48,7 @@ def enter(
     if frame is None:
         if session.mode == "observe":
             sending.agent = session.attempt("agent", lambda: agent_in(settled), "")
-        if session.mode == "fork":
+        if session.mode != "observe":
             session.attempt("no fork", lambda: outside(session, settled), None)
         return given, config, kwargs, token
     if session.mode == "observe":
@@ -108,7 +107,7 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def _frame(model: Any, session: Session, config: RunnableConfig, given: Any) -> Frame | None:
+def _frame(model: Any, session: AdapterSession, config: RunnableConfig, given: Any) -> Frame | None:
     frame = FRAME.get()
     if frame is not None and not session.related(frame.session):
         frame = None
@@ -117,7 +116,7 @@ def _frame(model: Any, session: Session, config: RunnableConfig, given: Any) -> 
     return frame
 
 
-def _bound(model: Any, session: Session, config: RunnableConfig, given: Any) -> Frame:
+def _bound(model: Any, session: AdapterSession, config: RunnableConfig, given: Any) -> Frame:
     """The fork of the role that the model was bound to."""
     role, instruction = wrapping(model).role or ("", "")
     read = (config.get("configurable") or {}).get("__pregel_read")
@@ -190,9 +189,7 @@ def _rewritten(
     return _own(messages, done.history, frame, kwargs)
 
 
-def _in_own_layout(
-    model: Any, given: Any, kwargs: dict[str, Any], frame: Frame
-) -> tuple[Any, dict[str, Any]] | None:
+def _in_own_layout(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame) -> tuple[Any, dict[str, Any]] | None:
     """The request as the application made it, with what it leaves to us to say; None where that is nothing."""
     messages = model._convert_input(given).to_messages()
     return _own(messages, list(dropwhile(_leads, messages)), frame, kwargs)
@@ -226,7 +223,7 @@ def _leads(message: BaseMessage) -> bool:
     return isinstance(message, SystemMessage)
 
 
-def _summarises(session: Session) -> bool:
+def _summarises(session: AdapterSession) -> bool:
     return session.compaction is not None and session.compaction.summarise == "fork"
 
 

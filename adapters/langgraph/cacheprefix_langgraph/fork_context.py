@@ -13,17 +13,15 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from cacheprefix import Conversation, Session
-from cacheprefix.contexts import BlockVar
-from cacheprefix.layout import ForkPolicy, VolatileRole, tail_text
-from cacheprefix.locks import Lock, reset_in_child
+from cacheprefix import Conversation, ForkPolicy
+from cacheprefix.adapter import AdapterSession, BlockVar, Lock, VolatileRole, reset_in_child, tail_text
 
 
 @dataclass(slots=True)
 class Frame:
     """One fork: a role's node or agent while it runs."""
 
-    session: Session
+    session: AdapterSession
     role: str
     instruction: str = ""
     shared: Sequence[BaseMessage] | None = None
@@ -96,7 +94,7 @@ FRAME: BlockVar[Frame] = BlockVar("cacheprefix_langgraph_frame")
 _Key = tuple[int, "str | None"]
 
 
-def _key(session: Session, conversation: str | None = None) -> _Key:
+def _key(session: AdapterSession, conversation: str | None = None) -> _Key:
     """A session by the identity of what its children share, or one of its conversations."""
     return id(session.shared), conversation
 
@@ -128,14 +126,14 @@ _RUNNING = _Running()
 
 
 def said_now(
-    session: Session, volatile: Callable[[Any], Mapping[str, str]] | None, state: Any
+    session: AdapterSession, volatile: Callable[[Any], Mapping[str, str]] | None, state: Any
 ) -> Mapping[str, str]:
     """What the application says with this call alone; what its function raises reaches it. Empty while observing."""
     return {} if volatile is None or session.mode == "observe" else dict(volatile(state))
 
 
 def unlaid(
-    session: Session, role: str, instruction: str, volatile: Mapping[str, str], volatile_role: VolatileRole
+    session: AdapterSession, role: str, instruction: str, volatile: Mapping[str, str], volatile_role: VolatileRole
 ) -> Frame | None:
     """What stands in for a fork that could not be made: the application's layout with what it left to us to say."""
     if session.mode == "observe" or not (instruction or volatile):
@@ -153,7 +151,7 @@ def thread_of(config: Mapping[str, Any] | None) -> str:
 
 
 def talk_of(
-    session: Session, config: Mapping[str, Any] | None, said: Sequence[BaseMessage], scope: str | None = None
+    session: AdapterSession, config: Mapping[str, Any] | None, said: Sequence[BaseMessage], scope: str | None = None
 ) -> str:
     """The id of the conversation that a call belongs to: its thread's; without one its graph run's, with all subgraphs.
 
@@ -165,7 +163,7 @@ def talk_of(
     return session.unnamed([_words(message) for message in said], scope, run=_run_of(config))
 
 
-def memory_of(session: Session, config: Mapping[str, Any] | None) -> str:
+def memory_of(session: AdapterSession, config: Mapping[str, Any] | None) -> str:
     """Whose memory a call's is: its thread's; without one its graph run's own, also where another said the same."""
     scope = scope_of(config) or session.scope
     return thread_of(config) or session.unnamed((), f"memory of {scope}", run=_run_of(config))
@@ -248,17 +246,17 @@ async def aunder(frame: Frame | None, items: AsyncIterator[Any]) -> AsyncIterato
                 await close()
 
 
-def running(session: Session) -> bool:
+def running(session: AdapterSession) -> bool:
     """Whether a fork of the session is in force somewhere in this process."""
     return _key(session) in _RUNNING.counts
 
 
-def siblings(session: Session, conversation: str) -> bool:
+def siblings(session: AdapterSession, conversation: str) -> bool:
     """Whether other forks of a conversation are in force now, beside those that the code here runs in."""
     return _RUNNING.counts.get(_key(session, conversation), 0) > _depth(session, conversation)
 
 
-def _depth(session: Session, conversation: str) -> int:
+def _depth(session: AdapterSession, conversation: str) -> int:
     frame = FRAME.get()
     same = frame is not None and _key(frame.session, frame.conversation) == _key(session, conversation)
     return frame.depth if frame is not None and same else 0

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from cacheprefix.prompt import Decision, Drop, DropCall, DropResult, DropThinking, Insert, ReplaceResult
+from cacheprefix.adapter import Decision, Drop, DropCall, DropResult, DropThinking, Insert, ReplaceResult
 from cacheprefix_langgraph.views import KEY, SUMMARY, is_text
 
 _THINKING = ("thinking", "redacted_thinking", "reasoning")

@@ -11,9 +11,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, Remove
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from cacheprefix import Session
+from cacheprefix.adapter import AdapterSession, TransitionHook, default_counter
 from cacheprefix.errors import BudgetError, SetupError
-from cacheprefix.history import TransitionHook
-from cacheprefix.prompt import default_counter
 from cacheprefix_langgraph.history import without
 from cacheprefix_langgraph.state import messages_in
 from cacheprefix_langgraph.views import KEY, PINNED, is_text
@@ -37,7 +36,7 @@ def context_message(
     beyond it ``BudgetError`` is raised at once, with ``over_by``.
     """
     if limit is not None:
-        count = session.count if session is not None else default_counter("")
+        count = session.adapter.count if session is not None else default_counter("")
         tokens = sum(count(one.text, "") for one in beside if KEY in one.additional_kwargs) + count(text, "")
         if tokens > limit:
             message = (
@@ -54,7 +53,7 @@ def pinned(message: BaseMessage) -> BaseMessage:
 
 
 def commit_turn(
-    session: Session, hook: TransitionHook, *, messages_key: str = "messages"
+    session: AdapterSession, hook: TransitionHook, *, messages_key: str = "messages"
 ) -> Callable[[Any], dict[str, Any]]:
     """A node that commits the turn to the history through ``hook``; put it where a turn of your graph ends.
 
@@ -74,7 +73,7 @@ def commit_turn(
 class CommitMiddleware(AgentMiddleware):
     """Commits an agent's turn through ``hook`` when its final answer is there; see ``commit_turn``."""
 
-    def __init__(self, session: Session, hook: TransitionHook) -> None:
+    def __init__(self, session: AdapterSession, hook: TransitionHook) -> None:
         super().__init__()
         self.session = session
         self.hook = hook
@@ -88,7 +87,9 @@ class CommitMiddleware(AgentMiddleware):
         return self.after_agent(state, runtime)
 
 
-def committed(session: Session, hook: TransitionHook, messages: Sequence[BaseMessage], key: str) -> dict[str, Any]:
+def committed(
+    session: AdapterSession, hook: TransitionHook, messages: Sequence[BaseMessage], key: str
+) -> dict[str, Any]:
     """The state update that commits a turn; empty where there is nothing to commit."""
     start = next((i + 1 for i in range(len(messages) - 1, -1, -1) if COMMITTED in messages[i].additional_kwargs), 0)
     end = _open_at(messages, start)

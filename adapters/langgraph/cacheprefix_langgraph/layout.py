@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from cacheprefix import Session
-from cacheprefix.bodies import ToolSet
+from cacheprefix import Prompt
+from cacheprefix.adapter import AdapterSession, ToolSet, digest_of, dumps, replay
 from cacheprefix.errors import BudgetError
-from cacheprefix.history import replay
-from cacheprefix.prompt import Prompt, digest_of, dumps
 from cacheprefix_langgraph.fork_context import Frame, Rewritten
 from cacheprefix_langgraph.history import Decided, carried_out
 from cacheprefix_langgraph.views import Views
@@ -26,7 +24,7 @@ _HANDED_BACK: Final = "__is_handoff_back"
 """In the metadata of what a supervisor's worker is made to say right behind its answer: nobody is asked in between."""
 
 
-def parted(done: Decided, session: Session, model: str) -> Decided:
+def parted(done: Decided, session: AdapterSession, model: str) -> Decided:
     """The conversation with a mark's place behind each answer that ended a request, or may end this one's shared part.
 
     GPT-5.6 reads what ends at a breakpoint, and takes one on the words of users and tools alone (langchain4j's
@@ -110,9 +108,8 @@ def _digest(message: BaseMessage) -> str:
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from cacheprefix import Conversation, Session
-    from cacheprefix.history import SummaryRequest
-    from cacheprefix.prompt import MessageView
+    from cacheprefix import Conversation
+    from cacheprefix.adapter import MessageView, SummaryRequest
 
     Summarise = Callable[[list[BaseMessage], SummaryRequest], str]
     AsyncSummarise = Callable[[list[BaseMessage], SummaryRequest], Awaitable[str]]
@@ -146,14 +143,10 @@ def rewrite(
         laid.insert(at, HumanMessage(text, additional_kwargs={TAIL_KEY: frame.role}))
     trailing = frame.passing if frame.trails else ""
     restored, history, own = done.restored, together(sent), end - shared
-    return Rewritten(
-        laid, text, len(head), at, own, texts, restored, given, history, trailing, frame.volatile_role
-    )
+    return Rewritten(laid, text, len(head), at, own, texts, restored, given, history, trailing, frame.volatile_role)
 
 
-def completed(
-    lead: Sequence[BaseMessage], history: Sequence[BaseMessage], frame: Frame
-) -> list[BaseMessage]:
+def completed(lead: Sequence[BaseMessage], history: Sequence[BaseMessage], frame: Frame) -> list[BaseMessage]:
     """A request in the application's own layout, with what it leaves to us to say: shared, role's and passing text.
 
     The very same messages where it says all of that itself.
@@ -232,9 +225,7 @@ def settled(
     if work is None:
         return parted(Decided(messages, shared_count(messages, frame.shared), (), lossless=True), frame.session, model)
     session, state = work.session, work.state
-    condense = partial(
-        session.condense, state, work.seen, model, static_tokens=work.static, own_tokens=work.own
-    )
+    condense = partial(session.condense, state, work.seen, model, static_tokens=work.static, own_tokens=work.own)
     asks = None if summarise is None else lambda request: summarise(work.sent(), request)
     moves = work.front_moves()
     decisions = condense(front_moves=moves, ask=asks)
@@ -249,7 +240,7 @@ def settled(
 class _Settling:
     """A conversation about to be decided on."""
 
-    session: Session
+    session: AdapterSession
     state: Conversation
     messages: list[BaseMessage]
     head: Sequence[BaseMessage]

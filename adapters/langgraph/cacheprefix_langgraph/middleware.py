@@ -20,12 +20,10 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Command
 from typing_extensions import NotRequired
 
-from cacheprefix import Session
-from cacheprefix.adapter import given_or_configured
-from cacheprefix.history import update_json
-from cacheprefix.layout import ForkPolicy, VolatileRole, tail_text
+from cacheprefix import ForkPolicy, Session
+from cacheprefix.adapter import AdapterSession, VolatileRole, given_or_configured, tail_text, update_json, users_session
 from cacheprefix_langgraph.fork_context import Frame, said_now, scope_of, unlaid, within_frame
-from cacheprefix_langgraph.model import session_of, shadow, wrap_model
+from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
 from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of
 from cacheprefix_langgraph.tool_cache import CachedTools, Scope
 from cacheprefix_langgraph.tools import render
@@ -41,7 +39,7 @@ _SUMMARISED = (
 )
 
 
-def advise(session: Session, messages: Sequence[BaseMessage]) -> None:
+def advise(session: AdapterSession, messages: Sequence[BaseMessage]) -> None:
     """Note traces that LangChain's own history middleware left in a request."""
     for message in messages:
         edited = message.response_metadata.get("context_editing") if isinstance(message, ToolMessage) else None
@@ -114,10 +112,10 @@ class PrefixMiddleware(AgentMiddleware):
         scope: Scope = None,
     ) -> None:
         super().__init__()
-        self.session = given_or_configured(session)
-        self._cached = CachedTools(self.session, role, scope)
-        self.session.adopt_tools((), render)
-        self.session.join(role)
+        self._session = given_or_configured(session)
+        self._cached = CachedTools(self._session, role, scope)
+        self._session.adopt_tools((), render)
+        self._session.join(role)
         self._base: str | None = None
         self.role = role
         self.instruction = instruction
@@ -127,15 +125,15 @@ class PrefixMiddleware(AgentMiddleware):
         self.volatile_role = volatile_role
         self.policy = policy
         self._models: dict[int, tuple[Any, Any]] = {}
-        if self.session.mode == "observe":
-            self.session.note(
+        if self._session.mode == "observe":
+            self._session.note(
                 "PrefixMiddleware adds nothing to an agent in observe mode: calls of models wrapped with wrap_model "
                 "are measured, others are not"
             )
             return
-        decides = any((self.session.budget, self.session.compaction, self.session.request_budget))
+        decides = any((self._session.budget, self._session.compaction, self._session.request_budget))
         self.state_schema = _STATES[decides, pinned]
-        restricts = tools is not None or self.session.tool_calls.active
+        restricts = tools is not None or self._session.tool_calls.active
         hooks = tuple(hook for hook, needed in ((_Entry, pinned), (_Tools, restricts)) if needed)
         # LangChain goes by what the class defines.
         kind: Any = type(self)
@@ -148,34 +146,39 @@ class PrefixMiddleware(AgentMiddleware):
 
     def _prepared(self, request: ModelRequest) -> tuple[Frame | None, ModelRequest]:
         # Outside of what fails open: an error of the application's own function is the application's.
-        said = said_now(self.session, self.volatile, request.state)
-        prepared = self.session.attempt("middleware", lambda: self._prepare(request, said), None)
+        said = said_now(self._session, self.volatile, request.state)
+        prepared = self._session.attempt("middleware", lambda: self._prepare(request, said), None)
         if prepared is not None:
             return prepared
-        plain = unlaid(self.session, self.role, self.instruction, said, self.volatile_role)
+        plain = unlaid(self._session, self.role, self.instruction, said, self.volatile_role)
         if plain is None:
             return None, request
         text = plain.session.attempt("middleware", lambda: tail_text(self.role, self.instruction, volatile=said), "")
         return None, request.override(messages=[*request.messages, HumanMessage(text)]) if text else request
 
+    @property
+    def session(self) -> Session:
+        """The session whose prefix the agent's requests extend."""
+        return users_session(self._session)
+
     def _model(self, model: Any) -> Any:
         """The model, wrapped: one copy for as long as it is asked."""
-        if self.session.related(session_of(model)):
+        if self._session.related(bound_of(model)):
             return model
         known = self._models.get(id(model))
         if known is None or known[0] is not model:
             if len(self._models) >= _KEEP:
                 self._models.clear()
-            ours = shadow(model, self.session) if isinstance(model, BaseChatModel) else wrap_model(model, self.session)
+            ours = shadow(model, self._session) if isinstance(model, BaseChatModel) else wrap_model(model, self.session)
             known = self._models[id(model)] = (model, ours)
         return known[1]
 
     def _prepare(self, request: ModelRequest, said: Mapping[str, str]) -> tuple[Frame, ModelRequest]:
         config = var_child_runnable_config.get()
         # The channel is not there until something was decided: then the checkpoint holds no decision.
-        talk = conversation_of(self.session, config, _ledger_in(request) or {}, request.messages, key="messages")
+        talk = conversation_of(self._session, config, _ledger_in(request) or {}, request.messages, key="messages")
         frame = Frame(
-            session=self.session,
+            session=self._session,
             role=self.role,
             instruction=self.instruction,
             conversation=talk.id,
@@ -188,13 +191,13 @@ class PrefixMiddleware(AgentMiddleware):
             policy=self.policy,
         )
         model = self._model(request.model)
-        if self.session.alone and not self.instruction:
+        if self._session.alone and not self.instruction:
             # Nobody else shares, so the agent's own system text is the prefix: its forks begin with it.
             text = request.system_message.text if request.system_message is not None else ""
             if self._base is None:
                 self._base = text
             frame.base = self._base if text.startswith(self._base) else None
-        self.session.attempt("advice", lambda: advise(self.session, request.messages), None)
+        self._session.attempt("advice", lambda: advise(self._session, request.messages), None)
         entry = request.state.get(ENTRY) if self.pinned else None
         frame.shared = request.messages[:entry] if isinstance(entry, int) else list(request.messages)
         return frame, request.override(model=model)
@@ -213,12 +216,12 @@ class PrefixMiddleware(AgentMiddleware):
             command: Command[Any] = Command(update={CHANNEL: update})
             return ExtendedModelResponse(model_response=response, command=command)
 
-        return self.session.attempt("ledger", answered, response)
+        return self._session.attempt("ledger", answered, response)
 
     def _refusal(self, request: ToolCallRequest) -> ToolMessage | None:
         name = request.tool_call["name"]
         if self.allowed is None or name in self.allowed:
-            if request.tool is not None or name not in self.session.prefix.tool_names:
+            if request.tool is not None or name not in self._session.prefix.tool_names:
                 return None
             reason = "this agent was created without it"
         else:

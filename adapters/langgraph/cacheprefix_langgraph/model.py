@@ -20,9 +20,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable
 
 from cacheprefix import Session
-from cacheprefix.adapter import given_or_configured
+from cacheprefix.adapter import FOLLOW, AdapterSession, given_or_configured, users_session
 from cacheprefix.errors import SetupError
-from cacheprefix.layout import FOLLOW
 from cacheprefix_langgraph.calls import ahead, enter, waiting
 from cacheprefix_langgraph.configured_models import configured
 from cacheprefix_langgraph.pending import SENDING, Sending, fail
@@ -68,9 +67,9 @@ def wrap_model(
     Raises ``SetupError`` for anything that is not a LangChain chat model.
     """
     given: object = model
-    session = given_or_configured(session)
-    session.adopt_tools((), render)
-    known = Wrapping(session, None if role is None else (role, instruction), prewarm)
+    bound = given_or_configured(session)
+    bound.adopt_tools((), render)
+    known = Wrapping(bound, None if role is None else (role, instruction), prewarm)
     if not isinstance(given, BaseChatModel):
         wrapped = configured(given, lambda made: _copy(made, known))
         if wrapped is None:
@@ -80,12 +79,12 @@ def wrap_model(
             )
             raise SetupError(message)
         made: Any = wrapped
-    elif session_of(model) is session and role is None and not prewarm:
+    elif bound_of(model) is bound and role is None and not prewarm:
         return model
     else:
         made = _copy(given, known)
     if role is not None:
-        session.join(role)
+        bound.join(role)
     return made  # type: ignore[no-any-return]
 
 
@@ -105,7 +104,7 @@ def _marked(copy: BaseChatModel, made: Wrapping) -> BaseChatModel:
     return wrapped
 
 
-def shadow(model: BaseChatModel, session: Session) -> BaseChatModel:
+def shadow(model: BaseChatModel, session: AdapterSession) -> BaseChatModel:
     """A wrapped model that is ``model`` in all but its class: one set of fields, clients and whatever changes in them.
 
     For where the application goes on to hold the model itself, and has not asked for a copy.
@@ -119,6 +118,12 @@ def shadow(model: BaseChatModel, session: Session) -> BaseChatModel:
 
 def session_of(model: Any) -> Session | None:
     """The session a model was wrapped with, looking through bindings; None when it was not."""
+    found = bound_of(model)
+    return None if found is None else users_session(found)
+
+
+def bound_of(model: Any) -> AdapterSession | None:
+    """``session_of`` as adapters use a session."""
     while model is not None:
         found = wrapping_of(model)
         if found is not None:
@@ -190,7 +195,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
 
         def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
             session = session_in(self)
-            if session.mode == "fork":
+            if session.mode != "observe":
                 session.attempt("bind_tools", lambda: adopt(session, tools), None)
             return base.bind_tools(self, tools, **kwargs)
 
@@ -280,9 +285,7 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
             sending.streamed = True
             SENDING.reset(token)
             ready = await aprepared(self, base, sending, messages, stop, kwargs)
-            async for chunk in awatch(
-                sending, base._astream(self, ready.messages, stop, run_manager, **ready.kwargs)
-            ):
+            async for chunk in awatch(sending, base._astream(self, ready.messages, stop, run_manager, **ready.kwargs)):
                 yield chunk
 
         def _get_request_payload(self, input_: Any, *, stop: Any = None, **kwargs: Any) -> dict[str, Any]:

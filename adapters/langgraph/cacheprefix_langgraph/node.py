@@ -15,12 +15,9 @@ from langchain_core.runnables.base import coerce_to_runnable
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.pregel.protocol import PregelProtocol
 
-from cacheprefix import Session
-from cacheprefix.adapter import given_or_configured
+from cacheprefix import ForkPolicy, Session
+from cacheprefix.adapter import AdapterSession, Lock, VolatileRole, given_or_configured, update_json, users_session
 from cacheprefix.errors import SetupError
-from cacheprefix.history import update_json
-from cacheprefix.layout import ForkPolicy, VolatileRole
-from cacheprefix.locks import Lock
 from cacheprefix_langgraph.fork_context import FRAME, Frame, aunder, said_now, scope_of, under, unlaid, within_frame
 from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in, with_update
 from cacheprefix_langgraph.subgraphs import subgraph
@@ -108,9 +105,7 @@ def forked(
         name = role or _name_of(given, len(bound.shared.roles))
         bound.join(name)
         allowed = None if tools is None else tuple(tools)
-        fork = _Fork(
-            bound, name, instruction, allowed, messages_key, pinned, volatile, volatile_role, policy
-        )
+        fork = _Fork(bound, name, instruction, allowed, messages_key, pinned, volatile, volatile_role, policy)
         made = _runnable(given, fork) if isinstance(given, Runnable) else _function(given, fork)
         return cast("F", made)
 
@@ -121,7 +116,7 @@ def forked(
 class _Fork:
     """What a node was decorated with."""
 
-    session: Session
+    session: AdapterSession
     name: str
     instruction: str
     allowed: tuple[str, ...] | None
@@ -218,7 +213,7 @@ def _function(function: Callable[..., Any], fork: _Fork) -> Callable[..., Any]:
             return fork.leave(frame, state, result)
 
     _dress(wrapped, function)
-    wrapped.cacheprefix_session, wrapped.cacheprefix_role = fork.session, fork.name
+    wrapped.cacheprefix_session, wrapped.cacheprefix_role = users_session(fork.session), fork.name
     return cast("Callable[..., Any]", wrapped)
 
 
@@ -305,7 +300,7 @@ def _runnable(node: Runnable[Any, Any], fork: _Fork) -> Any:
         batch = Runnable.batch
         abatch = Runnable.abatch
 
-    ForkedRunnable.cacheprefix_session, ForkedRunnable.cacheprefix_role = fork.session, fork.name
+    ForkedRunnable.cacheprefix_session, ForkedRunnable.cacheprefix_role = users_session(fork.session), fork.name
     made = _of_class(node, ForkedRunnable)
     if isinstance(made, RunnableSequence):
         # LangGraph takes a sequence apart and runs its steps itself.

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage
 
-from cacheprefix import Session
-from cacheprefix.contexts import BlockVar
+from cacheprefix.adapter import AdapterSession, BlockVar
 from cacheprefix_langgraph.fork_context import Frame, Rewritten
 
 if TYPE_CHECKING:
-    from cacheprefix.session import PendingCall
+    from cacheprefix import PendingCall
 
 Request = tuple[Sequence[BaseMessage], Mapping[str, Any]]
 """Messages and options."""
@@ -23,7 +22,7 @@ Request = tuple[Sequence[BaseMessage], Mapping[str, Any]]
 class Sending:
     """One request between the rewrite and its answer."""
 
-    session: Session
+    session: AdapterSession
     frame: Frame | None
     rewritten: Rewritten | None
     tools: Sequence[Any] | None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from cacheprefix import Session
+from cacheprefix import Session
 
 
 def cacheprefix_wrap(target: object, session: Session) -> object | None:

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage
 
+from cacheprefix import ForkPolicy
+from cacheprefix.adapter import AdapterSession, Pass, Request
 from cacheprefix.errors import told
-from cacheprefix.layout import ForkPolicy, Pass
 from cacheprefix_langgraph.request_bodies import Body, own_body
 from cacheprefix_langgraph.sdk_clients import sender
 from cacheprefix_langgraph.wrapping import wrapping
 
 if TYPE_CHECKING:
-    from cacheprefix import Session
-    from cacheprefix.prompt import Prompt
-    from cacheprefix.session import PendingCall
+    from cacheprefix import PendingCall, Prompt
     from cacheprefix_langgraph.pending import Sending
 
 _POLICY = ForkPolicy(purpose="prewarm")
@@ -52,7 +51,7 @@ def warm(model: Any, turn: PendingCall, leave: Pass) -> None:
     leave.release(ok=True)
 
 
-async def awarm(model: Any, turn: PendingCall, leave: Pass, session: Session) -> None:
+async def awarm(model: Any, turn: PendingCall, leave: Pass, session: AdapterSession) -> None:
     """``warm`` without blocking the event loop; fails open by itself."""
     try:
         answer = await sender(model, "anthropic", later=True)(dict(turn.body))
@@ -76,7 +75,7 @@ def warming(
 
 
 def _turn(
-    model: Any, base: Any, body: Body, sending: Sending, session: Session, stop: Any, kwargs: Mapping[str, Any]
+    model: Any, base: Any, body: Body, sending: Sending, session: AdapterSession, stop: Any, kwargs: Mapping[str, Any]
 ) -> PendingCall | None:
     done = sending.rewritten
     if done is None:
@@ -95,14 +94,16 @@ def _turn(
         return replace(prompt, sections=())
 
     return session.begin(
-        payload,
-        body.api,
-        agent=frame.role if frame else "",
-        conversation=sending.conversation,
-        boundary=lambda prompt: len(prompt.sections),
-        original=nothing,
-        policy=_POLICY,
-        scope=sending.scope,
+        Request(
+            payload,
+            body.api,
+            agent=frame.role if frame else "",
+            conversation=sending.conversation,
+            boundary=lambda prompt: len(prompt.sections),
+            original=nothing,
+            policy=_POLICY,
+            scope=sending.scope,
+        )
     )
 
 

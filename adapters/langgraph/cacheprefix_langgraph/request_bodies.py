@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, convert_to_openai_messages
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from cacheprefix.prompt import Api
-
-if TYPE_CHECKING:
-    from cacheprefix import Session
+from cacheprefix.adapter import AdapterSession, Api
 
 TRANSPORT = ("stream", "stream_options")
 """Body fields that say how the answer comes; they belong to no prompt."""
@@ -83,7 +80,12 @@ def own_body(model: Any, base: type[BaseChatModel], messages: Any, stop: Any, kw
 
 
 def likeness(
-    session: Session, model: Any, base: type[BaseChatModel], messages: Sequence[BaseMessage], stop: Any, kwargs: Any
+    session: AdapterSession,
+    model: Any,
+    base: type[BaseChatModel],
+    messages: Sequence[BaseMessage],
+    stop: Any,
+    kwargs: Any,
 ) -> Body | None:
     """A body with the same content as the one that the class keeps to itself; None when even that fails."""
     if hasattr(base, "_prepare_request") and "google" in model._llm_type:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage
 
+from cacheprefix.adapter import Api
 from cacheprefix.errors import SetupError
-from cacheprefix.prompt import Api
 from cacheprefix_langgraph.fork_context import Frame
 from cacheprefix_langgraph.request_bodies import TRANSPORT, api_of, base_of
 
 if TYPE_CHECKING:
-    from cacheprefix.history import SummaryRequest
+    from cacheprefix.adapter import SummaryRequest
 
 
 def body_of(model: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], Api]:

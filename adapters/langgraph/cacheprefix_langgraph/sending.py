@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, SystemMessage
 
-from cacheprefix import Session
-from cacheprefix.layout import FOLLOW, Pass, with_volatile
-from cacheprefix.prompt import Prompt
-from cacheprefix.session import Boundary, unmodified
+from cacheprefix import Prompt
+from cacheprefix.adapter import FOLLOW, AdapterSession, Boundary, Pass, Request, unmodified, with_volatile
 from cacheprefix_langgraph.fork_context import FRAME, siblings
 from cacheprefix_langgraph.layout import apart, boundary
 from cacheprefix_langgraph.pending import SENDING, Sending, fail
@@ -175,12 +173,12 @@ def _options(sending: Sending, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in kwargs.items() if name != "stream_usage"} | {"stream": True}
 
 
-def session_in(model: Any) -> Session:
+def session_in(model: Any) -> AdapterSession:
     """The session a wrapped model belongs to."""
     return wrapping(model).session
 
 
-def _session(model: Any, sending: Sending) -> Session:
+def _session(model: Any, sending: Sending) -> AdapterSession:
     return session_in(model) if sending.frame is None else sending.frame.session
 
 
@@ -259,19 +257,21 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
         )
 
     sending.turn = session.begin(
-        _seen(body, model),
-        body.api,
-        agent=frame.role if frame else sending.agent,
-        conversation=sending.conversation if frame is None or frame.state is None else frame.state,
-        boundary=_boundary(model, base, body, sending),
-        original=original if done is not None else None,
-        rewrite=body.own and done is not None and not alone,
-        repeated=body.own and sending.own,
-        policy=frame.policy if frame else None,
-        scope=sending.scope,
-        leave=leave,
-        continues=done is not None and done.continues,
-        trailing=bool(done is not None and done.trailing),
+        Request(
+            _seen(body, model),
+            body.api,
+            agent=frame.role if frame else sending.agent,
+            conversation=sending.conversation if frame is None or frame.state is None else frame.state,
+            boundary=_boundary(model, base, body, sending),
+            original=original if done is not None else None,
+            rewrite=body.own and done is not None and not alone,
+            repeated=body.own and sending.own,
+            policy=frame.policy if frame else None,
+            scope=sending.scope,
+            continues=done is not None and done.continues,
+            trailing=bool(done is not None and done.trailing),
+        ),
+        leave,
     )
     sent = sending.turn.body
     if done is not None and done.trailing and body.own:

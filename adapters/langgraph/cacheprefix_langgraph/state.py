@@ -13,8 +13,8 @@ from langgraph.channels import BinaryOperatorAggregate
 from langgraph.types import Command
 from typing_extensions import NotRequired, TypedDict
 
-from cacheprefix import Conversation, Session
-from cacheprefix.history import Ledger, digests_of, merge_json
+from cacheprefix import Conversation
+from cacheprefix.adapter import AdapterSession, Ledger, digests_of, merge_json
 from cacheprefix_langgraph.fork_context import checkpoint_of, scope_of, talk_of
 from cacheprefix_langgraph.views import Views
 
@@ -57,7 +57,7 @@ def messages_in(state: Any, key: str) -> list[BaseMessage] | None:
     return [message for message in value if isinstance(message, BaseMessage)]
 
 
-def ledger_in(state: Any, session: Session) -> Mapping[str, Any] | None:
+def ledger_in(state: Any, session: AdapterSession) -> Mapping[str, Any] | None:
     """The ledger in a node's state, or in the graph's channel where the node is given less than the state.
 
     A ``Send`` payload or a narrower input schema does not contain the channel; then LangGraph's own reader is
@@ -88,7 +88,7 @@ def _is_channels(value: Any) -> bool:
 
 
 def conversation_of(
-    session: Session,
+    session: AdapterSession,
     config: Mapping[str, Any] | None,
     ledger: Mapping[str, Any] | None,
     said: Sequence[BaseMessage],
@@ -154,7 +154,7 @@ def _mark(messages: Sequence[BaseMessage]) -> int:
     return hash(tuple((message.id, str(message.content)) for message in messages))
 
 
-def with_update(result: Any, update_: Mapping[str, Any], session: Session, node: str) -> Any:
+def with_update(result: Any, update_: Mapping[str, Any], session: AdapterSession, node: str) -> Any:
     """A node's result with the decisions it made. Shapes LangGraph takes: None, dict, Command, lists, state objects."""
     if not update_:
         return result

@@ -17,7 +17,7 @@ from cacheprefix_langgraph.wrapping import wrapping
 if TYPE_CHECKING:
     from langchain_core.outputs import ChatGenerationChunk
 
-    from cacheprefix.prompt import Api
+    from cacheprefix.adapter import Api
 
 
 _REFUSED = (400, 404, 405, 415, 422, 501)

@@ -11,9 +11,9 @@ from langgraph.pregel import Pregel
 from langgraph.pregel.protocol import PregelProtocol
 from langgraph.types import Command
 
-from cacheprefix import Session
+from cacheprefix import ForkPolicy
+from cacheprefix.adapter import AdapterSession, VolatileRole
 from cacheprefix.errors import SetupError
-from cacheprefix.layout import ForkPolicy, VolatileRole
 from cacheprefix_langgraph.fork_context import Frame, aunder, said_now, scope_of, under, unlaid
 from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in
 from cacheprefix_langgraph.tools import render
@@ -25,7 +25,7 @@ _ENTER = "__cacheprefix_enter__"
 
 def subgraph(
     graph: G,
-    session: Session,
+    session: AdapterSession,
     *,
     role: str | None = None,
     instruction: str = "",

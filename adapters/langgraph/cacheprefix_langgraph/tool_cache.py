@@ -16,8 +16,9 @@ from typing_extensions import override
 
 from cacheprefix import Session
 from cacheprefix.bounded import Generations
-from cacheprefix.session import ToolUse
-from cacheprefix.toolcache import AnswerForm, NotKeptError, Origin, looks_like_error, origin_of
+from cacheprefix.adapter import ToolUse
+from cacheprefix.adapter import Origin, looks_like_error
+from cacheprefix.toolcache import AnswerForm, NotKeptError, origin_of
 from cacheprefix_langgraph.fork_context import scope_of, thread_of
 from cacheprefix_langgraph.state import messages_in
 

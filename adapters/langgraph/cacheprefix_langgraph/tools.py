@@ -8,10 +8,8 @@ from typing import Any
 from langchain_core.messages import AIMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from cacheprefix import Session
+from cacheprefix.adapter import AdapterSession, Tool, loads
 from cacheprefix.errors import SetupError, ToolClashError
-from cacheprefix.layout import Tool
-from cacheprefix.prompt import loads
 from cacheprefix_langgraph.fork_context import Frame
 from cacheprefix_langgraph.request_bodies import base_of, model_name, shows_body
 
@@ -25,7 +23,7 @@ def render(tool: Any) -> Mapping[str, Any]:
     return function
 
 
-def adopt(session: Session, tools: Sequence[Any]) -> None:
+def adopt(session: AdapterSession, tools: Sequence[Any]) -> None:
     """Put a role's tools into the union; a binding that has one of the provider's own stays what it is."""
     own = [name_of(tool) for tool in tools if _by_provider(tool)]
     if own:
@@ -41,7 +39,7 @@ def adopt(session: Session, tools: Sequence[Any]) -> None:
             _adopt(session, shown if isinstance(tool, Mapping) else tool)
 
 
-def _adopt(session: Session, tool: Any) -> None:
+def _adopt(session: AdapterSession, tool: Any) -> None:
     try:
         session.adopt_tools([tool], render)
     except ToolClashError as error:

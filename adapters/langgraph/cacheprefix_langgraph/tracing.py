@@ -10,7 +10,7 @@ from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.runnables.config import var_child_runnable_config
 from typing_extensions import override
 
-from cacheprefix import Session
+from cacheprefix.adapter import AdapterSession
 from cacheprefix_langgraph.fork_context import Frame, running
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def agent_in(config: Mapping[str, Any]) -> str:
     return str(metadata.get("lc_agent_name") or around or metadata.get("langgraph_node") or "")
 
 
-def outside(session: Session, config: Mapping[str, Any]) -> None:
+def outside(session: AdapterSession, config: Mapping[str, Any]) -> None:
     """Warn, once, of a wrapped model that a graph calls where no fork is in force."""
     metadata = config.get("metadata") or {}
     node, source = metadata.get("langgraph_node"), metadata.get("lc_source")

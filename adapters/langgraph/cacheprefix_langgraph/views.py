@@ -7,7 +7,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
 
-from cacheprefix.prompt import MessageView, Role, dumps, make_call, make_message, make_result
+from cacheprefix.adapter import MessageRole as Role
+from cacheprefix.adapter import MessageView, dumps, make_call, make_message, make_result
 
 _KEEP = 20_000
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.outputs import ChatResult
 
-from cacheprefix.bodies import begins
+from cacheprefix.adapter import begins
 
 if TYPE_CHECKING:
-    from cacheprefix.prompt import Api
+    from cacheprefix.adapter import Api
 
 _READERS: Mapping[str, tuple[str, ...]] = {
     "openai-chat": ("client", "async_client", "_create_chat_result"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cacheprefix import Session
+from cacheprefix.adapter import AdapterSession
 from cacheprefix_langgraph.views import Views
 
 _PRIVATE = "__cacheprefix__"
@@ -16,7 +16,7 @@ _PRIVATE = "__cacheprefix__"
 class Wrapping:
     """What a wrapped model knows beside what it is."""
 
-    session: Session
+    session: AdapterSession
     role: tuple[str, str] | None = None
     """Name and instruction of the role that the model was bound to."""
     prewarm: bool = False

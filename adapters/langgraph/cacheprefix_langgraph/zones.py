@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cacheprefix import Conversation
-from cacheprefix.prompt import MessageView
+from cacheprefix.adapter import MessageView
 
 
 def has_zones(state: Conversation) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 from agent_framework import Message
 
 from cacheprefix import PendingCall, Session
-from cacheprefix.bodies import begins
-from cacheprefix.layout import VolatileRole, with_volatile
-from cacheprefix.profiles import merge_usage
-from cacheprefix.prompt import Api
+from cacheprefix.adapter import begins
+from cacheprefix.adapter import VolatileRole, with_volatile
+from cacheprefix.adapter import merge_usage
+from cacheprefix.adapter import Api
 
 _APIS: Mapping[str, Api] = {
     "RawOpenAIChatCompletionClient": "openai-chat",

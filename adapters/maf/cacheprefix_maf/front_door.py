@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 from agent_framework import Agent, Workflow, WorkflowAgent
 
 from cacheprefix import Session
-from cacheprefix.adapter import given_or_configured
+from cacheprefix.adapter import VolatileRole, common_text, given_or_configured, users_session
 from cacheprefix.errors import SetupError
-from cacheprefix.layout import VolatileRole, common_text
 from cacheprefix_maf.member import Member, ToolMemory, Volatile
 from cacheprefix_maf.middleware import PrefixChatMiddleware, PrefixFunctionMiddleware, middleware_of
 from cacheprefix_maf.tools import adopt
@@ -47,19 +46,17 @@ def wrap(
     """
     if not known(target):
         raise SetupError(f"wrap takes an agent or a workflow of agent_framework, found {type(target).__name__}")
-    session = given_or_configured(session)
+    bound = given_or_configured(session)
     name = conversation if isinstance(target, Agent) else conversation or uuid.uuid4().hex
     found = [(agent, leads) for agent, leads in _agents(target) if session_of(agent) is None]
-    if session.mode == "fork" and not session.prefix.text and len(found) > 1:
+    if bound.mode != "observe" and not bound.prefix.text and len(found) > 1:
         texts = [str(agent.default_options.get("instructions") or "") for agent, leads in found if not leads]
         if common := common_text(texts):
-            session.adopt_system(common)
+            bound.adopt_system(common)
     for agent, leads in found:
         own = agent.name or agent.id
-        member = Member(
-            session, role or own, own, name, tool_memory, volatile, volatile_role, scope, layout=not leads
-        )
-        if session.mode == "fork" and not leads:
+        member = Member(bound, role or own, own, name, tool_memory, volatile, volatile_role, scope, layout=not leads)
+        if bound.mode != "observe" and not leads:
             adopt(member, agent.default_options.get("tools") or ())
         # A list of its own: several agents may have been given the same one.
         agent.middleware = [*(agent.middleware or ()), *middleware_of(member)]
@@ -78,7 +75,7 @@ def unwrap(target: T) -> T:
 def session_of(target: Any) -> Session | None:
     """The session of a wrapped agent or workflow; None when it is not wrapped."""
     ours = (one for agent, _ in _agents(target) for one in agent.middleware or () if _ours(one))
-    return next((one.member.session for one in ours), None)
+    return next((users_session(one.member.session) for one in ours), None)
 
 
 def _ours(middleware: Any) -> bool:

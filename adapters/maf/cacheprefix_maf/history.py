@@ -14,8 +14,8 @@ from typing import Any
 
 from agent_framework import Content, Message
 
-from cacheprefix import Conversation, Session
-from cacheprefix.prompt import Api, Count, Decision, Insert, MessageView
+from cacheprefix import Conversation
+from cacheprefix.adapter import AdapterSession, Api, Count, Decision, Insert, MessageView
 from cacheprefix.wire import Form, apply, form_of, sendable, views_of
 from cacheprefix_maf.member import ToolMemory
 
@@ -109,7 +109,7 @@ def _with(message: Message, contents: Sequence[Content]) -> Message:
 
 
 def condensed(
-    session: Session, conversation: Conversation, body: dict[str, Any], api: Api, tail: str, model: str
+    session: AdapterSession, conversation: Conversation, body: dict[str, Any], api: Api, tail: str, model: str
 ) -> dict[str, Any]:
     """The body with large results cut once and, where that is due and pays, its history compacted.
 

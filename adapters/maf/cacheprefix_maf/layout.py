@@ -12,10 +12,8 @@ from typing import Any
 
 from agent_framework import Message
 
-from cacheprefix import Conversation, Session
-from cacheprefix.bodies import LONG_ROLE, ToolSet, instruction_of
-from cacheprefix.profiles import Profile
-from cacheprefix.prompt import Prompt, digest_of
+from cacheprefix import Conversation, Profile, Prompt
+from cacheprefix.adapter import LONG_ROLE, AdapterSession, ToolSet, digest_of, instruction_of
 from cacheprefix_maf.history import History, history_of, own_history
 from cacheprefix_maf.member import Member
 from cacheprefix_maf.tools import plain, united
@@ -133,6 +131,6 @@ def _digest(message: Message) -> str:
     return digest_of(message.role, *said)
 
 
-def _tokens(message: Message, session: Session, model: str) -> int:
+def _tokens(message: Message, session: AdapterSession, model: str) -> int:
     parts = (one.text or str(one.arguments or one.result or "") for one in message.contents)
     return sum(session.count(part, model) for part in parts if part)

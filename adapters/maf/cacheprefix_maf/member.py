@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from cacheprefix import Session
-from cacheprefix.layout import VolatileRole
+from cacheprefix.adapter import AdapterSession, VolatileRole
 
 ToolMemory = Literal["turn", "private"]
 Volatile = Callable[[], Mapping[str, str]]
@@ -21,7 +20,7 @@ class Member:
     requests as they are but for cache marks.
     """
 
-    session: Session
+    session: AdapterSession
     role: str
     name: str = ""
     conversation: str = ""

@@ -10,8 +10,8 @@ from agent_framework import ChatContext, ChatMiddleware, Content, FunctionInvoca
 
 from cacheprefix import Session
 from cacheprefix.adapter import given_or_configured
-from cacheprefix.layout import VolatileRole
-from cacheprefix.session import ToolUse
+from cacheprefix.adapter import VolatileRole
+from cacheprefix.adapter import ToolUse
 from cacheprefix.toolcache import AnswerForm, NotKeptError
 from cacheprefix_maf.client_requests import api_of, watch
 from cacheprefix_maf.member import Member, ToolMemory, Volatile

@@ -11,10 +11,10 @@ from weakref import WeakKeyDictionary
 from agent_framework import AgentSession, ChatContext, Message, ResponseStream
 
 from cacheprefix import Conversation
-from cacheprefix.bodies import allowed_choice
-from cacheprefix.contexts import BlockVar
+from cacheprefix.adapter import allowed_choice
+from cacheprefix.adapter import BlockVar
 from cacheprefix.errors import BudgetError
-from cacheprefix.layout import FOLLOW
+from cacheprefix.adapter import FOLLOW
 from cacheprefix_maf.client_requests import Laid, Sending, api_of, body_of, prepared_by
 from cacheprefix_maf.history import condensed
 from cacheprefix_maf.layout import laid_out
@@ -96,7 +96,7 @@ async def _opened(asked: Asked, request: dict[str, Any]) -> tuple[Sending | None
     request = session.attempt("layout", lambda: _owned(request), request)
     stored = session.attempt("layout", lambda: _stored(asked.context.client, request["options"]), otherwise=False)
     # Outside of what fails open: an error of the application's own function is the application's.
-    volatile = member.volatile_text() if session.mode == "fork" and not stored else ""
+    volatile = member.volatile_text() if session.mode != "observe" and not stored else ""
     try:
         return await _prepared(asked, volatile, **request)
     except BudgetError:
@@ -138,7 +138,7 @@ async def _prepared(
     rules = session.profile(model, api)
     name = member.conversation or (held.session_id if held else "")
     stored, private = _stored(client, options), held is not None and not member.conversation
-    writes = session.mode == "fork" and not stored
+    writes = session.mode != "observe" and not stored
     if stored:
         session.note(f"agent {member.role!r} is only measured: the service keeps its history (store=False shares)")
     layout, prepared, body = None, given, body_of(given)

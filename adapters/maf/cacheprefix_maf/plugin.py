@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cacheprefix import Session
+from cacheprefix import Session
 
 
 def cacheprefix_wrap(target: object, session: Session) -> object | None:

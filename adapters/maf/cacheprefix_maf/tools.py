@@ -9,11 +9,9 @@ from weakref import WeakKeyDictionary
 
 from agent_framework import FunctionTool
 
-from cacheprefix import Session
+from cacheprefix import Profile
+from cacheprefix.adapter import AdapterSession, Tool, loads
 from cacheprefix.errors import ToolClashError
-from cacheprefix.layout import Tool
-from cacheprefix.profiles import Profile
-from cacheprefix.prompt import loads
 from cacheprefix_maf.member import Member
 
 
@@ -66,7 +64,7 @@ def declared(name: str, schema: bytes) -> FunctionTool:
 
 
 def united(
-    session: Session, own: Sequence[Any], profile: Profile, options: Mapping[str, Any]
+    session: AdapterSession, own: Sequence[Any], profile: Profile, options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[str, ...] | None, tuple[str, ...] | None]:
     """The options that put the union in place of the role's tools; and the role's own, to tell or to allow alone."""
     union = [tool for tool in session.prefix.tools if isinstance(tool, Tool)]
@@ -94,9 +92,7 @@ def refuse_others(member: Member, options: Any, own: Sequence[Any]) -> None:
         if isinstance(tool, Tool) and tool.name not in bound:
             known = declared(tool.name, tool.schema)
             stand_in = Refusing(name=known.name, description=known.description, input_model=known.parameters())
-            stand_in.said = (
-                f"{tool.name!r} was not run: tools available to the role {member.role!r} are: {listed}."
-            )
+            stand_in.said = f"{tool.name!r} was not run: tools available to the role {member.role!r} are: {listed}."
             stand_in.func = stand_in.refuse
             others.append(stand_in)
     if others:

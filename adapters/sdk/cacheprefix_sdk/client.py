@@ -14,10 +14,8 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from cacheprefix import Session
-from cacheprefix.adapter import given_or_configured
-from cacheprefix.bodies import AsyncWatched, ForkBody, Role, Watched, fork_body
+from cacheprefix.adapter import AdapterSession, Api, AsyncWatched, ForkBody, Role, Watched, fork_body, given_or_configured
 from cacheprefix.errors import SetupError
-from cacheprefix.prompt import Api
 
 C = TypeVar("C")
 _ROLE: ContextVar[Role | None] = ContextVar("cacheprefix_sdk_role", default=None)
@@ -61,17 +59,17 @@ def wrap(
     vendor = vendor_of(given)
     if vendor is None:
         raise SetupError(f"wrap takes a client of OpenAI or Anthropic, found {type(client).__name__}")
-    session = given_or_configured(session)
+    joined = given_or_configured(session)
     bound = Role(role, instruction, conversation) if role else None
     if bound is not None:
-        session.join(bound.name)
+        joined.join(bound.name)
     copy = given.copy()
-    copy.__class__ = _subclass(getattr(type(given), "__unwrapped__", type(given)), _APIS[vendor], session, bound)
+    copy.__class__ = _subclass(getattr(type(given), "__unwrapped__", type(given)), _APIS[vendor], joined, bound)
     wrapped: C = copy
     return wrapped
 
 
-def _subclass(base: Any, apis: Mapping[str, Api], session: Session, bound: Role | None) -> type:
+def _subclass(base: Any, apis: Mapping[str, Api], session: AdapterSession, bound: Role | None) -> type:
     def opened(path: str, body: Any, options: Mapping[str, Any]) -> ForkBody | None:
         api = next((api for end, api in apis.items() if path.partition("?")[0].endswith(end)), None)
         if api is None or not isinstance(body, dict):

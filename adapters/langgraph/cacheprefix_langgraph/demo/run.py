@@ -11,9 +11,9 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Call, Session, SharedPrefix
+from cacheprefix.adapter import tally
 from cacheprefix.errors import MissingExtraError
-from cacheprefix.session import Call, tally
 from cacheprefix_langgraph.demo.handbook import HANDBOOK, TASK
 from cacheprefix_langgraph.demo.script import answer
 from cacheprefix_langgraph.demo.source import Source, tools_for

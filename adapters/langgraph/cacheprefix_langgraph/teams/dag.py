@@ -11,6 +11,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
 from cacheprefix import Session, Usage
+from cacheprefix.adapter import AdapterSession, users_session
 from cacheprefix_langgraph.node import forked
 from cacheprefix_langgraph.state import PrefixState
 from cacheprefix_langgraph.teams.outcomes import Outcome, Watch, merged, outcome_from, total
@@ -120,7 +121,7 @@ def dag_result(values: Mapping[str, Any]) -> DagResult:
 
 
 def _node(
-    session: Session, task: Task, worker: Worker, variables: Mapping[str, str], wave: int, ids: Collection[str]
+    session: AdapterSession, task: Task, worker: Worker, variables: Mapping[str, str], wave: int, ids: Collection[str]
 ) -> Step:
     needs = tuple(dict.fromkeys(task.depends_on))
 
@@ -161,7 +162,7 @@ def _node(
             return _update(failed(watch, error))
         return _update(watch.outcome(task.id, "completed", text_of(own), own, wave=wave))
 
-    bind = forked(session, role=task.id, pinned=bool(task.tools))
+    bind = forked(users_session(session), role=task.id, pinned=bool(task.tools))
     return Step(task.id, bind(run), bind(arun))
 
 

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from langgraph.store.base import BaseStore
 
+from cacheprefix.adapter import Lock
 from cacheprefix.errors import StoreError
-from cacheprefix.locks import Lock
 from cacheprefix_langgraph.teams.memory import MemoryUpdate, SessionMemory, memory_from
 
 _KEY = "memory"

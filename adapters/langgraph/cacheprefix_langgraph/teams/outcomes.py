@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from cacheprefix import Session, Usage
-from cacheprefix.profiles import NO_CALLS, cost_units, normalise_usage, usage_from_dict
+from cacheprefix import Usage
+from cacheprefix.adapter import NO_CALLS, AdapterSession, cost_units, normalise_usage, usage_from_dict
 from cacheprefix_langgraph.request_bodies import model_name
 
 Status = Literal["completed", "failed", "blocked"]
@@ -62,7 +62,7 @@ def outcome_from(data: Mapping[str, Any]) -> Outcome:
 class Watch:
     """Times a step and adds up its model calls."""
 
-    session: Session
+    session: AdapterSession
     model: Any
     started: float = field(default_factory=time.time)
     _began: float = field(default_factory=time.perf_counter)

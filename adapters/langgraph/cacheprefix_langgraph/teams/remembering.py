@@ -10,9 +10,10 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.config import get_store
 
 from cacheprefix import ForkPolicy, Session
+from cacheprefix.adapter import AdapterSession, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import memory_of
-from cacheprefix_langgraph.model import session_of, wrap_model
+from cacheprefix_langgraph.model import bound_of, wrap_model
 from cacheprefix_langgraph.node import forked
 from cacheprefix_langgraph.state import messages_in
 from cacheprefix_langgraph.teams.memory import MemoryUpdate, SessionMemory, prompt_for, read_update
@@ -76,7 +77,7 @@ def memory_node(
         return {}
 
     wrapped = _wrapped(model, bound)
-    bind = forked(bound, role=ROLE, messages_key=messages_key, policy=ForkPolicy.memory_update())
+    bind = forked(users_session(bound), role=ROLE, messages_key=messages_key, policy=ForkPolicy.memory_update())
     return Step(ROLE, bind(run), bind(arun))
 
 
@@ -86,23 +87,23 @@ def extract_memory(
     """What a conversation adds to a memory, asked of a fork that leaves no trace."""
     bound = session_for(model, session)
     request = _request(bound, memory or SessionMemory(), messages)
-    bind = forked(bound, role=ROLE, policy=ForkPolicy.memory_update())
+    bind = forked(users_session(bound), role=ROLE, policy=ForkPolicy.memory_update())
     wrapped = _wrapped(model, bound)
     said = bind(lambda _: wrapped.invoke(request).text)({"messages": list(messages)})
     return _noted(bound, read_update(str(said)))
 
 
-def _wrapped(model: Any, session: Session) -> Any:
-    return model if session.related(session_of(model)) else wrap_model(model, session)
+def _wrapped(model: Any, session: AdapterSession) -> Any:
+    return model if session.related(bound_of(model)) else wrap_model(model, users_session(session))
 
 
-def _request(session: Session, memory: SessionMemory, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+def _request(session: AdapterSession, memory: SessionMemory, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     system = "\n\n".join(text for text in (prompt_for(memory), session.prefix.text) if text)
     rest = [message for message in messages if not isinstance(message, SystemMessage)]
     return [SystemMessage(system), *rest]
 
 
-def _noted(session: Session, update: MemoryUpdate) -> MemoryUpdate:
+def _noted(session: AdapterSession, update: MemoryUpdate) -> MemoryUpdate:
     if not update.understood:
         session.note("a memory fork's answer held no JSON object; nothing was remembered")
     return update

@@ -13,6 +13,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
 from cacheprefix import ForkPolicy, Session, Usage
+from cacheprefix.adapter import AdapterSession, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.asking import ask
 from cacheprefix_langgraph.node import forked
@@ -182,7 +183,7 @@ def _checked(roles: Sequence[TeamRole]) -> None:
 class _Team:
     """Makes the nodes."""
 
-    session: Session
+    session: AdapterSession
     roles: Sequence[TeamRole]
     plan_prompt: str
     order: str
@@ -234,7 +235,7 @@ class _Team:
 
 
 def _node(
-    session: Session,
+    session: AdapterSession,
     worker: Worker,
     step: str,
     place: Callable[[Any], tuple[Worker, str]],
@@ -279,7 +280,7 @@ def _node(
                 raise
             return failed(watch, error)
 
-    bind = forked(session, role=worker.role, pinned=bool(worker.tools))
+    bind = forked(users_session(session), role=worker.role, pinned=bool(worker.tools))
     return Step(step, bind(run), bind(arun))
 
 

@@ -13,7 +13,7 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 
 from cacheprefix import Session
-from cacheprefix.adapter import given_or_configured
+from cacheprefix.adapter import AdapterSession, given_or_configured, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.model import session_of, wrap_model
 
@@ -23,7 +23,7 @@ class Worker:
     """A role's model, text and tools."""
 
     model: Any
-    session: Session
+    session: AdapterSession
     role: str
     instructions: str = ""
     tools: tuple[BaseTool, ...] = ()
@@ -46,17 +46,17 @@ class Worker:
 
 
 def worker_for(
-    model: Any, session: Session, role: str, instructions: str, tools: Sequence[Any] = (), max_turns: int = 10
+    model: Any, session: AdapterSession, role: str, instructions: str, tools: Sequence[Any] = (), max_turns: int = 10
 ) -> Worker:
     """A worker whose model is wrapped with the session. Raises ``SetupError`` for tools that cannot run."""
     for tool in tools:
         if not isinstance(tool, BaseTool):
             message = f"role {role!r}: tools are LangChain tools (use @tool), found {type(tool).__name__}"
             raise SetupError(message)
-    return Worker(wrap_model(model, session), session, role, instructions, tuple(tools), max_turns)
+    return Worker(wrap_model(model, users_session(session)), session, role, instructions, tuple(tools), max_turns)
 
 
-def session_for(model: Any, session: Session | None) -> Session:
+def session_for(model: Any, session: Session | None) -> AdapterSession:
     """The session given, that of a wrapped model, or ``Session.from_config()``."""
     return given_or_configured(session or session_of(model))
 
