@@ -35,6 +35,9 @@ from cacheprefix.history import (
 )
 from cacheprefix.layout import FOLLOW, Pass, Tool, VolatileRole, Worth, common_text, tail_text, with_volatile
 from cacheprefix.layout.baseline import unmodified
+from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan
+from cacheprefix.layout.role_position import History
+from cacheprefix.layout.tool_restriction import Restriction
 from cacheprefix.locks import Lock, RLock, reset_in_child
 from cacheprefix.profiles import NO_CALLS, cost_units, merge_usage, normalise_usage, usage_from_dict
 from cacheprefix.prompt import (
@@ -47,6 +50,7 @@ from cacheprefix.prompt import (
     DropThinking,
     Insert,
     MessageView,
+    Reason,
     ReplaceResult,
     default_counter,
     digest_of,
@@ -55,6 +59,7 @@ from cacheprefix.prompt import (
     make_call,
     make_message,
     make_result,
+    reason,
 )
 from cacheprefix.prompt import Role as MessageRole
 from cacheprefix.session import Session
@@ -65,6 +70,7 @@ __all__ = [
     "LONG_ROLE",
     "NO_CALLS",
     "AdapterSession",
+    "AgentRequest",
     "Api",
     "AsyncWatched",
     "Attempt",
@@ -79,16 +85,21 @@ __all__ = [
     "DropThinking",
     "ForkBody",
     "ForkResult",
+    "History",
     "Insert",
     "Ledger",
     "Lock",
     "MessageRole",
     "MessageView",
     "Origin",
+    "OwnTools",
     "Pass",
     "RLock",
+    "Reason",
     "ReplaceResult",
     "Request",
+    "RequestPlan",
+    "Restriction",
     "Role",
     "SummaryRequest",
     "Tool",
@@ -118,6 +129,7 @@ __all__ = [
     "merge_usage",
     "normalise_usage",
     "plan_compaction",
+    "reason",
     "replay",
     "reset_in_child",
     "tail_text",

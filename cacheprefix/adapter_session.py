@@ -20,7 +20,7 @@ from cacheprefix.calls.report import Call, GateUse, Report
 from cacheprefix.calls.state import SharedState
 from cacheprefix.calls.tool_calls import ToolCalls
 from cacheprefix.conversation import Conversation
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import BudgetError, NotSharedError, SetupError
 from cacheprefix.forks import ForkOptions, ForkResult, SideForks
 from cacheprefix.history import (
     Boundaries,
@@ -36,6 +36,7 @@ from cacheprefix.history import (
 from cacheprefix.history import Mode as CommitMode
 from cacheprefix.history.settling import Ask, AsyncAsk
 from cacheprefix.layout import FOLLOW, Fork, Pass, SharedPrefix, TailPlacement, Tool, Worth, union_tools
+from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, failed
 from cacheprefix.layout.role_position import History, RolePosition, Told
 from cacheprefix.layout.team import Team
 from cacheprefix.layout.tool_sets import ToolSet
@@ -51,7 +52,7 @@ from cacheprefix.prompt import (
 )
 from cacheprefix.wire import Form
 
-Mode = Literal["observe", "fork"]
+Mode = Literal["observe", "fork", "strict"]
 M = TypeVar("M")
 T = TypeVar("T")
 
@@ -119,6 +120,7 @@ class AdapterSession:
             options.results,
         )
         self._forks = SideForks(self._requests, self._history)
+        self._planner = Planner(self.team, state.services, forks, state.tool_sets, state.positions, state.sharing)
         self.beside: dict[str, Any] = {}
         """What adapters keep for this session, by their names; it goes with the session."""
 
@@ -148,7 +150,7 @@ class AdapterSession:
 
     @property
     def mode(self) -> Mode:
-        """``fork``, or ``observe``, which changes nothing that is sent."""
+        """``fork``; ``strict``, which raises for what the user can remove; ``observe``, which changes nothing sent."""
         return self._options.mode
 
     @property
@@ -267,6 +269,30 @@ class AdapterSession:
         return self.shared.tool_sets.choose(
             self.team, self.shared.services, conversation, role, own, model, spoken=spoken
         )
+
+    def plan(self, asked: AgentRequest[M]) -> RequestPlan[M]:
+        """How a request is laid out, and why; the application's own layout where that fails.
+
+        Raises ``BudgetError`` as ``condense`` does, and in ``strict`` mode ``NotSharedError``.
+        """
+        over: list[BudgetError] = []
+
+        def planned() -> RequestPlan[M]:
+            try:
+                return self._planner.plan(asked)
+            except BudgetError as error:
+                # A request budget that cannot be met is the application's to hear of.
+                over.append(error)
+                return failed("request budget")
+
+        otherwise: RequestPlan[M] = failed("layout")
+        made = self.attempt("layout", planned, otherwise)
+        if over:
+            raise over[0]
+        removable = tuple(one for one in made.reasons if one.removable)
+        if removable and self.mode == "strict":
+            raise NotSharedError(asked.role, removable)
+        return made
 
     def place(
         self,

@@ -16,12 +16,13 @@ from typing import Any
 from cacheprefix.adapter_session import AdapterSession
 from cacheprefix.calls.begin import Request
 from cacheprefix.calls.pending import PendingCall
-from cacheprefix.layout import FOLLOW, Pass, tail_text, with_volatile
+from cacheprefix.layout import FOLLOW, Pass, Tool, tail_text, with_volatile
+from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, failed
 from cacheprefix.layout.role_position import LONG as LONG_ROLE
-from cacheprefix.layout.role_position import RolePosition
+from cacheprefix.layout.role_position import History
 from cacheprefix.layout.tool_sets import ToolSet
 from cacheprefix.profiles import merge_usage
-from cacheprefix.prompt import Api, MessageView, Prompt, digest_of, dumps_sorted, loads
+from cacheprefix.prompt import Api, MessageView, Prompt, digest_of, dumps_sorted, loads, reason
 from cacheprefix.wire import apply, form_of, sendable, views_of
 from cacheprefix.wire.answers import begins, history_field, read_answer, result_messages, user_message
 from cacheprefix.wire.apis import CHATS, SHAPES, chat_of
@@ -63,20 +64,18 @@ class ForkBody:
     body: dict[str, Any]
     given: dict[str, Any]
     role: Role | None
-    tail: str = ""
-    forked: bool = False
-    """False where the body keeps the application's layout."""
-    kept: bool = False
-    """Whether it keeps the application's own layout because that costs less."""
-    permitted: tuple[str, ...] | None = None
-    """The role's tools, where the body shows others too."""
-    continues: bool = False
-    """Whether the role's next request may begin with this one."""
+    plan: RequestPlan[Any] | None = None
+    """How it is laid out, and why; None for a call that no role makes."""
     tries: int = 0
     prompt: Prompt | None = None
     """The body as it came, where it was decoded to find its conversation."""
     went_on: str = ""
     """The answer that the application went on from, where ``given`` has the whole history in its place."""
+
+    @property
+    def forked(self) -> bool:
+        """Whether it is laid out as a fork."""
+        return self.plan is not None and self.plan.forks
 
     def queue(self) -> Pass:
         """Wait, in this thread, for a sibling that writes the same cold prefix; for ``begin``."""
@@ -92,6 +91,9 @@ class ForkBody:
         known = self.prompt
         read = (lambda _: session.decode(self.given, self.api)) if known is None else (lambda _: known)
         plain = read if self.forked and not self.tries else None
+        plan = self.plan
+        # A layout of its own that costs decided on may come again, and is marked then.
+        costs = plan is not None and plan.layout == "own" and plan.reasons[-1].why not in ("failed", "kept_by_provider")
         asked = Request(
             self.body,
             self.api,
@@ -100,9 +102,11 @@ class ForkBody:
             boundary=self._boundary if self.forked else None,
             original=plain,
             rewrite=self.forked,
-            repeated=self.kept,
-            continues=self.continues,
+            repeated=costs,
+            continues=plan is not None and plan.continues,
         )
+        if plan is not None:
+            asked = asked.laid_out(plan)
         turn = session.begin(asked, leave)
         if self.forked and turn.seen is None:
             turn.body = self.own()
@@ -120,16 +124,17 @@ class ForkBody:
 
         First the same request with that answer and the refusal behind it; the second time the application's own.
         """
-        if self.permitted is None or not (isinstance(answer, Mapping) or hasattr(answer, "model_dump")):
+        permitted = None if self.plan is None else self.plan.restriction.permitted
+        if permitted is None or not (isinstance(answer, Mapping) or hasattr(answer, "model_dump")):
             return None
         read = self.session.attempt("refusal", lambda: read_answer(answer, self.api), Answer("", (), (), None))
-        if {call.name for call in read.calls} <= set(self.permitted):
+        if {call.name for call in read.calls} <= set(permitted):
             return None
         assert self.role is not None
         self.session.note(f"role {self.role.name!r} called a tool of another role; it was refused and asked again")
         if self.tries:
             return ForkBody(self.session, self.api, self.own(), self.given, self.role)
-        listed = ", ".join(self.permitted) or "none"
+        listed = ", ".join(permitted) or "none"
         why = f"was not run: tools available to the role {self.role.name!r} are: {listed}."
         told = result_messages([(call, f"Tool {call.name!r} {why}", True) for call in read.calls], self.api)
         name = history_field(self.api)
@@ -190,9 +195,10 @@ class ForkBody:
 
     def _boundary(self, prompt: Prompt) -> int:
         """Where the shared part ends: before the role's text."""
-        data = self.tail.encode("utf-8", "surrogatepass")
+        tail = "" if self.plan is None else self.plan.text
+        data = tail.encode("utf-8", "surrogatepass")
         found = (at for at in range(len(prompt.sections) - 1, -1, -1) if prompt.sections[at].data == data)
-        return next(found, len(prompt.sections)) if self.tail else len(prompt.sections)
+        return next(found, len(prompt.sections)) if tail else len(prompt.sections)
 
 
 class _Watching:
@@ -309,28 +315,19 @@ def fork_body(
         said = () if prompt is None else prompt.digests[prompt.head :]
         role = replace(role, conversation=session.unnamed(said))
         plain = replace(plain, role=role, prompt=prompt)
-    found = session.attempt("layout", lambda: _laid(session, given, api, role), None)
-    if found is None:
-        return replace(plain, body=plain.own())
-    history, system, tail, tools, lane, shares = found
-    history = _condensed(session, history, role, str(given.get("model", "")), api, tail)
-    if _kept_elsewhere(session, given, api, role):
-        return replace(plain, body=_own(session, given, api, role, history))
-    end = len(history) - _begun(session, history, given, api)
-    at, continues = _place(session, role, tail, history[:end], given, lane, shared=shares)
-    if at is None:
-        return replace(plain, body=_own(session, given, api, role, history), kept=True)
-    spoken = [user_message(tail)] if tail else []
-    laid = {**given, history_field(api): [*system, *history[:at], *spoken, *history[at:]], **tools.fields}
-    for name in ("system", "instructions"):
-        laid.pop(name, None)
-    fields = SHAPES[api].FIELDS
-    if fields.system and not fields.leading and session.prefix.text:
-        laid[fields.system] = session.prefix.text
+    read = session.attempt("layout", lambda: _read(session, given, api, role), None)
+    if read is None:
+        return replace(plain, body=plain.own(), plan=failed("layout"))
+    plan = session.plan(read.request(session, given, api, role))
+    if plan.at is None:
+        return replace(plain, body=_own(session, given, api, role, plan.history), plan=plan)
+    laid = session.attempt("layout", lambda: _laid(session, given, api, read, plan), None)
+    if laid is None:
+        return replace(plain, body=plain.own(), plan=failed("layout"))
     if asks_usage and laid.get("stream"):
-        for name, value in fields.asks_usage.items():
+        for name, value in SHAPES[api].FIELDS.asks_usage.items():
             laid.setdefault(name, dict(value))
-    return replace(plain, body=laid, tail=tail, forked=True, permitted=tools.permitted, continues=continues)
+    return replace(plain, body=laid, plan=plan)
 
 
 def allowed_choice(names: Sequence[str], api: Api) -> Any:
@@ -350,59 +347,83 @@ def instruction_of(texts: Sequence[str], shared: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tools:
-    fields: dict[str, Any]
-    said: tuple[str, ...] | None = None
-    permitted: tuple[str, ...] | None = None
+class _Read:
+    """What a body says: its history, the role's own text, its tools."""
+
+    history: list[Any]
+    text: str
+    tools: list[Any]
+    shared: bool
+    """Whether its tools may be those of all: it has none that the provider runs."""
+
+    def request(self, session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role) -> AgentRequest[Any]:
+        """What the role asks, for the planner."""
+        model = str(body.get("model", ""))
+
+        def history(text: str) -> History[Any]:
+            known = _condensed(session, self.history, role, model, api, text)
+            end = len(known) - _begun(session, known, body, api)
+            return History(known[:end], lambda one: digest_of(dumps_sorted(one, "message")), tokens, known[end:])
+
+        def tokens(message: Any) -> int:
+            return session.count(str(message), model)
+
+        names, choice = tuple(tool_name(tool) for tool in self.tools), body.get("tool_choice")
+        return AgentRequest(
+            role.name,
+            model,
+            session.conversation(role.conversation),
+            self.text,
+            history,
+            spoken=lambda: list(map(tokens, self.history)),
+            api=api,
+            tools=OwnTools(names, free=choice in (None, "auto")) if self.shared else None,
+            volatile=role.volatile,
+            own=(reason("kept_by_provider"),) if _kept_elsewhere(session, body, api, role) else (),
+        )
 
 
-def _laid(
-    session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role
-) -> tuple[list[Any], list[Any], str, _Tools, ToolSet, bool]:
-    """History, system messages, tail, tools and their lane, and whether sharing gains anything."""
+def _read(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role) -> _Read:
     history = _items(body.get(history_field(api)))
     fields = SHAPES[api].FIELDS
     own = [_text(body.get(fields.system))] if fields.system else []
     while history and _leads(history[0]):
         own.append(_text(history.pop(0).get("content")))
-    model = str(body.get("model", ""))
-    spoken = [session.count(str(message), model) for message in history]
-    text = instruction_of((role.instruction, *own), session.prefix.system)
-    lane, tools = _tools(session, body, api, role, spoken)
-    tail = session.tail_for(role.name, text, tools=tools.said, volatile=role.volatile)
-    carried = [tool for tool in session.prefix.tools if tool.name in lane.tools]
-    schemas = sum(session.count(tool.schema.decode(), model) for tool in carried)
-    shares = lane.shares and session.shares(role.conversation, model, lambda: sum(spoken) + schemas)
-    shared = session.prefix.text
+    tools = list(body.get("tools") or [])
+    shared = all(map(_plain, tools)) and bool(tools or session.prefix.tools)
+    if shared:
+        # Copies: what the application later does to its dicts must not change the prefix.
+        session.adopt_tools(copy.deepcopy(tools), dict)
+    return _Read(history, instruction_of((role.instruction, *own), session.prefix.system), tools, shared)
+
+
+def _laid(
+    session: AdapterSession, body: Mapping[str, Any], api: Api, read: _Read, plan: RequestPlan[Any]
+) -> dict[str, Any]:
+    """The body as planned."""
+    fields, shared, at = SHAPES[api].FIELDS, session.prefix.text, plan.at
     system = [{"role": "system", "content": shared}] if shared and fields.leading else []
-    return history, system, tail, tools, lane, shares
+    spoken = [user_message(plan.text)] if plan.text else []
+    history = [*system, *plan.history[:at], *spoken, *plan.history[at:]]
+    laid = {**body, history_field(api): history, **_tools(session, read, plan, api)}
+    for name in ("system", "instructions"):
+        laid.pop(name, None)
+    if fields.system and not fields.leading and shared:
+        laid[fields.system] = shared
+    return laid
 
 
-def _place(
-    session: AdapterSession,
-    role: Role,
-    tail: str,
-    history: Sequence[Any],
-    body: Mapping[str, Any],
-    lane: ToolSet,
-    *,
-    shared: bool = True,
-) -> RolePosition:
-    """Where the role's text stands; one that holds what is for this call alone always goes to the end."""
-    if role.volatile:
-        return RolePosition(len(history) if shared else None)
-    model = str(body.get("model", ""))
-    return session.place(
-        session.conversation(role.conversation),
-        role.name,
-        tail,
-        history,
-        model,
-        digest=lambda message: digest_of(dumps_sorted(message, "message")),
-        tokens=lambda message: session.count(str(message), model),
-        shared=shared,
-        lane=lane.name,
-    )
+def _tools(session: AdapterSession, read: _Read, plan: RequestPlan[Any], api: Api) -> dict[str, Any]:
+    """The tools that the plan has the request carry, and how the role is kept to its own."""
+    if plan.tools is None:
+        return {}
+    union = [tool for tool in session.prefix.tools if isinstance(tool, Tool)]
+    names, known = set(plan.tools.tools), {tool.name for tool in union}
+    kept = [_rendered(tool.native, loads(tool.schema), api) for tool in union if tool.name in names]
+    sent = [*kept, *(tool for tool in read.tools if tool_name(tool) not in known)]
+    allowed = plan.restriction.allowed
+    choice = {} if allowed is None else {"tool_choice": allowed_choice(allowed, api)}
+    return {"tools": sent, **choice} if sent else {}
 
 
 def _own(
@@ -421,7 +442,9 @@ def _own(
     return session.attempt("layout", lambda: _completed(session, given, api, role), given)
 
 
-def _gone_on(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role | None) -> tuple[dict[str, Any], str]:
+def _gone_on(
+    session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role | None
+) -> tuple[dict[str, Any], str]:
     """The request as it was asked; where it goes on from an answer to a fork, with the whole history in its place.
 
     The provider kept what the fork said at its end, for its role alone, and the shared text.
@@ -531,30 +554,6 @@ def _condensed(session: AdapterSession, history: list[Any], role: Role, model: s
     if not decisions:
         return history
     return session.attempt("condense", lambda: sendable(apply(history, decisions, form)), history)
-
-
-def _tools(
-    session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role, spoken: Sequence[int]
-) -> tuple[ToolSet, _Tools]:
-    """The tools of the role's lane in place of its own, and how the role is kept to those."""
-    own, model = list(body.get("tools") or []), str(body.get("model", ""))
-    if any(not _plain(tool) for tool in own) or not (own or session.prefix.tools):
-        return ToolSet((), shares=True), _Tools({})
-    # Copies: what the application later does to its dicts must not change the prefix.
-    union = session.adopt_tools(copy.deepcopy(own), dict)
-    bound = tuple(tool_name(tool) for tool in own)
-    talk = session.conversation(role.conversation)
-    lane = session.lane(talk, role.name, bound, model, spoken=lambda: spoken)
-    names, known = set(lane.tools), {tool.name for tool in union}
-    kept = [_rendered(tool.native, loads(tool.schema), api) for tool in union if tool.name in names]
-    fields = {"tools": [*kept, *(tool for tool in own if tool_name(tool) not in known)]}
-    if set(bound) >= names:
-        return lane, _Tools(fields if fields["tools"] else {})
-    safe = session.profile(model, api).tool_choice_safe
-    free = body.get("tool_choice") in (None, "auto")
-    if free and (safe == "allowed_tools" or (safe == "none" and not bound)):
-        return lane, _Tools({**fields, "tool_choice": allowed_choice(bound, api)}, permitted=bound)
-    return lane, _Tools(fields, said=bound, permitted=bound)
 
 
 def _rendered(native: Any, schema: Mapping[str, Any], api: Api) -> Any:

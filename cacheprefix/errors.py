@@ -11,6 +11,7 @@ import re
 import unicodedata
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 SHOW = "CACHEPREFIX_SHOW_ERRORS"
 """The variable with which logs and warnings hold the texts of exceptions too; they may quote what prompts say."""
@@ -93,6 +94,19 @@ class BudgetError(CacheprefixError):
     def __init__(self, message: str, over_by: int) -> None:
         super().__init__(message)
         self.over_by = over_by
+
+
+class NotSharedError(CacheprefixError):
+    """A role does not share for a reason that the user can remove; raised in ``strict`` mode alone, before any call.
+
+    ``role`` is whose request it is, ``reasons`` are those reasons (``cacheprefix.prompt.Reason``).
+    """
+
+    def __init__(self, role: str, reasons: tuple[Any, ...]) -> None:
+        told = "; ".join(f"{one.said} ({one.fix})" for one in reasons)
+        super().__init__(f"role {role!r} does not share all that it could: {told}")
+        self.role = role
+        self.reasons = reasons
 
 
 class StateError(CacheprefixError):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
-from cacheprefix.errors import BodyError, plain, told
+from cacheprefix.errors import BodyError, NotSharedError, plain, told
 from cacheprefix.locks import Lock
 
 T = TypeVar("T")
@@ -43,9 +43,15 @@ class Notices:
         self._lock = Lock()
 
     def attempt(self, step: str, work: Callable[[], T], otherwise: T) -> T:
-        """Do our own work; whatever it raises is counted and named once, and ``otherwise`` is the answer."""
+        """Do our own work; whatever it raises is counted and named once, and ``otherwise`` is the answer.
+
+        Raises ``NotSharedError``, which is raised in strict mode alone.
+        """
         try:
             return work()
+        except NotSharedError:
+            # Strict mode, which the user chose so that it is heard.
+            raise
         except Exception as error:
             self.failed(step, error)
             return otherwise

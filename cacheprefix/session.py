@@ -85,7 +85,7 @@ class Session:
         clock: Callable[[], float] = time.time,
         name: str = "",
     ) -> None:
-        _one_of("mode", mode, ("observe", "fork"))
+        _one_of("mode", mode, ("observe", "fork", "strict"))
         _one_of("tail", tail, ("tail", "cards"))
         compaction = Compaction(compaction) if isinstance(compaction, int) else compaction
         if compaction is not None:

@@ -16,10 +16,11 @@ from cacheprefix.calls.state import SharedState
 from cacheprefix.conversation import Conversation
 from cacheprefix.errors import named
 from cacheprefix.layout import FOLLOW, ForkPolicy, Pass, Worth
+from cacheprefix.layout.plan import RequestPlan
 from cacheprefix.layout.team import Team
 from cacheprefix.plugins import Plugins
 from cacheprefix.profiles import Profile, Usage, money, normalise_usage
-from cacheprefix.prompt import Api, Prompt, chain, dumps_sorted, lane_key
+from cacheprefix.prompt import Api, Layout, Prompt, Reason, chain, dumps_sorted, lane_key, reason
 from cacheprefix.unnamed import common_key
 from cacheprefix.wire import redecode
 
@@ -31,22 +32,38 @@ Original = Callable[[Prompt], Prompt | None] | None
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request that is about to be sent; what the fields mean, ``Session.begin`` says."""
+    """A request that is about to be sent."""
 
     body: Mapping[str, Any]
     api: Api
     agent: str = ""
     conversation: str | Conversation = ""
     boundary: Boundary = None
+    """How many leading sections its siblings share."""
     original: Original = None
+    """For the estimate of what it would have cost unmodified."""
     headers: Mapping[str, str] | None = None
     provider: str | None = None
+    """Names the profile, where the model's name does not tell."""
     policy: ForkPolicy | None = None
     scope: str | None = None
+    """The tenant whose request it is; None for the team's."""
     rewrite: bool = True
+    """False to only observe it."""
     repeated: bool = False
+    """For a layout that nobody may share: where the provider keeps only what is marked, it is marked as far as an
+    earlier request began with it, so that a call that stays the only one pays for no write."""
     continues: bool = False
+    """Whether a request that begins like this one will follow."""
     trailing: bool = False
+    """Whether text for this one alone will be put behind it."""
+    layout: Layout | None = None
+    """None for a request that no role makes, which is only observed."""
+    reasons: tuple[Reason, ...] = ()
+
+    def laid_out(self, plan: RequestPlan[Any]) -> Request:
+        """The same, with what its plan says of it."""
+        return replace(self, layout=plan.layout, reasons=plan.reasons)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +120,10 @@ class Requests:
             expected = self._estimate(original, prompt, profile, scope, agent, name, now)
             expected = None if again and prompt is given and asked.original is None else expected
             purpose = asked.policy.purpose if asked.policy else ""
-            started = Started(prompt, profile, observation, agent, talk, purpose, now, expected, held, epoch)
+            layout, reasons = self._why(asked)
+            started = Started(
+                prompt, profile, observation, agent, talk, purpose, now, expected, held, epoch, layout, reasons
+            )
         except Exception as error:
             services.notices.failed("begin", error)
             # Nothing of ours is written by it, so that siblings need not wait and the next one leads.
@@ -116,6 +136,14 @@ class Requests:
             leave.release(ok=False)
             raise
         return PendingCall(sent, started, *self._reports(leave, asked.agent), leave=leave)
+
+    def _why(self, asked: Request) -> tuple[Layout, tuple[Reason, ...]]:
+        """The layout of a request, and why."""
+        if not self.forks:
+            return "observed", (reason("observe_mode"),)
+        if asked.layout is None:
+            return "observed", asked.reasons or (reason("outside_fork"),)
+        return asked.layout, asked.reasons
 
     def _foresee(self, prompt: Prompt, profile: Profile, agent: str, talk: str, now: float) -> None:
         look, key, note = self.state.preflight.look, self.team.prefix.key, self.state.notices.note
@@ -309,6 +337,8 @@ class Requests:
             ended_at=ended,
             purpose=seen.purpose,
             prefix=self.team.prefix.key,
+            layout=seen.layout,
+            reasons=seen.reasons,
         )
 
 

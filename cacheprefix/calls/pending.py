@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cacheprefix.calls.report import Call
     from cacheprefix.conversation import Conversation
     from cacheprefix.profiles import Profile, Usage
-    from cacheprefix.prompt import Prompt
+    from cacheprefix.prompt import Layout, Prompt, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,9 @@ class Started:
     held: Conversation | None = None
     epoch: int = 0
     """Epoch of the conversation's ledger when the request went out."""
+    layout: Layout = "observed"
+    reasons: tuple[Reason, ...] = ()
+    """Why it went out as it did."""
 
 
 @dataclass(slots=True)

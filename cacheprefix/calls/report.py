@@ -10,6 +10,7 @@ from cacheprefix.cache import Verdict
 from cacheprefix.errors import plain
 from cacheprefix.locks import Lock
 from cacheprefix.profiles import Profile, Usage, cost_units
+from cacheprefix.prompt import Layout, Reason
 
 if TYPE_CHECKING:
     from cacheprefix.toolcache import CacheStats
@@ -47,6 +48,10 @@ class Call:
     purpose: str = ""
     prefix: str = ""
     """Key of the shared prefix that was in force: a digest, see ``SharedPrefix.key``."""
+    layout: Layout = "observed"
+    """``fork``, ``own`` (the application's own, by a decision of ours) or ``observed`` (only measured)."""
+    reasons: tuple[Reason, ...] = ()
+    """Why it went out as it did."""
 
 
 @dataclass(frozen=True, slots=True)

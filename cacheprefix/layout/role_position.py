@@ -110,6 +110,8 @@ class History(Generic[M]):
     messages: Sequence[M]
     digest: Callable[[M], str]
     tokens: Callable[[M], int]
+    behind: Sequence[M] = ()
+    """Those that follow them, among which no role's text may stand."""
 
     def point(self, index: int) -> _Point:
         """Behind so many messages."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from cacheprefix.errors import named
+from cacheprefix.errors import ToolClashError, named
 from cacheprefix.layout.cards_advice import Placement
 from cacheprefix.layout.fork import TailPlacement
 from cacheprefix.layout.prefix import SharedPrefix, Tool
@@ -49,6 +49,12 @@ class Team:
     roles: set[str] = field(default_factory=set)
     """Roles that front doors were made for, in all teams that share totals."""
     lock: RLock = field(default_factory=RLock)
+    late: set[str] = field(default_factory=set)
+    """Names of tools that came after the first request."""
+    clashing: set[str] = field(default_factory=set)
+    """Names of tools that were declared with two schemas."""
+    _models: dict[str, str] = field(default_factory=dict)
+    """The model that each role asked last."""
 
     def owner(self, scope: str | None) -> tuple[str, str]:
         """Whose conversations these are: the team's name, and the scope given or the team's own."""
@@ -77,10 +83,15 @@ class Team:
         """
         with self.lock:
             prefix = self.prefix
-            union = prefix.with_tools(tools, render)
+            try:
+                union = prefix.with_tools(tools, render)
+            except ToolClashError as error:
+                self.clashing.add(error.name)
+                raise
             added = [tool.name for tool in union.tools if tool.name not in prefix.tool_names]
             unfrozen = any(not isinstance(tool, Tool) for tool in prefix.tools)
             if added and not unfrozen and late is not None:
+                self.late.update(added)
                 late(
                     f"tools {', '.join(map(named, added))} came after the first request and stay outside the shared "
                     "union, so that what follows them is not shared: give all tools to SharedPrefix(tools=...)"
@@ -94,6 +105,13 @@ class Team:
         with self.lock:
             if not self.prefix.text:
                 self.prefix = self.freeze(replace(self.prefix, system=text))
+
+    def other_model(self, role: str, model: str) -> bool:
+        """Note which model a role asks; whether all others, two at least, ask one and the same other model."""
+        with self.lock:
+            self._models[role] = model
+            others = [one for name, one in self._models.items() if name != role]
+        return len(others) > 1 and model not in others and len(set(others)) == 1
 
     def tail_for(
         self,

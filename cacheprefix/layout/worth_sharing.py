@@ -7,6 +7,7 @@ from collections.abc import Callable
 from cacheprefix.errors import named
 from cacheprefix.layout.team import Team
 from cacheprefix.locks import Lock
+from cacheprefix.prompt.reasons import Reason, reason
 from cacheprefix.services import Services
 from cacheprefix.unnamed import common_key
 
@@ -33,6 +34,24 @@ class WorthSharing:
             if len(self._known) > _KEEP:
                 self._known.clear()
             self._known.add(key)
+
+    def moved(self, conversation: str, role: str, model: str) -> bool:
+        """Whether a role has left its own layout in a conversation, where its text was longer than what it shared."""
+        return (f"{conversation}\0{role}", model, "moved") in self._known
+
+    def move(self, conversation: str, role: str, model: str) -> None:
+        """Remember that it has."""
+        self.add((f"{conversation}\0{role}", model, "moved"))
+
+    def refusal(self, team: Team, services: Services, conversation: str, model: str, shared: int) -> Reason | None:
+        """Why requests of a conversation that share so many tokens are no forks; None where they may be."""
+        size = services.count(team.prefix.text, model)
+        if self.holds(team, services, conversation, model, lambda: shared - size):
+            return None
+        profile = services.profile(model)
+        if profile.control == "none":
+            return reason("no_cache", profile.name)
+        return reason("prefix_below_minimum", profile.name, shared=shared, minimum=profile.min_tokens)
 
     def holds(self, team: Team, services: Services, conversation: str, model: str, tokens: Callable[[], int]) -> bool:
         """Whether requests of a conversation are to become forks. What is left alone is noted once.

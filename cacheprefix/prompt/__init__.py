@@ -15,6 +15,7 @@ from cacheprefix.prompt.compare import (
     shared_tokens,
 )
 from cacheprefix.prompt.decisions import Decision, Drop, DropCall, DropResult, DropThinking, Insert, ReplaceResult
+from cacheprefix.prompt.reasons import FIXES, SAID, WHYS, Layout, Reason, Why, reason
 from cacheprefix.prompt.sections import (
     ABOUT,
     ANSWER_HEAD,
@@ -58,8 +59,11 @@ __all__ = [
     "ABOUT",
     "ANSWER_HEAD",
     "ESTIMATE",
+    "FIXES",
     "MESSAGE_TOKENS",
+    "SAID",
     "TIERS",
+    "WHYS",
     "Api",
     "CallView",
     "Count",
@@ -74,9 +78,11 @@ __all__ = [
     "Envelope",
     "Insert",
     "Kind",
+    "Layout",
     "Marker",
     "MessageView",
     "Prompt",
+    "Reason",
     "ReplaceResult",
     "ResultView",
     "Role",
@@ -84,6 +90,7 @@ __all__ = [
     "SettingScope",
     "ThinkingView",
     "Tier",
+    "Why",
     "chain",
     "common_prefix",
     "count_messages",
@@ -101,6 +108,7 @@ __all__ = [
     "make_result",
     "placed",
     "reads_as_error",
+    "reason",
     "salt",
     "section",
     "shared_characters",

@@ -1,0 +1,225 @@
+"""The one way from what an agent asks to how its request is laid out, and why.
+
+    AgentRequest -> which tools it carries -> its text -> what was decided on its history
+                 -> is what it shares long enough? -> where does its text stand? -> RequestPlan
+
+An adapter translates a framework's objects into an ``AgentRequest`` and applies the ``RequestPlan`` to them; what costs
+decide is decided here. Stages that today differ between frameworks are named policies of the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+
+from cacheprefix.layout.prefix import Tool
+from cacheprefix.layout.role_position import LONG, History, RolePosition, RolePositions
+from cacheprefix.layout.team import Decided, Team
+from cacheprefix.layout.tool_restriction import FREE, Restriction, restrict
+from cacheprefix.layout.tool_sets import ToolSet, ToolSets
+from cacheprefix.layout.worth_sharing import WorthSharing
+from cacheprefix.prompt import Api
+from cacheprefix.prompt.reasons import Layout, Reason, reason
+from cacheprefix.services import Services
+
+M = TypeVar("M")
+
+Carried = Literal["open", "union"] | tuple[str, ...]
+"""Which tools a role's requests carry. ``open``: those of all, or its own, by what an open-ended run is expected to
+cost (``ToolSets.choose``); ``union``: those of all; names: those, as a team that is known beforehand settled."""
+
+Place = Literal["cheapest", "end", "front"]
+"""Where a role's text stands. ``cheapest``: where it costs least (``RolePositions.place``); ``end``: behind the
+history, as a text must that is for this request alone; ``front``: before it, where the history is this role's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTools:
+    """The tools that an agent brings, by name, and what its client can do about those of others."""
+
+    names: tuple[str, ...]
+    may_use: tuple[str, ...] | None = None
+    """Those that the role may use; None for all of its own."""
+    carried: Carried = "open"
+    free: bool = True
+    """Whether the application leaves ``tool_choice`` to the model."""
+    lists: bool = True
+    """Whether the client takes a list of allowed tools as ``tool_choice``."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRequest(Generic[M]):
+    """What an agent is about to ask, before any layout. ``M`` is a message as the framework has it."""
+
+    role: str
+    model: str
+    conversation: Decided
+    instruction: str
+    """The role's own text, without the shared one."""
+    history: Callable[[str], History[M]]
+    """The messages among which the role's text may stand, after what was decided on them. Is given that text, which
+    the request holds beside them."""
+    spoken: Callable[[], Sequence[int]] = tuple
+    """Gives the tokens of each message that it shares, before anything is decided on them."""
+    api: Api | None = None
+    tools: OwnTools | None = None
+    """None where the request's tools stay as they are and come into nothing."""
+    volatile: Mapping[str, str] = field(default_factory=dict)
+    """Text for this request alone that stands in the role's text."""
+    own: tuple[Reason, ...] = ()
+    """Why the adapter knows that it keeps the application's own layout; empty where costs decide."""
+    place: Place = "cheapest"
+    joint: bool = True
+    """False where the conversation is this role's alone, as far as is known."""
+    cached: bool = False
+    """Whether the framework itself marks requests in its own layout, so that a provider keeps them."""
+    text_counts: bool = False
+    """Whether a short text of the role counts as shared: with it, the agent's own requests would soon be kept."""
+    long_text_stays: bool = False
+    """Whether a role keeps its own layout as long as its text is longer than all that it shares."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPlan(Generic[M]):
+    """How a request is laid out, and why."""
+
+    layout: Layout
+    reasons: tuple[Reason, ...]
+    text: str = ""
+    """The role's text as it is sent."""
+    at: int | None = None
+    """Messages of ``history`` that stand before it; None in the application's own layout."""
+    history: Sequence[M] = ()
+    """The messages after what was decided on them."""
+    tools: ToolSet | None = None
+    """The tools of the union that it carries; None where its tools stay as they are."""
+    restriction: Restriction = FREE
+    continues: bool = False
+    """Whether the role's next request may begin with this one, so that its end is written to the cache."""
+
+    @property
+    def forks(self) -> bool:
+        """Whether it is laid out as a fork."""
+        return self.layout == "fork"
+
+
+def failed(step: str) -> RequestPlan[M]:
+    """The plan of a request whose layout failed: the application's own."""
+    return RequestPlan("own", (reason("failed", step),))
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Lays out the requests of one team. Thread-safe."""
+
+    team: Team
+    services: Services
+    active: bool
+    """False for a session that only observes."""
+    tool_sets: ToolSets
+    positions: RolePositions
+    sharing: WorthSharing
+
+    def plan(self, asked: AgentRequest[M]) -> RequestPlan[M]:
+        """The layout of one request. What ``asked.history`` raises, it raises."""
+        if not self.active:
+            return RequestPlan("observed", (reason("observe_mode"),))
+        mistakes = self._mistakes(asked)
+        tools, restriction = self._tools(asked)
+        text = self.team.tail_for(asked.role, asked.instruction, tools=restriction.said, volatile=asked.volatile)
+        history = asked.history(text)
+        said = (*history.messages, *history.behind)
+        if asked.own:
+            return RequestPlan("own", (*mistakes, *asked.own), text, None, said, tools, restriction)
+        shared = self._shared(asked, tools, history)
+        refused = self._refused(asked, tools, text, shared)
+        position = self._placed(asked, tools, text, history, shares=refused is None)
+        if position.at is None:
+            size = self._size(text, asked.model)
+            why = refused or reason("role_costs_more", size=size)
+            return RequestPlan("own", (*mistakes, why), text, None, said, tools, restriction)
+        reasons = [*mistakes, reason("shares", shared=shared)]
+        if tools is not None and tools.name:
+            reasons.append(reason("own_tools", foreign=self._foreign(tools, asked.model)))
+        if position.at < len(history.messages) and asked.place == "cheapest":
+            reasons.append(reason("role_kept", size=self._size(text, asked.model)))
+        return RequestPlan("fork", tuple(reasons), text, position.at, said, tools, restriction, position.continues)
+
+    def _mistakes(self, asked: AgentRequest[M]) -> tuple[Reason, ...]:
+        """What keeps the request from sharing, or from sharing all, that the user can remove."""
+        found = []
+        known = " ".join(self.team.prefix.system.split())
+        # The very text was taken out of the role's before; what is left of it stands there in other words.
+        if known and known in " ".join(asked.instruction.split()):
+            found.append(reason("text_not_found", asked.role))
+        if asked.tools is not None:
+            found += [reason("made_too_late", name) for name in asked.tools.names if name in self.team.late]
+            found += [reason("tool_schema_differs", name) for name in asked.tools.names if name in self.team.clashing]
+        if self.team.other_model(asked.role, asked.model):
+            found.append(reason("other_model", asked.model))
+        return tuple(found)
+
+    def _tools(self, asked: AgentRequest[M]) -> tuple[ToolSet | None, Restriction]:
+        """The tools of the union that the request carries, and how the role is kept to its own."""
+        own, union = asked.tools, tuple(tool.name for tool in self.team.prefix.tools if isinstance(tool, Tool))
+        if own is None:
+            return None, FREE
+        if own.carried == "open":
+            tools = self.tool_sets.choose(
+                self.team, self.services, asked.conversation, asked.role, own.names, asked.model, spoken=asked.spoken
+            )
+        elif own.carried == "union":
+            tools = ToolSet(union, shares=True)
+        else:
+            wanted = set(own.carried)
+            tools = ToolSet(tuple(name for name in union if name in wanted), shares=True)
+        rules = self.services.profile(asked.model, asked.api)
+        names = own.names if own.may_use is None else own.may_use
+        return tools, restrict(names, tools.tools, rules, free=own.free, lists=own.lists)
+
+    def _shared(self, asked: AgentRequest[M], tools: ToolSet | None, history: History[M]) -> int:
+        """Tokens before the role's text: the shared system text, the tools carried, the history."""
+        count, names = self.services.count, set(tools.tools) if tools is not None else set[str]()
+        schemas = (tool.schema.decode() for tool in self.team.prefix.tools if tool.name in names)
+        return (
+            self._size(self.team.prefix.text, asked.model)
+            + sum(count(schema, asked.model) for schema in schemas)
+            + sum(map(history.tokens, history.messages))
+        )
+
+    def _refused(self, asked: AgentRequest[M], tools: ToolSet | None, text: str, shared: int) -> Reason | None:
+        """Why the request is no fork whatever its text's place; None where it may be one."""
+        if tools is not None and not tools.shares:
+            return reason("tools_cost_more", foreign=self._foreign(tools, asked.model))
+        size = self._size(text, asked.model)
+        key = (asked.conversation.id, asked.role, asked.model)
+        if asked.long_text_stays and size > shared and not self.sharing.moved(*key):
+            return reason("text_longer_than_shared", size=size, shared=shared)
+        # A short text counts: with it, the agent's own requests would soon be kept, and leaving those is paid for.
+        counted = shared + size if asked.text_counts and size < LONG else shared
+        refused = self.sharing.refusal(self.team, self.services, asked.conversation.id, asked.model, counted)
+        if refused is None and asked.long_text_stays:
+            self.sharing.move(*key)
+        return refused
+
+    def _placed(
+        self, asked: AgentRequest[M], tools: ToolSet | None, text: str, history: History[M], *, shares: bool
+    ) -> RolePosition:
+        """Where the role's text stands; asked for other requests too, as it goes by what earlier ones were."""
+        if asked.place == "front":
+            return RolePosition(0 if shares else None, continues=shares)
+        if asked.place == "end" or asked.volatile:
+            return RolePosition(len(history.messages) if shares else None)
+        return self.positions.place(
+            self.team, self.services, asked.conversation, asked.role, text, history, asked.model,
+            shared=shares, joint=asked.joint, cached=asked.cached, lane=tools.name if tools is not None else "",
+        )  # fmt: skip
+
+    def _foreign(self, tools: ToolSet, model: str) -> int:
+        """Tokens of the union's tools that a request does not carry."""
+        others = (tool for tool in self.team.prefix.tools if tool.name not in tools.tools)
+        return sum(self.services.count(tool.schema.decode(), model) for tool in others)
+
+    def _size(self, text: str, model: str) -> int:
+        return self.services.count(text, model) if text else 0

@@ -1,0 +1,42 @@
+"""How a role is kept to its own tools, although its requests carry those of others too."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from cacheprefix.profiles import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """The role's own tools, where its requests carry others too; by ``tool_choice``, or in words."""
+
+    permitted: tuple[str, ...] | None = None
+    """Tools that the role may call: a call of another one is refused. None for no restriction."""
+    allowed: tuple[str, ...] | None = None
+    """Those that ``tool_choice`` allows alone, where the provider keeps its cache then; empty for none at all."""
+    said: tuple[str, ...] | None = None
+    """Those that the role's text names, where another ``tool_choice`` would be another prompt."""
+
+
+FREE = Restriction()
+"""The role may use whatever its requests carry."""
+
+
+def restrict(
+    own: Sequence[str], carried: Collection[str], rules: Profile, *, free: bool = True, lists: bool = True
+) -> Restriction:
+    """How a role with these ``own`` tools is kept to them in requests that carry ``carried``.
+
+    ``free`` says that the application leaves ``tool_choice`` to the model, ``lists`` that the client takes a list of
+    allowed tools.
+    """
+    if set(own) >= set(carried):
+        return FREE
+    names, safe = tuple(own), rules.tool_choice_safe
+    # Where the provider's rules keep the cache whole for another tool_choice, it restricts the role; see the
+    # profile's evidence for tool_choice_safe. Elsewhere it would invalidate the messages, so words do.
+    if free and ((safe == "allowed_tools" and lists) or (safe == "none" and not names)):
+        return Restriction(names, allowed=names)
+    return Restriction(names, said=names)

@@ -1,0 +1,122 @@
+"""Why a request went out as it did: one closed list, each with its numbers and, where there is one, the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, get_args
+
+Layout = Literal["fork", "own", "observed"]
+"""``fork``: laid out by us; ``own``: as the application made it, by a decision of ours; ``observed``: only measured."""
+
+Why = Literal[
+    # a fork
+    "shares",
+    "own_tools",
+    "role_kept",
+    # the application's own layout, since it costs less
+    "no_cache",
+    "prefix_below_minimum",
+    "text_longer_than_shared",
+    "role_costs_more",
+    "tools_cost_more",
+    "little_to_share",
+    "alone",
+    # the application's own layout, since the request is of another kind
+    "response_schema",
+    "forced_tool",
+    "provider_tools",
+    "kept_by_provider",
+    "own_prompt",
+    "own_history",
+    # what the user can remove
+    "text_not_found",
+    "tool_schema_differs",
+    "made_too_late",
+    "other_model",
+    # nothing of ours
+    "observe_mode",
+    "outside_fork",
+    "failed",
+]
+"""One or more of these explain every request; ``SAID`` says each in a sentence, ``FIXES`` what the user can do."""
+
+WHYS: tuple[Why, ...] = get_args(Why)
+
+SAID: Mapping[Why, str] = MappingProxyType(
+    {
+        "shares": "laid out as a fork: {shared:,} tokens before the role's text stand in its siblings' requests too",
+        "own_tools": "carries its own tools: reading the others' {foreign:,} tokens with each request would cost more",
+        "role_kept": "the role's text ({size:,} tokens) stays where it last stood, since moving it would cost more",
+        "no_cache": "the provider ({name}) has no prompt cache",
+        "prefix_below_minimum": "{shared:,} tokens are shared, and the provider ({name}) caches none below {minimum:,}",
+        "text_longer_than_shared": "the role brings {size:,} tokens of its own and shares {shared:,} with others",
+        "role_costs_more": "at the end the role's text ({size:,} tokens) would cost more than sharing saves",
+        "tools_cost_more": "nobody else carries the same tools, and the others' ({foreign:,} tokens) would cost more",
+        "little_to_share": "sharing costs {cost:,} tokens and saves {saved:,}",
+        "alone": "no other role is there to share with",
+        "response_schema": "its answer follows a schema, which is another prompt for the provider",
+        "forced_tool": "it must call a tool, which is another prompt for the provider",
+        "provider_tools": "it has tools that the provider runs ({name})",
+        "kept_by_provider": "it goes on from a history that the provider keeps",
+        "own_prompt": "the application words this prompt itself ({name})",
+        "own_history": "the history is not ours to lay out ({name})",
+        "text_not_found": "the shared text stands in it in other words and is sent twice ({name})",
+        "tool_schema_differs": "tool {name!r} has another schema than the shared one of that name",
+        "made_too_late": "tool {name!r} came after the first request and stays outside the shared tools",
+        "other_model": "it asks {name}, and all others another model: nothing is shared between models",
+        "observe_mode": "the session only observes",
+        "outside_fork": "the call was made outside of any role",
+        "failed": "a step of ours failed ({name})",
+    }
+)
+
+FIXES: Mapping[Why, str] = MappingProxyType(
+    {
+        "text_not_found": "give the role the very text of SharedPrefix(system=...), or leave it out there",
+        "tool_schema_differs": "make both declarations equal, or rename one of the tools",
+        "made_too_late": "give all tools to SharedPrefix(tools=...), or make all agents before the first request",
+        "other_model": "use one model for all roles that are to share",
+    }
+)
+"""What the user can do, for the reasons that ``mode="strict"`` raises for; never for what costs decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason, with the numbers that it goes by. Holds names of tools, models and steps, and no prompt text."""
+
+    why: Why
+    name: str = ""
+    """What it is about: a tool, a model, a provider, a step."""
+    numbers: tuple[tuple[str, int], ...] = ()
+    """Tokens, by what they are of: ``(("shared", 412), ("minimum", 1024))``."""
+
+    @property
+    def removable(self) -> bool:
+        """Whether the user can take it away, so that ``strict`` raises for it."""
+        return self.why in FIXES
+
+    @property
+    def fix(self) -> str:
+        """What the user can do; empty where nothing is to be done."""
+        return FIXES.get(self.why, "")
+
+    @property
+    def said(self) -> str:
+        """The reason in a sentence."""
+        return SAID[self.why].format_map({"name": self.name, **dict(self.numbers)})
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain data for JSON."""
+        return {"why": self.why, **({"name": self.name} if self.name else {}), **dict(self.numbers)}
+
+    def __str__(self) -> str:
+        said = [self.why, *([self.name] if self.name else []), *(f"{key}={value}" for key, value in self.numbers)]
+        return " ".join(said)
+
+
+def reason(why: Why, name: str = "", **numbers: int) -> Reason:
+    """A reason with its numbers by name: ``reason("prefix_below_minimum", "openai", shared=412, minimum=1024)``."""
+    return Reason(why, name, tuple(numbers.items()))
