@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from cacheprefix import Session, SharedPrefix
-from cacheprefix.adapter import Request
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE, Api

@@ -17,12 +17,12 @@ from cacheprefix.bodies import (
     fork_body,
     instruction_of,
 )
-from cacheprefix.bounded import Bounded
+from cacheprefix.bounded import Bounded, Generations
 from cacheprefix.calls.begin import Boundary, Request
 from cacheprefix.calls.report import tally
 from cacheprefix.calls.tool_calls import ToolUse
 from cacheprefix.contexts import BlockVar
-from cacheprefix.forks import ForkResult
+from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, ask_options
 from cacheprefix.history import (
     Ledger,
     SummaryRequest,
@@ -63,9 +63,16 @@ from cacheprefix.prompt import (
 )
 from cacheprefix.prompt import Role as MessageRole
 from cacheprefix.session import Session
-from cacheprefix.toolcache import Attempt, Origin, looks_like_error
+from cacheprefix.toolcache import AnswerForm, Attempt, NotKeptError, Origin, looks_like_error, origin_of
 
 __all__ = [
+    "AnswerForm",
+    "AskOptions",
+    "ForkOptions",
+    "Generations",
+    "NotKeptError",
+    "ask_options",
+    "origin_of",
     "FOLLOW",
     "LONG_ROLE",
     "NO_CALLS",

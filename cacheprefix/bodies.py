@@ -73,6 +73,11 @@ class ForkBody:
     """The answer that the application went on from, where ``given`` has the whole history in its place."""
 
     @property
+    def tail(self) -> str:
+        """The role's text as it is sent; empty in the application's own layout."""
+        return self.plan.text if self.plan is not None and self.plan.forks else ""
+
+    @property
     def forked(self) -> bool:
         """Whether it is laid out as a fork."""
         return self.plan is not None and self.plan.forks
@@ -195,10 +200,9 @@ class ForkBody:
 
     def _boundary(self, prompt: Prompt) -> int:
         """Where the shared part ends: before the role's text."""
-        tail = "" if self.plan is None else self.plan.text
-        data = tail.encode("utf-8", "surrogatepass")
+        data = self.tail.encode("utf-8", "surrogatepass")
         found = (at for at in range(len(prompt.sections) - 1, -1, -1) if prompt.sections[at].data == data)
-        return next(found, len(prompt.sections)) if tail else len(prompt.sections)
+        return next(found, len(prompt.sections)) if self.tail else len(prompt.sections)
 
 
 class _Watching:
@@ -320,7 +324,7 @@ def fork_body(
         return replace(plain, body=plain.own(), plan=failed("layout"))
     plan = session.plan(read.request(session, given, api, role))
     if plan.at is None:
-        return replace(plain, body=_own(session, given, api, role, plan.history), plan=plan)
+        return replace(plain, body=_own(session, given, api, role, list(plan.history)), plan=plan)
     laid = session.attempt("layout", lambda: _laid(session, given, api, read, plan), None)
     if laid is None:
         return replace(plain, body=plain.own(), plan=failed("layout"))

@@ -169,7 +169,11 @@ def listed(said: str) -> list[str]:
 
 
 FIELDS: Mapping[str, Field] = {
-    "mode": Field(choice("observe", "fork"), plain, "observe changes nothing that is sent; fork shares prefixes"),
+    "mode": Field(
+        choice("observe", "fork", "strict"),
+        plain,
+        "observe changes nothing that is sent; fork shares prefixes; strict raises",
+    ),
     "tail": Field(choice(*get_args(TailPlacement)), plain, "where role texts stand"),
     "gate": Field(number(off=True), scalar, "seconds siblings wait at most for who writes their prefix; false: none"),
     "gate_price": Field(number(), scalar, "cost units that a second of waiting is to save; 0: always wait"),

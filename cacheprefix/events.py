@@ -23,6 +23,7 @@ from cacheprefix.calls.report import Call, Report, Totals
 from cacheprefix.errors import SetupError, StateError, plain
 from cacheprefix.locks import Lock
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, default_registry, usage_from_dict
+from cacheprefix.prompt import Reason
 from cacheprefix.stores import aside
 from cacheprefix.toolcache import CacheStats, ToolCall, ToolResultCache
 
@@ -105,6 +106,7 @@ class EventLog:
         shown = verdict if self._include_text else verdict.redacted()
         plain = {item.name: getattr(call, item.name) for item in fields(call)}
         plain |= {"profile": call.profile.name, "usage": call.usage.as_dict(), "verdict": asdict(shown)}
+        plain["reasons"] = [asdict(one) for one in call.reasons]
         self._write({"type": "call", "call": plain})
         self._statistics()
 
@@ -226,6 +228,11 @@ class Run:
         values = _known(Call, plain)
         values["usage"] = usage_from_dict(plain["usage"])
         values["verdict"] = Verdict(**_known(Verdict, plain["verdict"]))
+        # Logs of earlier versions say no reasons.
+        values["reasons"] = tuple(
+            Reason(one["why"], one["name"], tuple((str(name), int(number)) for name, number in one["numbers"]))
+            for one in plain.get("reasons", ())
+        )
         values["profile"] = self._profile(str(plain["profile"]), str(plain["model"]))
         return Call(**values)
 

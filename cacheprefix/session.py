@@ -163,6 +163,11 @@ class Session:
         return self._adapter.plugins
 
     @property
+    def tool_calls(self) -> ToolCalls:
+        """Tool calls through the session: forget a conversation's results by ``reset``, count by ``stats``."""
+        return self._adapter.tool_calls
+
+    @property
     def tool_cache(self) -> ToolResultCache | None:
         """The cache of tool results, where there is one."""
         return self._adapter.tool_cache

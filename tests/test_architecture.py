@@ -66,7 +66,7 @@ BELOW = {
         "toolcache",
     },
     "bodies": {"prompt", "wire", "profiles", "layout", "calls", "adapter_session"},
-    "events": {"profiles", "cache", "stores", "toolcache", "calls", "plugins"},
+    "events": {"prompt", "profiles", "cache", "stores", "toolcache", "calls", "plugins"},
     "config_fields": {"toolcache", "history", "layout", "profiles"},
     "config": {"profiles", "stores", "history", "toolcache", "plugins", "events", "config_fields"},
 }

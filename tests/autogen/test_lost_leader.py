@@ -64,7 +64,10 @@ def _slow(provider, seconds):
 
 async def _waiting(session, number):
     """Until someone leads and so many wait for it."""
-    while sum(flight.waiting for flight in session.adapter._gate._flights.values()) < number or not session.adapter._gate._flights:  # noqa: ASYNC110 - nothing tells when another one waits
+    gate = session.adapter._gate
+    while (  # noqa: ASYNC110 - nothing tells when another one waits
+        sum(flight.waiting for flight in gate._flights.values()) < number or not gate._flights
+    ):
         await asyncio.sleep(0.01)
 
 

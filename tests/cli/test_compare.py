@@ -14,6 +14,7 @@ from cacheprefix.cli.compare_run import Side, Task, cost_ratio, difference, mean
 EVALUATION = '''
 """An evaluation without a model: usage and scores are made up."""
 
+from cacheprefix.adapter import Request
 from cacheprefix.profiles import Usage
 
 BODY = {"model": "gpt-5", "messages": [{"role": "system", "content": "x" * 8000}, {"role": "user", "content": "go"}]}
@@ -21,7 +22,7 @@ modes = []
 
 
 def call(session, read):
-    turn = session.begin(BODY, "openai-chat")
+    turn = session.adapter.begin(Request(BODY, "openai-chat"))
     turn.finish(Usage(2000, read, None, 10))
 
 

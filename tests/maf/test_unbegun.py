@@ -11,9 +11,9 @@ from agent_framework import FunctionTool
 from maf_teams import LONG, TASK, look, prompts, role, served, tail_at
 from test_agents import APIS, said, session_for, team
 
+from cacheprefix import CacheprefixWarning
 from cacheprefix.layout import with_volatile
 from cacheprefix.server import ToolCall
-from cacheprefix import CacheprefixWarning
 from cacheprefix_maf import wrap
 
 BEGINS = (

@@ -93,7 +93,10 @@ def test_a_request_that_cannot_be_begun_leaves_no_trace_and_nobody_waiting(monke
     assert released == [False]
     assert session.failures == {"begin": 1}
     turn.finish({"prompt_tokens": 2_000})
-    after, fresh = fork.begin(), fork_body(Session(SharedPrefix(system=LONG)).adapter, body(), "openai-chat", fork.role).begin()
+    after, fresh = (
+        fork.begin(),
+        fork_body(Session(SharedPrefix(system=LONG)).adapter, body(), "openai-chat", fork.role).begin(),
+    )
     assert after.seen.observation.outlook == fresh.seen.observation.outlook
     assert after.finish(USAGE).cause == fresh.finish(USAGE).cause
 

@@ -56,7 +56,7 @@ def test_no_log_and_no_warning_holds_what_an_exception_says(caplog, monkeypatch,
         def broken(*_, **__):
             raise ValueError(SECRET)
 
-        monkeypatch.setattr(session.adapter, "tail_for", broken)
+        monkeypatch.setattr("cacheprefix.layout.team.tail_text", broken)
     turns = [{"role": role, "content": f"{SECRET} {n} " * 40} for n in range(12) for role in ("user", "assistant")]
     body = {"model": "gpt-5.6", "messages": [{"role": "system", "content": HANDBOOK}, *turns]}
     body["messages"].append({"role": "user", "content": SECRET})

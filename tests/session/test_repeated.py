@@ -134,7 +134,7 @@ def test_the_estimate_knows_what_the_applications_own_marks_would_have_kept():
 def test_a_layout_that_fails_sends_the_applications_own_bytes_each_time(monkeypatch):
     """Failing open is no layout of the application's own that would be marked."""
     session, given = Session(SharedPrefix(system="Be brief.")), body("What is step 1?", system=f"Be brief.\n\n{OWN}")
-    monkeypatch.setattr("cacheprefix.bodies._laid", lambda *_: 1 / 0)
+    monkeypatch.setattr("cacheprefix.bodies._read", lambda *_: 1 / 0)
     for _ in range(3):
         turn = fork_body(session.adapter, given, "anthropic", Role("reader")).begin()
         turn.finish({"input_tokens": 2_000})

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from cacheprefix import Session, ToolResultBudget
+from cacheprefix.adapter import ToolUse
 from cacheprefix.errors import StateError, StoreError
-from cacheprefix.session import ToolUse
 from cacheprefix.stores import MemoryStore, RedisStore, ResultStore
 from cacheprefix.toolcache import (
     DEFAULT_ALLOW,

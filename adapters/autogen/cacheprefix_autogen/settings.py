@@ -21,7 +21,7 @@ class PrefixSettings(BaseModel):
     tools: list[dict[str, Any]] = []
     roles: dict[str, str] = {}
     context: dict[str, str] = {}
-    mode: Literal["observe", "fork"] = "fork"
+    mode: Literal["observe", "fork", "strict"] = "fork"
     tail: Literal["tail", "cards"] = "tail"
     name: str = ""
     scope: str = ""

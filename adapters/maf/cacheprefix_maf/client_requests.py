@@ -9,11 +9,8 @@ from typing import Any
 
 from agent_framework import Message
 
-from cacheprefix import PendingCall, Session
-from cacheprefix.adapter import begins
-from cacheprefix.adapter import VolatileRole, with_volatile
-from cacheprefix.adapter import merge_usage
-from cacheprefix.adapter import Api
+from cacheprefix import PendingCall
+from cacheprefix.adapter import AdapterSession, Api, VolatileRole, begins, merge_usage, with_volatile
 
 _APIS: Mapping[str, Api] = {
     "RawOpenAIChatCompletionClient": "openai-chat",
@@ -30,7 +27,7 @@ _BASE = "_cacheprefix_prepare"
 class Sending:
     """One request on its way through a client, and what came of it."""
 
-    session: Session
+    session: AdapterSession
     api: Api
     prepared: Mapping[str, Any]
     turn: PendingCall
