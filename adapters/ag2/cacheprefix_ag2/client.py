@@ -16,7 +16,7 @@ from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
 from fast_depends.library.serializer import SerializerProto
 
 from cacheprefix import Session
-from cacheprefix.adapter import AdapterSession, given_or_configured, users_session
+from cacheprefix.adapter import given_or_configured, users_session
 from cacheprefix_ag2.layout import Plan, conversation_id, fork_of, tail_in
 from cacheprefix_ag2.sending import SENDING, Captured, Sending, tap
 from cacheprefix_ag2.state import failed
@@ -53,7 +53,7 @@ class PrefixConfig(ModelConfig):
 
     def create(self) -> PrefixClient:
         """A client of the wrapped config, watched."""
-        return PrefixClient(self.config.create(), self._bound, model_of(self.config))
+        return PrefixClient(self.config.create(), self.session, model_of(self.config))
 
     def create_files_client(self) -> Any:
         """The wrapped config's."""
@@ -86,13 +86,16 @@ class _Request:
 class PrefixClient(LLMClient):
     """A client of ag2's, whose requests are measured and, where a policy laid them out, become forks."""
 
-    def __init__(self, client: LLMClient, session: AdapterSession, model: str) -> None:
+    def __init__(self, client: LLMClient, session: Session, model: str) -> None:
         self.client = client
         self.session = session
+        self._bound = session.adapter
         self.model = model
-        self.tapped = session.attempt("tap", lambda: tap(client), otherwise=False)
+        self.tapped = self._bound.attempt("tap", lambda: tap(client), otherwise=False)
         if not self.tapped:
-            session.note(f"{type(client).__name__} has no SDK to watch: its requests are left as they are, unmeasured")
+            self._bound.note(
+                f"{type(client).__name__} has no SDK to watch: its requests are left as they are, unmeasured"
+            )
 
     async def __call__(
         self,
@@ -104,7 +107,7 @@ class PrefixClient(LLMClient):
         serializer: SerializerProto,
     ) -> ModelResponse:
         """One answer of the wrapped client."""
-        session = self.session
+        session = self._bound
         given = _Request(context, list(tools), response_schema, serializer)
         tail = tail_in(messages)
         if tail is None:
@@ -136,11 +139,11 @@ class PrefixClient(LLMClient):
     async def _save(self, plan: Plan, context: ConversationContext) -> None:
         """Append what is to be remembered to the stream's history."""
         try:
-            state = plan.talk.unsaved(self.session, await context.stream.history.get_events())
+            state = plan.talk.unsaved(self._bound, await context.stream.history.get_events())
             if state is not None:
                 await context.send(state)
         except Exception as error:
-            failed(self.session, "state", error)
+            failed(self._bound, "state", error)
 
     async def _sent(
         self,
@@ -172,10 +175,10 @@ class PrefixClient(LLMClient):
     async def _original(self, plan: Plan, given: _Request) -> Any:
         """The body as the application's own client makes it, without sending it."""
         try:
-            await self._sent(plan.events, given, Sending(self.session, "", "", capture=True), prompts=plan.prompts)
+            await self._sent(plan.events, given, Sending(self._bound, "", "", capture=True), prompts=plan.prompts)
         except Captured as found:
             return found.body
         except Exception as error:
             # The request itself, which is made next, tells the application.
-            failed(self.session, "estimate", error)
+            failed(self._bound, "estimate", error)
         return None

@@ -12,7 +12,14 @@ from ag2.assembly import AssemblerMiddleware
 from ag2.tools.final import FunctionTool
 
 from cacheprefix import Session
-from cacheprefix.adapter import AdapterSession, BlockVar, common_text, given_or_configured, instruction_of, users_session
+from cacheprefix.adapter import (
+    AdapterSession,
+    BlockVar,
+    common_text,
+    given_or_configured,
+    instruction_of,
+    users_session,
+)
 from cacheprefix.errors import SetupError
 from cacheprefix_ag2.client import SUBTASK, PrefixClient, model_of
 from cacheprefix_ag2.layout import ConversationId, adopt
@@ -41,7 +48,7 @@ class _Binding:
         if isinstance(client, PrefixClient):
             return client
         options = getattr(client, "_create_options", None) or {}
-        return PrefixClient(client, self.session, str(options.get("model") or model_of(config)))
+        return PrefixClient(client, users_session(self.session), str(options.get("model") or model_of(config)))
 
 
 _PARENT: BlockVar[_Binding] = BlockVar("cacheprefix_ag2_parent")

@@ -11,7 +11,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cacheprefix import ForkPolicy, PendingCall, Prompt
-from cacheprefix.adapter import FOLLOW, AdapterSession, Api, AsyncWatched, BlockVar, Decision, ForkBody, Insert, MessageView, Request, allowed_choice
+from cacheprefix.adapter import (
+    FOLLOW,
+    AdapterSession,
+    Api,
+    AsyncWatched,
+    BlockVar,
+    Decision,
+    ForkBody,
+    Insert,
+    MessageView,
+    Request,
+    allowed_choice,
+)
 from cacheprefix.wire import apply, form_of, sendable, views_of
 from cacheprefix_ag2.layout import Fork
 

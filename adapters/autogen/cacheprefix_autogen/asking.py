@@ -12,9 +12,8 @@ from autogen_core import CancellationToken
 from autogen_core.models import LLMMessage, SystemMessage
 from typing_extensions import Unpack
 
+from cacheprefix.adapter import AskOptions, ForkResult, ask_options
 from cacheprefix.errors import SetupError
-from cacheprefix.adapter import ForkResult
-from cacheprefix.forks import AskOptions, ask_options
 from cacheprefix_autogen.binding import binding_of
 from cacheprefix_autogen.member import Member
 from cacheprefix_autogen.provider_clients import Request, api_of, body_of, sender

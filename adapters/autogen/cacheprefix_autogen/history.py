@@ -15,7 +15,20 @@ from autogen_core.models import (
 )
 
 from cacheprefix import Conversation
-from cacheprefix.adapter import AdapterSession, Decision, Drop, DropCall, DropResult, Insert, MessageView, ReplaceResult, SummaryRequest, make_call, make_message, make_result
+from cacheprefix.adapter import (
+    AdapterSession,
+    Decision,
+    Drop,
+    DropCall,
+    DropResult,
+    Insert,
+    MessageView,
+    ReplaceResult,
+    SummaryRequest,
+    make_call,
+    make_message,
+    make_result,
+)
 from cacheprefix.errors import BudgetError
 from cacheprefix_autogen.messages import SENDER, Seen, speaker_of
 

@@ -15,7 +15,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from typing_extensions import Self
 
 from cacheprefix import ForkPolicy, Prompt, Usage
-from cacheprefix.adapter import FOLLOW, AdapterSession, Api, BlockVar, Request, VolatileRole, allowed_choice, begins, merge_usage, normalise_usage, with_volatile
+from cacheprefix.adapter import (
+    FOLLOW,
+    AdapterSession,
+    Api,
+    BlockVar,
+    Request,
+    VolatileRole,
+    allowed_choice,
+    begins,
+    merge_usage,
+    normalise_usage,
+    with_volatile,
+)
 
 if TYPE_CHECKING:
     from cacheprefix import PendingCall

@@ -15,10 +15,8 @@ from autogen_core.logging import ToolCallEvent
 from autogen_core.tools import BaseTool, FunctionTool, TextResultContent, ToolResult, Workbench
 
 from cacheprefix import Session
+from cacheprefix.adapter import AdapterSession, AnswerForm, NotKeptError, ToolUse, looks_like_error, origin_of
 from cacheprefix.errors import SetupError
-from cacheprefix.adapter import ToolUse
-from cacheprefix.adapter import looks_like_error
-from cacheprefix.toolcache import AnswerForm, NotKeptError, origin_of
 
 T = TypeVar("T", Workbench, BaseTool[Any, Any])
 
@@ -31,7 +29,7 @@ _MCP = ("autogen_ext.tools.mcp.",)
 class Caller:
     """For whom a workbench or tool is called. ``conversation`` is asked at each call; None counts no repeats."""
 
-    session: Session
+    session: AdapterSession
     agent: str = ""
     conversation: Callable[[], str | None] = lambda: None
     scope: str | None = None
@@ -74,7 +72,7 @@ def cached(
     if not isinstance(given, (Workbench, BaseTool)):
         message = f"cached takes an AutoGen workbench or tool, found {type(given).__name__}"
         raise SetupError(message)
-    return cached_by(target, Caller(session, agent, lambda: conversation, scope))
+    return cached_by(target, Caller(session.adapter, agent, lambda: conversation, scope))
 
 
 def cached_by(target: T, caller: Caller) -> T:

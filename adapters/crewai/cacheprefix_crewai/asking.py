@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Unpack
 
+from cacheprefix.adapter import AskOptions, ask_options
 from cacheprefix.errors import SetupError
-from cacheprefix.forks import AskOptions, ask_options
 from cacheprefix_crewai.clients import sender
 from cacheprefix_crewai.crew import binding_on
 from cacheprefix_crewai.history import Execution, Executions

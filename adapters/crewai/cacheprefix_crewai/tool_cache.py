@@ -13,8 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.adapter import ToolUse
-from cacheprefix.toolcache import origin_of
+from cacheprefix.adapter import ToolUse, origin_of
 from cacheprefix_crewai.binding import binding_of
 from cacheprefix_crewai.tools import ToolHooks
 

@@ -12,15 +12,12 @@ from langchain_core.tools import BaseTool, ToolException
 from langgraph.prebuilt import ToolNode
 from typing_extensions import Unpack
 
-from cacheprefix import Session
+from cacheprefix.adapter import AdapterSession, Api, AskOptions, ForkOptions, ForkResult, ask_options
 from cacheprefix.errors import SetupError
-from cacheprefix.adapter import ForkResult
-from cacheprefix.forks import AskOptions, ForkOptions, ask_options
-from cacheprefix.adapter import Api
 from cacheprefix_langgraph.calls import with_union
 from cacheprefix_langgraph.fork_context import Frame, scope_of
 from cacheprefix_langgraph.layout import settled
-from cacheprefix_langgraph.model import session_of
+from cacheprefix_langgraph.model import bound_of
 from cacheprefix_langgraph.request_bodies import model_name
 from cacheprefix_langgraph.sdk_clients import body_of, sender
 from cacheprefix_langgraph.state import CHANNEL, conversation_of, ledger_in, messages_in
@@ -78,7 +75,7 @@ async def aask(
 class _Asked:
     """What a fork is asked of, the parent's body as its own requests have it, and how."""
 
-    session: Session
+    session: AdapterSession
     body: dict[str, Any]
     api: Api
     send: Callable[[dict[str, Any]], Any]
@@ -88,7 +85,7 @@ class _Asked:
 def _asked(model: Any, values: Any, options: ThreadOptions, *, later: bool) -> _Asked:
     key, system, config = options.get("messages_key", "messages"), options.get("system"), options.get("config")
     known = ask_options(options, ThreadOptions)
-    session = session_of(model)
+    session = bound_of(model)
     if session is None:
         message = f"ask takes a model from wrap_model(model, session), found {type(model).__name__}"
         raise SetupError(message)
@@ -128,7 +125,7 @@ def _asked(model: Any, values: Any, options: ThreadOptions, *, later: bool) -> _
     return _Asked(session, body, api, sender(model, api, later=later), how)
 
 
-def _known(session: Session, graph: Any, tools: Sequence[BaseTool]) -> dict[str, BaseTool]:
+def _known(session: AdapterSession, graph: Any, tools: Sequence[BaseTool]) -> dict[str, BaseTool]:
     """Tools by name: the shared union's, the graph's own, and those given, the later ones winning."""
     found = {tool.name: tool.native for tool in session.prefix.tools if isinstance(tool.native, BaseTool)}
     for node in (getattr(graph, "nodes", None) or {}).values():
@@ -138,7 +135,7 @@ def _known(session: Session, graph: Any, tools: Sequence[BaseTool]) -> dict[str,
     return {**found, **{tool.name: tool for tool in tools}}
 
 
-def _executor(session: Session, graph: Any, tools: Sequence[BaseTool], *, later: bool) -> Callable[..., Any]:
+def _executor(session: AdapterSession, graph: Any, tools: Sequence[BaseTool], *, later: bool) -> Callable[..., Any]:
     known = _known(session, graph, tools)
 
     async def awaited(tool: BaseTool, call: Any) -> str:

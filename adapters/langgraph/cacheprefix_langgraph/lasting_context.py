@@ -53,7 +53,7 @@ def pinned(message: BaseMessage) -> BaseMessage:
 
 
 def commit_turn(
-    session: AdapterSession, hook: TransitionHook, *, messages_key: str = "messages"
+    session: Session, hook: TransitionHook, *, messages_key: str = "messages"
 ) -> Callable[[Any], dict[str, Any]]:
     """A node that commits the turn to the history through ``hook``; put it where a turn of your graph ends.
 
@@ -65,7 +65,7 @@ def commit_turn(
     """
 
     def commit(state: Any) -> dict[str, Any]:
-        return committed(session, hook, messages_in(state, messages_key) or [], messages_key)
+        return committed(session.adapter, hook, messages_in(state, messages_key) or [], messages_key)
 
     return commit
 
@@ -73,14 +73,14 @@ def commit_turn(
 class CommitMiddleware(AgentMiddleware):
     """Commits an agent's turn through ``hook`` when its final answer is there; see ``commit_turn``."""
 
-    def __init__(self, session: AdapterSession, hook: TransitionHook) -> None:
+    def __init__(self, session: Session, hook: TransitionHook) -> None:
         super().__init__()
         self.session = session
         self.hook = hook
 
     def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ARG002
         """Rewrite the turn in the state."""
-        return committed(self.session, self.hook, messages_in(state, "messages") or [], "messages") or None
+        return committed(self.session.adapter, self.hook, messages_in(state, "messages") or [], "messages") or None
 
     async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Rewrite the turn in the state."""

@@ -84,7 +84,7 @@ def forked(
                 "F",
                 subgraph(
                     given,  # type: ignore[type-var]
-                    bound,
+                    users_session(bound),
                     role=role,
                     instruction=instruction,
                     messages_key=messages_key,

@@ -11,8 +11,8 @@ from langgraph.pregel import Pregel
 from langgraph.pregel.protocol import PregelProtocol
 from langgraph.types import Command
 
-from cacheprefix import ForkPolicy
-from cacheprefix.adapter import AdapterSession, VolatileRole
+from cacheprefix import ForkPolicy, Session
+from cacheprefix.adapter import VolatileRole
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import Frame, aunder, said_now, scope_of, under, unlaid
 from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in
@@ -25,7 +25,7 @@ _ENTER = "__cacheprefix_enter__"
 
 def subgraph(
     graph: G,
-    session: AdapterSession,
+    session: Session,
     *,
     role: str | None = None,
     instruction: str = "",
@@ -45,6 +45,7 @@ def subgraph(
     not a compiled graph, and ``ToolClashError`` when a tool's name already has another schema.
     """
     given: object = graph
+    bound = session.adapter
     if not isinstance(given, Pregel):
         todo = "call .compile() first, or decorate a function with forked(...)"
         if isinstance(given, PregelProtocol):
@@ -53,15 +54,15 @@ def subgraph(
         raise SetupError(message)
     for node in graph.nodes.values():
         if isinstance(node.bound, ToolNode):
-            session.adopt_tools(list(node.bound.tools_by_name.values()), render)
+            bound.adopt_tools(list(node.bound.tools_by_name.values()), render)
     name = role or graph.get_name()
-    session.join(name)
+    bound.join(name)
 
     def enter(state: Any, config: Any, said: Mapping[str, str]) -> Frame:
         messages = messages_in(state, messages_key)
-        talk = conversation_of(session, config, ledger_in(state, session), messages or (), returned=False)
+        talk = conversation_of(bound, config, ledger_in(state, bound), messages or (), returned=False)
         return Frame(
-            session=session,
+            session=bound,
             role=name,
             instruction=instruction,
             shared=messages if pinned else None,
@@ -80,9 +81,9 @@ def subgraph(
 
     def entered(state: Any, config: Any) -> Frame | None:
         # A resumed run has no state to ask about. What the application's function raises is the application's.
-        said = {} if state is None or isinstance(state, Command) else said_now(session, volatile, state)
-        plain = unlaid(session, name, instruction, said, volatile_role)
-        return session.attempt("subgraph", lambda: enter(state, config, said), plain)
+        said = {} if state is None or isinstance(state, Command) else said_now(bound, volatile, state)
+        plain = unlaid(bound, name, instruction, said, volatile_role)
+        return bound.attempt("subgraph", lambda: enter(state, config, said), plain)
 
     copy.__dict__[_ENTER] = entered
     return copy

@@ -15,10 +15,16 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from typing_extensions import override
 
 from cacheprefix import Session
-from cacheprefix.bounded import Generations
-from cacheprefix.adapter import ToolUse
-from cacheprefix.adapter import Origin, looks_like_error
-from cacheprefix.toolcache import AnswerForm, NotKeptError, origin_of
+from cacheprefix.adapter import (
+    AdapterSession,
+    AnswerForm,
+    Generations,
+    NotKeptError,
+    Origin,
+    ToolUse,
+    looks_like_error,
+    origin_of,
+)
 from cacheprefix_langgraph.fork_context import scope_of, thread_of
 from cacheprefix_langgraph.state import messages_in
 
@@ -31,7 +37,7 @@ _MCP = ("mcp.", "fastmcp.", "langchain_mcp_adapters.", "langchain.mcp.")
 class CachedTools:
     """The two wrappers that ``ToolNode`` and middleware call around a tool. Safe for threads and tasks."""
 
-    def __init__(self, session: Session, agent: str | None = None, scope: Scope = None) -> None:
+    def __init__(self, session: AdapterSession, agent: str | None = None, scope: Scope = None) -> None:
         self._session = session
         self._agent = agent
         self._scope = scope
@@ -90,7 +96,7 @@ def cached_tools(session: Session, *, agent: str | None = None, scope: Scope = N
     session's. A tool that is handed more than its arguments (state, store, runtime, config) is cached only where a
     ``ToolSpec`` declares it cacheable. Without ``Session(tool_cache=...)`` tools simply run.
     """
-    cached = CachedTools(session, agent, scope)
+    cached = CachedTools(session.adapter, agent, scope)
     return {"wrap_tool_call": cached.wrap, "awrap_tool_call": cached.awrap}
 
 

@@ -9,10 +9,7 @@ from typing import Any
 from agent_framework import ChatContext, ChatMiddleware, Content, FunctionInvocationContext, FunctionMiddleware
 
 from cacheprefix import Session
-from cacheprefix.adapter import given_or_configured
-from cacheprefix.adapter import VolatileRole
-from cacheprefix.adapter import ToolUse
-from cacheprefix.toolcache import AnswerForm, NotKeptError
+from cacheprefix.adapter import AnswerForm, NotKeptError, ToolUse, VolatileRole, given_or_configured
 from cacheprefix_maf.client_requests import api_of, watch
 from cacheprefix_maf.member import Member, ToolMemory, Volatile
 from cacheprefix_maf.model_call import ASKED, Asked, called
@@ -98,6 +95,7 @@ class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):
         if isinstance(tool, Refusing):
             context.result = tool.said
             return
+
         async def run() -> Any:
             await call_next()
             return context.result

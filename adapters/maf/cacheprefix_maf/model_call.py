@@ -11,10 +11,8 @@ from weakref import WeakKeyDictionary
 from agent_framework import AgentSession, ChatContext, Message, ResponseStream
 
 from cacheprefix import Conversation
-from cacheprefix.adapter import allowed_choice
-from cacheprefix.adapter import BlockVar
+from cacheprefix.adapter import FOLLOW, BlockVar, Request, allowed_choice
 from cacheprefix.errors import BudgetError
-from cacheprefix.adapter import FOLLOW
 from cacheprefix_maf.client_requests import Laid, Sending, api_of, body_of, prepared_by
 from cacheprefix_maf.history import condensed
 from cacheprefix_maf.layout import laid_out
@@ -164,18 +162,20 @@ async def _prepared(
     if boundary is not None:
         leave = await session.aqueue(body, api, boundary=boundary, scope=member.scope, streams=stream)
     turn = session.begin(
-        body,
-        api,
-        agent=member.role,
-        conversation=name,
-        boundary=boundary,
-        original=None if layout is None or not layout.changed else lambda _: session.decode(body_of(given), api),
-        rewrite=writes,
-        repeated=writes and layout is not None and layout.passing,
-        scope=member.scope,
-        leave=leave,
-        continues=layout is not None and layout.continues,
-        trailing=bool(volatile),
+        Request(
+            body,
+            api,
+            agent=member.role,
+            conversation=name,
+            boundary=boundary,
+            original=None if layout is None or not layout.changed else lambda _: session.decode(body_of(given), api),
+            rewrite=writes,
+            repeated=writes and layout is not None and layout.passing,
+            scope=member.scope,
+            continues=layout is not None and layout.continues,
+            trailing=bool(volatile),
+        ),
+        leave,
     )
     if turn.seen is None:
         # It writes nothing that a sibling waits for.

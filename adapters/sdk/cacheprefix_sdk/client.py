@@ -14,7 +14,16 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from cacheprefix import Session
-from cacheprefix.adapter import AdapterSession, Api, AsyncWatched, ForkBody, Role, Watched, fork_body, given_or_configured
+from cacheprefix.adapter import (
+    AdapterSession,
+    Api,
+    AsyncWatched,
+    ForkBody,
+    Role,
+    Watched,
+    fork_body,
+    given_or_configured,
+)
 from cacheprefix.errors import SetupError
 
 C = TypeVar("C")
