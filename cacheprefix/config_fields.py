@@ -172,7 +172,7 @@ FIELDS: Mapping[str, Field] = {
     "mode": Field(
         choice("observe", "fork", "strict"),
         plain,
-        "observe changes nothing that is sent; fork shares prefixes; strict raises",
+        "observe changes nothing that is sent; fork shares prefixes; strict raises where a role does not",
     ),
     "tail": Field(choice(*get_args(TailPlacement)), plain, "where role texts stand"),
     "gate": Field(number(off=True), scalar, "seconds siblings wait at most for who writes their prefix; false: none"),

@@ -37,7 +37,7 @@ def cold(fresh):
         shared = session(gate=600.0)
         async with configured(api, server, streaming=streaming) as config:
             yield shared, server, wrap([agent(name, config) for name in NAMES], shared)
-        assert not shared._gate._flights
+        assert not shared.adapter._gate._flights
         assert shared.failures == {}
 
     yield made
@@ -57,7 +57,7 @@ def failing(server):
 
 async def led(shared):
     """Until somebody leads."""
-    while not shared._gate._flights:  # noqa: ASYNC110 - nothing tells when another one leads
+    while not shared.adapter._gate._flights:  # noqa: ASYNC110 - nothing tells when another one leads
         await asyncio.sleep(0.01)
 
 
@@ -91,7 +91,7 @@ async def test_a_run_that_is_left_leads_nobody(cold, streaming):
             run.start()
             await led(shared)
         slow(server, 0)
-        assert not shared._gate._flights
+        assert not shared.adapter._gate._flights
         await all_of(agents[1:])
 
 
@@ -140,7 +140,7 @@ async def test_what_a_lost_leader_leaves_holds_up_no_later_one(cold, streaming):
         failing(server)
         with pytest.raises(Exception, match="500"):
             await agents[0].ask(QUESTION)
-        assert not shared._gate._flights
+        assert not shared.adapter._gate._flights
         slow(server, 0.2)
         await all_of(agents)
         read = sorted(record.outcome.read_tokens > 1_000 for record in server.requests[1:])

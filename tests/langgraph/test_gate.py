@@ -15,6 +15,7 @@ from langgraph.types import Send
 from typing_extensions import TypedDict
 
 from cacheprefix import Session
+from cacheprefix.adapter import AdapterSession
 from cacheprefix.server import Fault, Latency, Reply
 from cacheprefix.stores import MemoryStore
 from cacheprefix_langgraph import PrefixMiddleware, forked, wrap_model
@@ -229,7 +230,7 @@ def test_where_waiting_gains_nothing_nobody_leads(servers, rules, text, monkeypa
     led = []
 
     def queue(*args, **kwargs):
-        leave = Session.queue(session, *args, **kwargs)
+        leave = AdapterSession.queue(session.adapter, *args, **kwargs)
         led.append(leave.leader)
         return leave
 

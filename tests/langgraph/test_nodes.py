@@ -453,7 +453,7 @@ def test_without_a_session_the_configuration_counts(chat, monkeypatch):
     monkeypatch.setenv("CACHEPREFIX_MODE", "observe")
     assert {name: door().mode for name, door in doors.items()} == dict.fromkeys(doors, "observe")
     wrapped = wrap_model(chat.model())
-    assert session_for(wrapped, None) is session_of(wrapped)
+    assert session_for(wrapped, None) is session_of(wrapped).adapter
     chat.model().invoke([WORK, BEGIN])
     forked(lambda state: wrapped.invoke([WORK, BEGIN]), role="worker")({"messages": []})
     plain, observed = chat.provider.requests

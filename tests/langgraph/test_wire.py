@@ -162,7 +162,7 @@ def test_a_failure_of_ours_sends_the_users_request(bench, step, how, monkeypatch
     bench.release()
     session = bench.session(HANDBOOK)
     model = wrap_model(bench.model(), session)
-    target = {"begin": session.adapter.shared.model, "as_sent": sending, "decode": state}.get(step, session)
+    target = {"begin": session.adapter.shared.model, "as_sent": sending, "decode": state}.get(step, session.adapter)
     monkeypatch.setattr(target, step, lambda *a, **k: (_ for _ in ()).throw(RuntimeError("broken")))
     with pytest.warns(UserWarning, match="broken"):
         out = go(team(model.bind_tools(bench.tools[:1]), session, how), how)
