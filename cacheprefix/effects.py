@@ -6,8 +6,8 @@ does every effect in the thread that it is called in, ``adrive`` awaits it.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future, wait
@@ -99,6 +99,8 @@ class Sleep:
 
     async def later(self) -> None:
         """Sleep in this task."""
+        import asyncio  # noqa: PLC0415 - as in in_a_loop
+
         await asyncio.sleep(self._seconds)
 
 
@@ -122,6 +124,8 @@ class Until:
 
     async def later(self) -> bool:
         """Wait in this task."""
+        import asyncio  # noqa: PLC0415 - as in in_a_loop
+
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
 
@@ -156,8 +160,6 @@ class MayBlock:
 
 def in_a_loop() -> bool:
     """Whether an event loop runs in this thread, so that nobody may wait here."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    # Who runs a loop has imported it; who does not is spared it, the largest module that a session would import.
+    running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    return running is not None and running() is not None

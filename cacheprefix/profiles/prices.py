@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cacheprefix.effects import in_a_loop
 from cacheprefix.errors import MissingExtraError
 from cacheprefix.profiles.model_names import provider_of, read_model
 from cacheprefix.profiles.usage import Usage
@@ -199,12 +199,9 @@ _imported: list[bool] = []
 def _library() -> tuple[ModuleType, str] | None:
     """The library; None where there is none, or where it was not imported yet and an event loop runs."""
     if not _imported:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            _imported.append(True)
-        else:
+        if in_a_loop():
             return None
+        _imported.append(True)
     return _genai()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -53,6 +52,8 @@ class Do:
         """Call it without blocking the event loop."""
         if not self._blocking:
             return self._method(*self._arguments)
+        import asyncio  # noqa: PLC0415 - as in in_a_loop
+
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(_workers.pool(), self._method, *self._arguments)
 
@@ -87,6 +88,8 @@ class Within(Do):
         """Wait for it in this task."""
         if not self._blocking:
             return super().now()
+        import asyncio  # noqa: PLC0415 - as in in_a_loop
+
         work = asyncio.ensure_future(super().later())
         try:
             done, _ = await asyncio.wait([work], timeout=self._seconds)
@@ -111,6 +114,8 @@ class Settle(Do):
         """Do it without blocking the event loop, to its end."""
         if not self._blocking:
             return self.now()
+        import asyncio  # noqa: PLC0415 - as in in_a_loop
+
         loop = asyncio.get_running_loop()
         return await asyncio.shield(loop.run_in_executor(_workers.pool(), self.now))
 

@@ -1,0 +1,80 @@
+"""What a session and its first requests load, counted in modules."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+FIRST = """
+import json, sys
+for extra in ("genai_prices", "tiktoken", "transformers"):
+    sys.modules[extra] = None
+before = set(sys.modules)
+import cacheprefix
+rules = "Everyone keeps to these rules of the house. " * 200
+session = cacheprefix.Session(cacheprefix.SharedPrefix(system=rules))
+made = set(sys.modules)
+
+def ask():
+    said = [{"role": "user", "content": "Hello"}]
+    for api, body, usage in (
+        ("anthropic", {"model": "claude-sonnet-4-5", "max_tokens": 9, "system": rules, "messages": said},
+         {"input_tokens": 9, "cache_creation_input_tokens": 2_000, "cache_read_input_tokens": 0, "output_tokens": 5}),
+        ("openai-chat", {"model": "gpt-5", "messages": [{"role": "system", "content": rules}, *said]},
+         {"prompt_tokens": 2_009, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 0}}),
+    ):
+        for agent in ("planner", "critic"):
+            session.begin(body, api, agent=agent, conversation="one").finish(usage)
+
+async def later():
+    loaded = set(sys.modules)
+    ask()
+    return sorted(set(sys.modules) - loaded)
+
+PLAIN
+str(session.report())
+assert not session.failures, session.failures
+print(json.dumps({"made": sorted(made - before), "asked": sorted(set(sys.modules) - made), "in_a_loop": in_a_loop}))
+"""
+
+
+def loaded(*, loop: bool) -> Any:
+    """Modules by when they came: with the session, and with its first requests."""
+    asks = "import asyncio; in_a_loop = asyncio.run(later())" if loop else "ask(); in_a_loop = []"
+    command = [sys.executable, "-c", FIRST.replace("PLAIN", asks)]
+    without_plugins = {**os.environ, "CACHEPREFIX_PLUGINS": ""}
+    shown = subprocess.run(command, env=without_plugins, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    return json.loads(shown.stdout)
+
+
+@pytest.fixture(scope="module")
+def plain() -> Any:
+    """What a program without an event loop loads."""
+    return loaded(loop=False)
+
+
+def test_a_session_loads_only_the_rooms_that_it_needs(plain: Any) -> None:
+    """Not the tool cache, stores that it has none of, configuration, or a tool; of them at most 120 modules."""
+    ours = [name for name in plain["made"] if name.startswith("cacheprefix.")]
+    rooms = ("audit", "bodies", "cli", "config", "events", "record", "report", "server", "telemetry", "testing")
+    unneeded = (*rooms, "toolcache", "verify", "stores.redis", "stores.sqlite")
+    assert [name for name in ours if name.removeprefix("cacheprefix.").startswith(unneeded)] == []
+    assert len(ours) <= 120
+
+
+def test_a_session_loads_nothing_large_that_the_application_may_not_need(plain: Any) -> None:
+    """An event loop, TLS or a database come with who uses them."""
+    large = {"asyncio", "decimal", "multiprocessing", "sqlite3", "ssl", "statistics", "subprocess"}
+    assert large.intersection(plain["made"] + plain["asked"]) == set()
+
+
+def test_requests_load_nothing(plain: Any) -> None:
+    """What they need was loaded with the session: nobody waits for a disk in an event loop."""
+    assert [name for name in plain["asked"] if name.startswith("cacheprefix")] == []
+    assert loaded(loop=True)["in_a_loop"] == []
