@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from cacheprefix.bounded import Bounded
 from cacheprefix.profiles import Profile, Usage
 from cacheprefix.profiles import Slots as Rules
-from cacheprefix.prompt import CountTokens, Envelope, Prompt, Section, shared_tokens
+from cacheprefix.prompt import CountTokens, Envelope, Prompt, Section, shared_whole_tokens
 
 _WORTH_SAVING = 0.5
 """A slot's line is stored when less than this share of it would stay."""
@@ -106,7 +106,7 @@ class Server:
             # What closes a message counts with its first section, and stands behind its last.
             tokens -= self._envelope.closing
         if own is not None and held is not None:
-            tokens += shared_tokens(held, own, self._count, model)
+            tokens += shared_whole_tokens(held, own, self._count, model)
         if line.sections and not any(within):
             # The markers in front of a message are read whatever follows them.
             tokens += self._envelope.shared(own.head if own else None, held.head if held else None)

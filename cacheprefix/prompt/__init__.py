@@ -13,6 +13,7 @@ from cacheprefix.prompt.compare import (
     shared_characters,
     shared_sections,
     shared_tokens,
+    shared_whole_tokens,
 )
 from cacheprefix.prompt.decisions import Decision, Drop, DropCall, DropResult, DropThinking, Insert, ReplaceResult
 from cacheprefix.prompt.reasons import FIXES, SAID, WHYS, Layout, Reason, Why, reason
@@ -114,6 +115,7 @@ __all__ = [
     "shared_characters",
     "shared_sections",
     "shared_tokens",
+    "shared_whole_tokens",
     "template_counter",
     "tiktoken_counter",
 ]

@@ -21,6 +21,10 @@ DEFAULT_PLACEMENT = "*"
 
 _AROUND = 24
 
+_WORD = 32
+"""Characters in which a word and the space in front of it are looked for."""
+_LAST_WORD = re.compile(r"\s*\S*\s*\Z")
+
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
@@ -73,6 +77,28 @@ def shared_tokens(a: Section, b: Section, count: CountTokens, model: str = "") -
     left, right = a.text, b.text
     shared = shared_characters(left, right)
     tokens = count(left[:shared], model) if shared else 0
+    return min(tokens, a.tokens, b.tokens)
+
+
+def shared_whole_tokens(a: Section, b: Section, count: CountTokens, model: str = "") -> int:
+    """The same, without a token that is whole in only one of them: ``You are `` ends in half of `` critic``.
+
+    For engines that compare tokens and not blocks of them, where one token too many is a wrong count.
+    """
+    if a.tier != b.tier or a.kind != b.kind or a.head != b.head:
+        return 0
+    left, right = a.text, b.text
+    shared = shared_characters(left, right)
+    last = _LAST_WORD.search(left[max(0, shared - _WORD) : shared])
+    start = shared - (len(last[0]) if last else 0)
+    texts = [text[start : shared + _WORD] for text in (left, right)]
+
+    def ends_in_both(at: int) -> bool:
+        # Where a token ends, the two sides have as many tokens as the whole; where one is cut, mostly more.
+        return all(count(text[:at], model) + count(text[at:], model) == count(text, model) for text in texts)
+
+    end = next((at for at in range(shared - start, 0, -1) if ends_in_both(at)), 0) + start
+    tokens = count(left[:end], model) if end else 0
     return min(tokens, a.tokens, b.tokens)
 
 

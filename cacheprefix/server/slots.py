@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from cacheprefix.profiles import Profile, Slots
-from cacheprefix.prompt import MESSAGE_TOKENS, CountTokens, Prompt, Section, shared_tokens
+from cacheprefix.prompt import MESSAGE_TOKENS, CountTokens, Prompt, Section, shared_whole_tokens
 from cacheprefix.server.breakpoints import running_totals
 from cacheprefix.server.outcome import CacheOutcome
 
@@ -166,7 +166,7 @@ class SlotEngine:
             # One of them goes on with a message whose closing marker was counted at its beginning.
             tokens -= self._closing
         if whole < size:
-            part = shared_tokens(line.sections[whole], new.sections[whole], self._count, model)
+            part = shared_whole_tokens(line.sections[whole], new.sections[whole], self._count, model)
             if "+" not in heads:
                 part = min(new.sections[whole].tokens, part + max(0, self._opening - (heads[0] != heads[1])))
             tokens += part

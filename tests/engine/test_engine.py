@@ -120,6 +120,14 @@ def test_roles_in_front_read_nothing(chat, fresh_text):
     assert all(one.reported_tokens <= COUNTER.envelope.opening for one in verdicts[1:])
 
 
+@pytest.mark.parametrize("name", ["planner", "critic", "clerk", "Übersetzer"])
+def test_forks_that_part_within_a_word_read_what_was_expected(chat, fresh_text, name):
+    """The space in front of a word belongs to its token, and two words may begin alike."""
+    handbook = system(fresh_text(HANDBOOK))
+    chat([handbook, user("You are the clean one. Go.")])
+    assert exact(chat([handbook, user(f"You are the {name}. Go.")]))
+
+
 def test_an_identical_request_reads_all_but_its_last_token(chat, session, fresh_text):
     """The engine computes the last token again, because it needs what follows it."""
     messages = [system(fresh_text(HANDBOOK)), user("Go.")]

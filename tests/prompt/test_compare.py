@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from cacheprefix.prompt import (
     shared_characters,
     shared_sections,
     shared_tokens,
+    shared_whole_tokens,
 )
 from cacheprefix.wire import decode
 
@@ -238,10 +240,42 @@ def test_shared_tokens_never_exceed_either_section(a, b):
     assert tokens == estimate_tokens(a[: shared_characters(a, b)])
 
 
+def words(text: str, model: str = "") -> int:
+    """A word with the space in front of it is a token, and so is any other character."""
+    return len(re.findall(r" ?\w+|\s|[^\w\s]", text))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "tokens"),
+    [
+        ("You are planner. Go.", "You are critic. Go.", 2),
+        ("Plan it. Now", "Plan it. Not", 3),
+        ('role="planner"', 'role="critic"', 3),
+        ("a\nb", "a\n\nb", 2),
+        ("word", "words", 0),
+        ("one", "one two", 1),
+        ("x", "y", 0),
+    ],
+)
+def test_a_token_that_is_whole_in_one_text_only_is_not_shared(a, b, tokens):
+    """A common beginning may end within a word, or between a word and the space that belongs to it."""
+    one, other = prompt(a).sections[0], prompt(b).sections[0]
+    assert shared_whole_tokens(one, other, words) == tokens == shared_whole_tokens(other, one, words)
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_where_every_character_is_a_token_all_common_ones_are_whole(a, b):
+    """As in a vocabulary of bytes; and an envelope apart shares none."""
+    one, other = prompt(a + "." * 60).sections[0], prompt(b + "." * 60).sections[0]
+    expected = min(shared_characters(a + "." * 60, b + "." * 60), one.tokens, other.tokens)
+    assert shared_whole_tokens(one, other, lambda text, _model: len(text)) == expected
+
+
 def test_another_envelope_shares_no_token():
     """The role comes before the text."""
     one, other = prompt(("user", "same")).sections[0], prompt(("assistant", "same")).sections[0]
     assert shared_tokens(one, other, estimate_tokens) == 0
+    assert shared_whole_tokens(one, other, estimate_tokens) == 0
 
 
 def test_long_texts_are_compared_in_parts_at_any_place():
