@@ -209,7 +209,7 @@ class LocalVllm:
         command = [
             interpreter(), "-m", "vllm.entrypoints.openai.api_server", f"--model={folder}",
             f"--served-model-name={TINY_MODEL}", "--host=127.0.0.1", f"--port={port}", "--dtype=float32",
-            "--enforce-eager",
+            "--enforce-eager", "--enable-auto-tool-choice", "--tool-call-parser=hermes",
             "--enable-prefix-caching", "--enable-prompt-tokens-details", f"--block-size={BLOCK}",
             f"--max-model-len={context}", f"--max-num-seqs={together}",
         ]  # fmt: skip

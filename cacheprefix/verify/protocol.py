@@ -26,6 +26,10 @@ NOT_TRIED: Mapping[str, str] = {
 _LADDER = (64, 128, 256, 512, 1024, 2048, 4096, 6144, 8192, 16384)
 _QUEUED = "one was answered after the other: too fast for two to overlap, or a server that takes one at a time"
 
+_GOLDEN = 0.6180339887
+_FORKS = 8
+"""Forks whose common lengths tell the block."""
+
 _MISSES = 2
 """How often a read that was expected and did not come is tried again with new text: real caches miss by chance."""
 
@@ -213,27 +217,28 @@ def _blocks(lab: Lab) -> Iterator[Finding]:
     yield _finding("match", "a common beginning is read without a mark", found, expected=True)
     if not found:
         return
-    lines = math.ceil((_enough(lab) + 6 * block) / lab.size(1)) + 12
-    whole = lab.text(lab.size(lines) + 10)
-    head, *rows = whole.splitlines(keepends=True)
+    span = 6 * block + lab.size(12)
+    whole = lab.text(_enough(lab) + span + lab.size(2))
     lab.send(Asked(system=whole))
+    letters = span * len(whole) / lab.size(len(whole.splitlines()))
     reads: list[int] = []
-    for number in range(8):
-        # Every fork parts some lines further back, so that a block's border falls elsewhere each time.
-        kept = rows[: len(rows) - number * 2 - number % 3]
-        answer = lab.send(Asked(system=head + "".join(kept) + lab.text(40)))
+    seen = 0
+    number = -1
+    # Eight lengths may be multiples of twice the block by chance: then more of them are asked for.
+    while (number := number + 1) < _FORKS or (number < 3 * _FORKS and seen > block and not seen % block):
+        # The golden section spreads the places evenly, and in step with no length of line or block.
+        place = len(whole) - round(letters * (number * _GOLDEN % 1))
+        answer = lab.send(Asked(system=whole[:place] + lab.text(40)))
         if answer.refused:
             yield Finding("block_tokens", f"in blocks of {block:,}", "refused", "unclear")
             return
         if answer.read:
             reads.append(answer.read)
+            seen = math.gcd(*reads)
     expected = "to the token" if block == 1 else f"in blocks of {block:,}"
-    seen = math.gcd(*reads)
-    # Eight lengths share a divisor by chance now and then: of an exact cache a small one, of a block its double.
-    holds = seen <= 3 if block == 1 else seen == block
     listed = ", ".join(f"{read:,}" for read in sorted(set(reads)))
     # Of one or two lengths, the divisor says little.
-    outcome: Outcome = "holds" if holds else "unclear" if len(set(reads)) < 3 else "differs"
+    outcome: Outcome = "holds" if seen == block else "unclear" if len(set(reads)) < 3 else "differs"
     yield Finding("block_tokens", expected, f"a common divisor of {seen:,} ({listed})", outcome)
 
 
@@ -272,6 +277,9 @@ def _settings(lab: Lab) -> Iterator[Finding]:
     # Where each of them ends, in the provider's tokens: a template may write more around a tool than around a text,
     # and one that knows no tools shows the model none.
     whole, toolless, bare = (lab.send(one) for one in _without(first()))
+    if whole.refused:
+        yield Finding("settings and order", "tools stand in the prompt", f"refused: {whole.refused[:120]}", "unclear")
+        return
     ends = (0, whole.total - toolless.total, whole.total - bare.total, whole.total)
     if ends[1] * 10 < ends[3]:
         yield Finding("settings and order", "tools stand in the prompt", "the model is shown no tools", "unclear")

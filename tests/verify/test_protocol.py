@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from cacheprefix.errors import CacheprefixError, SetupError
-from cacheprefix.profiles import Ttl, default_registry
+from cacheprefix.profiles import Ttl, Usage, default_registry
 from cacheprefix.server import Echo, Fault, Latency, Reply, SimulatedProvider
 from cacheprefix.verify import (
+    Answer,
     Evidence,
     Finding,
     HttpProvider,
@@ -79,6 +80,8 @@ BENT = [
     ("anthropic", "cold_parallel_shares", lambda row: replace(row, cold_parallel_shares=True)),
     ("anthropic", "control", lambda row: replace(row, control="none")),
     ("anthropic", "control", lambda row: replace(row, control="automatic", match="block")),
+    ("anthropic", "automatic_breakpoint", lambda row: replace(row, automatic_breakpoint=False)),
+    ("anthropic", "settings.stop_sequences", _setting("stop_sequences", "system")),
     ("anthropic", "settings.temperature", _setting("temperature", "messages")),
     ("anthropic", "settings.tool_choice", _setting("tool_choice", "none")),
     ("anthropic", "settings.tool_choice", _setting("tool_choice", "lane")),
@@ -142,6 +145,23 @@ def _over_http(name, **options):
         return list(run(Lab(http, profile, model, api, limit, lambda _: None))), http.is_simulated(), limit
 
 
+@pytest.mark.parametrize("name", ["anthropic", "openai", "xai"])
+def test_a_provider_that_counts_what_was_read_otherwise_is_found(name):
+    """Its input count leaves out what was read where the row says that it holds it, or the other way round."""
+    row = default_registry().get(name)
+    model, api = ROWS[name]
+
+    class Otherwise(Rehearsal):
+        def ask(self, body):
+            answer = super().ask(body)
+            read = (answer.usage.cache_read_tokens or 0) * (-1 if row.input_includes_cached else 1)
+            return replace(answer, usage=replace(answer.usage, input_tokens=(answer.usage.input_tokens or 0) + read))
+
+    provider = Otherwise(row, api)
+    findings = list(run(Lab(provider, row, model, api, Limit(None), provider.sleep)))
+    assert "input_includes_cached" in {one.rule for one in findings if one.outcome == "differs"}
+
+
 @pytest.mark.parametrize("name", ["anthropic", "openai", "openai-5.6"])
 def test_over_http_it_finds_the_same(name):
     """With streams, parallel requests and refusals as a provider sends them; latency makes the streams last."""
@@ -149,6 +169,37 @@ def test_over_http_it_finds_the_same(name):
     findings, simulated, _ = _over_http(name, script=Echo(400), latency=latency)
     assert [one for one in findings if one.outcome != "holds"] == []
     assert simulated
+
+
+@pytest.mark.parametrize("block", [16, 32, 64])
+def test_blocks_are_found_whatever_a_line_has_in_tokens(block):
+    """Lines of the protocol's own text may come to a multiple of the block, as with a vocabulary of bytes."""
+    row = replace(default_registry().get("vllm"), block_tokens=block)
+    with SimulatedProvider(row, count=lambda text, _model="": len(text)) as provider:
+        lab = Lab(
+            HttpProvider(provider.openai_base_url, "", "openai-chat", row),
+            row,
+            "some",
+            "openai-chat",
+            Limit(None),
+            lambda _: None,
+        )
+        found = {one.rule: one for one in run(lab)}
+    assert found["block_tokens"].outcome == "holds", found["block_tokens"]
+
+
+def test_a_provider_that_takes_no_tools_is_said_to_refuse_them():
+    """And not to show the model none."""
+
+    class Toolless(Rehearsal):
+        def ask(self, body):
+            return Answer(Usage(), "tools need a parser") if "tools" in body else super().ask(body)
+
+    profile = default_registry().get("vllm")
+    provider = Toolless(profile, "openai-chat")
+    lab = Lab(provider, profile, "some", "openai-chat", Limit(None), provider.sleep)
+    found = {one.rule: one for one in run(lab)}["settings and order"]
+    assert (found.outcome, found.seen) == ("unclear", "refused: tools need a parser")
 
 
 def test_answers_too_fast_to_overlap_teach_nothing():
