@@ -159,6 +159,13 @@ def result(rows: Sequence[Row], packages: Sequence[str] = ()) -> Row:
     return {"version": 1, "date": now, "versions": versions, "rows": list(checked(rows))}
 
 
+def added(name: str, rows: Sequence[Row]) -> list[Row]:
+    """The rows beside those of other names that ``results/NAME.json`` has."""
+    file = RESULTS / f"{name}.json"
+    earlier = json.loads(file.read_text("utf-8"))["rows"] if file.exists() else []
+    return list({row["name"]: row for row in (*earlier, *rows)}.values())
+
+
 def finish(
     name: str,
     rows: Sequence[Row],

@@ -14,23 +14,33 @@ from cacheprefix import Session
 from cacheprefix_crewai import install
 
 
-def in_turn(engine: LocalEngine, session: Session, handbook: str) -> None:
-    """One after the other."""
+def _run(engine: LocalEngine, session: Session, handbook: str, *, together: bool) -> None:
     llm = new_llm(f"openai/{MODEL}", engine.openai_base_url, provider="openai", max_tokens=1)
     roles = _clocks.ROLES.items()
     agents = [Agent(role=role, goal=text, backstory="Of old.", llm=llm) for role, text in roles]
     tasks = [
         Task(
-            description=f"{_clocks.TASK}\n\n{handbook}",
+            description=_clocks.TASK + "\n\n{handbook}",
             expected_output="Words.",
             agent=agent,
+            async_execution=together and agent is not agents[-1],
         )
         for agent in agents
     ]
     crew = Crew(agents=agents, tasks=tasks, process=Process.sequential)
     with install(crew, session):
-        crew.kickoff()
+        crew.kickoff(inputs={"handbook": handbook})
+
+
+def in_turn(engine: LocalEngine, session: Session, handbook: str) -> None:
+    """One after the other."""
+    _run(engine, session, handbook, together=False)
+
+
+def three_at_once(engine: LocalEngine, session: Session, handbook: str) -> None:
+    """Three at the same moment, and the last after them: a crew may not end with several asynchronous tasks."""
+    _run(engine, session, handbook, together=True)
 
 
 if __name__ == "__main__":
-    _clocks.main("crewai_clocks", "CrewAI", {"in turn": in_turn}, __doc__)
+    _clocks.main("crewai_clocks", "CrewAI", {"in turn": in_turn, "three together": three_at_once}, __doc__, inputs=True)

@@ -8,9 +8,10 @@ are bytes, on llama.cpp and on vLLM, for longer contexts. Then the requests of L
 model: on llama.cpp with one slot and with three, on vLLM in blocks.
 
 vLLM takes gigabytes, so it may live in an environment of its own, whose interpreter ``CACHEPREFIX_VLLM_PYTHON`` names;
-without one it is left out and the reason is printed. ``--engine`` measures only one of the two. ``--url URL --model
-NAME`` measures a server that runs already instead: its tokenizer is not ours, so the context is sized by characters
-and expectations are scaled by its own input counts.
+without one it is left out and the reason is printed. ``--engine`` measures only one of the two, ``--only`` only times
+or only sessions; rows that such a run did not measure stay in the result file as they were. ``--url URL --model NAME``
+measures a server that runs already instead: its tokenizer is not ours, so the context is sized by characters and
+expectations are scaled by its own input counts.
 """
 
 from __future__ import annotations
@@ -247,7 +248,10 @@ def error(
 
 def errors(client: httpx.Client, target: Target, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """All sets of recorded sessions, one after the other."""
+    if options.only == "times":
+        return
     if not traces_folder().exists():
+        print(f"bench-engine leaves recorded sessions out: no folder {traces_folder()}", file=sys.stderr)
         return
     session = target.session()
     for title, folder in SETS.items():
@@ -255,19 +259,23 @@ def errors(client: httpx.Client, target: Target, options: argparse.Namespace) ->
         yield from error(client, target, session, f"LMCache {title}", runs, options.longest)
 
 
-def times(client: httpx.Client, target: Target, sizes: Sequence[int], repeats: int) -> Iterator[dict[str, Any]]:
+def times(
+    client: httpx.Client, target: Target, options: argparse.Namespace, sizes: Sequence[int] | None = None
+) -> Iterator[dict[str, Any]]:
     """All that is measured in seconds."""
-    for tokens in sizes:
-        yield from first_tokens(client, target, tokens, repeats)
-        yield parallel(client, target, tokens, repeats)
+    if options.only == "sessions":
+        return
+    for tokens in options.tokens if sizes is None else sizes:
+        yield from first_tokens(client, target, tokens, options.repeats)
+        yield parallel(client, target, tokens, options.repeats)
 
 
 @contextmanager
-def llama(slots: int, size: Size | None) -> Iterator[Target]:
+def llama(slots: int, size: Size | None, threads: int = 1) -> Iterator[Target]:
     """llama.cpp's server with a model made here, or with SmolLM2."""
     name = f"llama.cpp, {slots} slot{'s' * (slots > 1)}"
     if size is None:
-        with LocalEngine(slots=slots, ram=2048, threads=idle_threads()) as engine:
+        with LocalEngine(slots=slots, ram=2048, threads=threads) as engine:
             yield Target(f"{name}, {MODEL}", engine.url, "llama.cpp", local_engine.rules(slots), MODEL)
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -280,13 +288,14 @@ def llama(slots: int, size: Size | None) -> Iterator[Target]:
 
 def on_llama(client: httpx.Client, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """With one slot, where forks queue and share; with one a fork; and sessions with one and with three."""
-    with llama(1, None) as target:
-        yield from times(client, target, [tokens for tokens in options.tokens if tokens <= WINDOW], options.repeats)
-    with llama(len(ROLES), None) as target:
-        yield parallel(client, target, min(options.tokens), options.repeats)
-    with llama(1, BENCH) as target:
-        yield from times(client, target, [tokens for tokens in options.tokens if tokens > WINDOW], options.repeats)
-    for slots in (1, 3):
+    if options.only != "sessions":
+        with llama(1, None, options.threads) as target:
+            yield from times(client, target, options, [tokens for tokens in options.tokens if tokens <= WINDOW])
+        with llama(len(ROLES), None, options.threads) as target:
+            yield parallel(client, target, min(options.tokens), options.repeats)
+        with llama(1, BENCH) as target:
+            yield from times(client, target, options, [tokens for tokens in options.tokens if tokens > WINDOW])
+    for slots in () if options.only == "times" else (1, 3):
         with llama(slots, Size()) as target:
             yield from errors(client, target, options)
 
@@ -298,7 +307,7 @@ def on_vllm(client: httpx.Client, options: argparse.Namespace) -> Iterator[dict[
         _table.progress("vLLM: starting, which takes minutes")
         with local_vllm.LocalVllm(Path(folder), context=65_536) as engine:
             target = Target("vLLM", engine.url, "vllm", local_vllm.rules())
-            yield from times(client, target, options.tokens, options.repeats)
+            yield from times(client, target, options)
             yield from errors(client, target, options)
 
 
@@ -306,7 +315,7 @@ def on_url(client: httpx.Client, options: argparse.Namespace) -> Iterator[dict[s
     """A server that runs already."""
     url = options.url.rstrip("/").removesuffix("/v1")
     target = Target(options.model, url, options.engine or "vllm", model=options.model)
-    yield from times(client, target, options.tokens, options.repeats)
+    yield from times(client, target, options)
     yield from errors(client, target, options)
 
 
@@ -327,10 +336,12 @@ def main() -> None:
     """Measure, print, write."""
     parser = _table.options(__doc__)
     parser.add_argument("--engine", choices=tuple(ENGINES), help="only this one; with --url, whose rules it follows")
+    parser.add_argument("--only", choices=("times", "sessions"), help="measure only these")
     parser.add_argument("--url", default="", help="a server that runs already, instead of ours")
     parser.add_argument("--model", default="", help="the name of its model")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tokens", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--threads", type=int, default=idle_threads(), help=f"of {MODEL}; as many as cores are idle")
     parser.add_argument("--sessions", type=int, default=12, help="recorded sessions of each set, 0 for all")
     parser.add_argument("--longest", type=int, default=40_000, help="leave out sessions with longer requests (letters)")
     options = parser.parse_args()
@@ -355,7 +366,9 @@ def main() -> None:
     if not rows:
         print(f"bench-engine left out: {'; '.join(left_out)}; --url measures a server that runs already")
         sys.exit(0)
-    whole = not options.url and not options.engine and options.tokens == SIZES
+    whole = not options.url and options.tokens == SIZES
+    if whole and (options.engine or options.only):
+        rows = _table.added("engine", rows)
     _table.finish("engine", rows, options, packages=("xllamacpp", "gguf", "httpx"), whole=whole)
 
 

@@ -5,7 +5,8 @@ included; ``OPENAI_API_KEY`` where it wants one). Without that variable it asks 
 and short tasks: that only shows that the harness works.
 
 ``--gguf FILE`` asks a model of yours on this machine; ``--minutes`` stops after so long, with whole tasks drawn from
-all kinds.
+all kinds. ``--answers FILE`` keeps every answer as a line, and what stands there is not asked again: a run that was
+stopped goes on, and one of hours can be done in pieces.
 
 Layouts: ``own``, the role first in the system message, as applications have it; ``last``, the role behind the
 conversation as a user message, and ``last-developer`` as a developer message; ``kept``, the role where it stood when
@@ -21,6 +22,8 @@ the model solves at least half of the tasks in its own layout and ten points of 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import random
@@ -45,7 +48,15 @@ WORDINGS = ("last-plain", "cards-named")
 SOLVABLE, VISIBLE = 0.5, 0.10
 """A verdict needs this rate in the application's own layout, and this difference of rates to be seen."""
 
+REFUSED = frozenset({400, 413, 422, 500})
+"""Statuses by which servers say that they do not take such a request; llama.cpp's templates say it with 500."""
+BUSY = frozenset({429, 502, 503, 529})
+
 Message = Mapping[str, Any]
+
+
+class RefusedRequestError(Exception):
+    """The server does not take such a request; the message is what it said."""
 
 
 def laid_out(item: Item, layout: str) -> list[Message]:
@@ -105,13 +116,50 @@ def asker(client: httpx.Client, url: str, model: str) -> Ask:
         }
         if item.tools:
             body["tools"] = list(item.tools)
-        got = client.post(f"{url}/chat/completions", json=body, headers=headers)
+        for pause in (1.0, 5.0, 25.0, 0.0):
+            got = client.post(f"{url}/chat/completions", json=body, headers=headers)
+            if got.status_code not in BUSY or not pause:
+                break
+            time.sleep(pause)
+        if got.status_code in REFUSED:
+            raise RefusedRequestError(f"{got.status_code}: {got.text[:200]}")
         got.raise_for_status()
         message = got.json()["choices"][0]["message"]
         calls = tuple(call["function"]["name"] for call in message.get("tool_calls") or ())
         return Answer(message.get("content") or "", calls)
 
     return ask
+
+
+def kept(ask: Ask, model: str, file: Path) -> Ask:
+    """The same, but what the file holds an answer to is not asked again; new answers are added to it.
+
+    Answers are found by all that the request holds, so that another model, layout or wording has its own. What is
+    kept is what the model said, and not whether that was right.
+    """
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
+    known = {line["asked"]: line for line in map(json.loads, lines)}
+
+    def again(messages: Sequence[Message], item: Item, temperature: float) -> Answer:
+        asked = json.dumps([model, list(messages), list(item.tools), temperature, item.number])
+        name = hashlib.sha256(asked.encode()).hexdigest()
+        line = known.get(name)
+        if line is None:
+            line = {"asked": name, "model": model, "kind": item.kind, "temperature": temperature}
+            try:
+                answer = ask(messages, item, temperature)
+                line |= {"text": answer.text, "tools": answer.tools}
+            except RefusedRequestError as error:
+                line |= {"refused": str(error)}
+            known[name] = line
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("a", encoding="utf-8") as to:
+                to.write(json.dumps(line) + "\n")
+        if "refused" in line:
+            raise RefusedRequestError(line["refused"])
+        return Answer(line["text"], tuple(line["tools"]))
+
+    return again
 
 
 def run(
@@ -136,7 +184,7 @@ def run(
             for layout in layouts:
                 try:
                     solved, refused = item.judge(ask(laid_out(item, layout), item, temperature)), False
-                except httpx.HTTPStatusError:
+                except RefusedRequestError:
                     # Some servers' templates take no developer message or no tools: the page says how many.
                     solved, refused = False, True
                 found.append(Asked(item, layout, temperature, solved, refused))
@@ -258,6 +306,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=20261122, help="another seed draws other tasks")
     parser.add_argument("--gguf", type=Path, help="a model's file, asked on this machine")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no further task after so long")
+    parser.add_argument("--answers", type=Path, help="keep answers in this file, and ask for none that it holds")
     parser.add_argument(
         "--layouts", nargs="+", choices=(*LAYOUTS[1:], *WORDINGS), default=LAYOUTS[1:], help="beside own"
     )
@@ -277,8 +326,17 @@ def main() -> int:
             f"{len(tasks) * len(layouts) * len(temperatures):,} requests to {model}",
             file=sys.stderr,
         )
-        found = run(asker(client, url, model), tasks, temperatures, layouts, seconds=options.minutes * 60)
-        made = list(rows(found, model))
+        ask = asker(client, url, model)
+        if options.answers:
+            ask = kept(ask, model, options.answers)
+        found = run(ask, tasks, temperatures, layouts, seconds=options.minutes * 60)
+        begun = len({(one.item.kind, one.item.number) for one in found})
+        sizes = " and ".join(f"{size:,}" for size in contexts)
+        how = f"{begun} of {len(tasks)} tasks, contexts of {sizes} tokens, seed {options.seed}"
+        made = list(rows(found, f"{model}, {how}")) if found else []
+    if not made:
+        print("no task was begun in the time given")
+        return 0
     _table.finish("quality", made, options, lines=lines)
     print(verdict(made))
     return 0

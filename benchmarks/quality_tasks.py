@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-NAMES = ("planner", "critic", "analyst", "librarian", "auditor", "clerk")
+NAMES = ("planner", "critic", "analyst", "librarian", "auditor", "clerk", "surveyor")
 _THINGS = ("pump", "valve", "boiler", "filter", "sensor", "turbine", "gasket", "meter")
 _PLACES = ("north hall", "south hall", "yard", "cellar", "roof", "dock")
 _SENTENCE = "The {thing} in the {place} was looked at in week {week} and runs at {bar} bar."

@@ -11,7 +11,7 @@ from benchmarks import bench_quality
 from benchmarks.bench_quality import LAYOUTS, WORDINGS, laid_out, rows, run, verdict
 from benchmarks.quality_tasks import CONTEXTS, KINDS, Answer, items
 from cacheprefix.cli.paired import mcnemar, rate
-from cacheprefix.server import Reply, SimulatedProvider, ToolCall
+from cacheprefix.server import Fault, Reply, SimulatedProvider, ToolCall
 from cacheprefix.testing import assert_valid_requests
 from cacheprefix.wire import decode
 
@@ -25,7 +25,7 @@ def test_there_are_enough_items_of_enough_kinds():
     assert len({item.kind for item in ALL}) == len(KINDS)
     sizes = [len(str(item.transcript)) + len(item.handbook) for item in ALL]
     assert all(any(0.5 < size / 4 / context < 2 for size in sizes) for context in CONTEXTS)
-    assert {len(item.others) for item in ALL} == {1, 2, 3, 4, 5}
+    assert {len(item.others) for item in ALL} == {1, 2, 3, 4, 5, 6}
 
 
 def test_every_judge_tells_a_right_answer_from_a_wrong_one():
@@ -59,6 +59,42 @@ def test_every_layout_holds_the_same_texts_in_a_valid_request(layout):
 def test_no_task_is_begun_after_the_time_given():
     """What was begun before is whole; nothing is asked for the rest."""
     assert run(lambda *_: Answer(""), ALL, [0.0], seconds=-1) == []
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_stood(tmp_path):
+    """What was answered or refused is not asked again, and the figures are those of a run in one piece."""
+    tasks = items(1, contexts=[500])[:4]
+    asked = []
+
+    def ask(messages, item, temperature):
+        asked.append(item.kind)
+        if item is tasks[1]:
+            raise bench_quality.RefusedRequestError("400: no")
+        return item.good
+
+    file = tmp_path / "answers.jsonl"
+    whole = run(ask, tasks, [0.0, 0.7])
+    once = len(asked)
+    run(bench_quality.kept(ask, "some", file), tasks[:2], [0.0, 0.7])
+    assert run(bench_quality.kept(ask, "some", file), tasks, [0.0, 0.7]) == whole
+    assert len(asked) == 2 * once
+    run(bench_quality.kept(ask, "another", file), tasks, [0.0])
+    assert len(asked) == 2 * once + once // 2
+
+
+def test_a_busy_server_is_asked_again_and_a_broken_one_ends_the_run(monkeypatch):
+    """Neither counts as a task that the model failed."""
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    (item,) = items(1, contexts=[500])[:1]
+    left = [Reply(fault=Fault(429, "slow down"))]
+    script = lambda request: left.pop() if left else Reply(item.good.text)  # noqa: E731 - a line
+    with SimulatedProvider("openai", script) as provider, httpx.Client(timeout=60) as client:
+        ask = bench_quality.asker(client, provider.openai_base_url, "gpt-5.2")
+        (found,) = run(ask, [item], [0.0], ["own"])
+        assert found.solved
+        left.append(Reply(fault=Fault(401, "who are you")))
+        with pytest.raises(httpx.HTTPStatusError, match="401"):
+            run(ask, [item], [0.0], ["own"])
 
 
 def _scripted(solves):

@@ -54,6 +54,16 @@ def test_a_partial_run_writes_no_result(tmp_path, monkeypatch, capsys):
     assert {"python", "cacheprefix", "orjson"} == set(written["versions"])
 
 
+def test_rows_measured_apart_stand_in_one_file(tmp_path, monkeypatch):
+    """A name that is measured again takes the place of its row."""
+    monkeypatch.setattr(_table, "RESULTS", tmp_path)
+    given = _table.options("about").parse_args([])
+    assert _table.added("engine", [_table.topic("a", 1, "x")]) == [_table.topic("a", 1, "x")]
+    _table.finish("engine", [_table.topic("a", 1, "x"), _table.topic("b", 1, "x")], given)
+    found = _table.added("engine", [_table.topic("c", 3, "x"), _table.topic("a", 2, "x")])
+    assert [(row["name"], row["value"]) for row in found] == [("a", 2), ("b", 1), ("c", 3)]
+
+
 def test_a_table_is_text_or_markdown():
     """Columns of equal width, or a rule under the head."""
     lines = [["name", "value"], ["a longer name", "1"]]
@@ -105,3 +115,25 @@ def test_a_result_nobody_described_is_shown_too(written):
     text = written("new_topic", _table.topic("share", 0.25, "share"))
     assert "## new topic" in text
     assert "| share | 0.25 | share |" in text
+
+
+def test_a_section_without_a_result_file_stays_as_it_was(written, tmp_path):
+    """So that one benchmark can be run again; what was never measured is still said."""
+    before = written("crewai", cost())
+    (tmp_path / "crewai.json").unlink()
+    written("langgraph", cost("graph", 0.4))
+    after = page.render(tmp_path, before)
+    section = before[before.index("## CrewAI crews") : before.index("Not measured")]
+    assert section in after
+    assert after.index("## LangGraph applications") < after.index("## CrewAI crews")
+    assert "`make bench-crewai`" not in after.splitlines()[-1]
+    assert "`make bench-autogen`" in after.splitlines()[-1]
+    assert page.render(tmp_path, after) == after
+
+
+def test_rows_of_two_engines_are_two_tables(written):
+    """So that a row's model, threads and number of runs stand above it."""
+    rows = [{**_table.topic(f"rate {n}", n, "share"), "engine": f"engine {n}"} for n in (1, 2)]
+    text = written("engine", *rows)
+    assert text.index("Engine: engine 1.") < text.index("| rate 1 |") < text.index("Engine: engine 2.")
+    assert text.index("Engine: engine 2.") < text.index("| rate 2 |")
