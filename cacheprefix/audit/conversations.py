@@ -159,6 +159,8 @@ class _Thread:
     """The latest system prompt of each seat, and what it says beside ids and times."""
     words: dict[int, Counter[str]] = field(default_factory=dict)
     """The words of that system prompt."""
+    tools: dict[int, frozenset[bytes]] = field(default_factory=dict)
+    """The tools beside it."""
     said: dict[int, deque[_Said]] = field(default_factory=dict)
     """What each seat's latest requests said."""
 
@@ -292,8 +294,12 @@ class Conversations:
                 return None, _ANEW  # The same question, much later: somebody asks anew.
             if thread.end == ends[at]:
                 return thread, None
-            # An earlier request of that conversation: it was gone back to, unless what came behind is here as well.
+            # An earlier request of that conversation: it was gone back to, unless what came behind is here as well, be
+            # it under new ids of its calls.
             known = any(number in self._holders.get(digest, ()) for digest in messages[at:])
+            if not known and ready.prompt is not None and len(messages) > len(thread.latest):
+                behind = ready.prompt.sections[ready.prompt.head + at :]
+                known = any(number in self._by_edges(section) for section in behind)
             return (thread, None) if known else (None, ends[at])
         return None, None
 
@@ -380,7 +386,7 @@ class Conversations:
         """Whose turn it is where agents have no names.
 
         Each system prompt is an agent's, unless an earlier one gave way to it: one that differs in ids and times
-        alone, or one that never comes again.
+        alone, or one that never comes again beside the same tools. What has another role and other tools is another.
         """
         seat = thread.seats.get(system)
         messages, sections = prompt.digests[prompt.head :], prompt.sections[prompt.head :]
@@ -389,18 +395,20 @@ class Conversations:
             return seat
         mask = self._mask(prompt, system)
         words = Counter(_system_text(prompt).split())
+        tools = frozenset(one.digest for one in prompt.sections[: prompt.head] if one.tier == "tools")
         if seat is None:
             like = [one for one, (_, text) in thread.last.items() if text == mask]
             gone = [
                 one
                 for one, (was, _) in thread.last.items()
                 if was not in thread.coming
+                and thread.tools[one] == tools
                 and _alike(thread.words[one], words)
                 and any(_same_speaker(said, messages, sections) for said in thread.said[one])
             ]
             seat = like[-1] if like else gone[-1] if gone else len(thread.last)
             thread.seats[system] = seat
-        thread.last[seat], thread.words[seat] = (system, mask), words
+        thread.last[seat], thread.words[seat], thread.tools[seat] = (system, mask), words, tools
         thread.said.setdefault(seat, deque(maxlen=_SAID)).append(_said(messages, sections))
         return seat
 

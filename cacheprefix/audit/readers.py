@@ -180,7 +180,7 @@ def records(
     reader: Reader | None = None
     model = ""
     unknown: dict[str, Broken] = {}
-    for found in _by_span(values(file, on_bytes)):
+    for found in _by_span(_by_page(values(file, on_bytes), readers)):
         if isinstance(found, Broken):
             yield found
             continue
@@ -211,6 +211,28 @@ def records(
     for named in unknown.values():
         more = f" (and {named.count - 1:,} more like it)" if named.count > 1 else ""
         yield replace(named, problem=named.problem + more)
+
+
+_PAGES = ("data", "items", "results", "rows")
+"""Where an API's answer to a query holds its entries."""
+
+
+def _by_page(found: Iterable[Found | Broken], readers: Sequence[Reader]) -> Iterator[Found | Broken]:
+    """The entries of a log; those of an answer that an API gave page by page, saved as it came, one by one."""
+    for entry in found:
+        held = _page(entry.value) if isinstance(entry, Found) else None
+        if isinstance(entry, Broken) or held is None or any(one.recognises(entry.value) for one in readers):
+            yield entry
+            continue
+        for item, value in enumerate(held):
+            yield replace(entry, line=None, item=item, value=value, size=entry.size // len(held))
+
+
+def _page(value: Any) -> list[Any] | None:
+    if not isinstance(value, Mapping):
+        return None
+    lists = (value[name] for name in _PAGES if name in value)
+    return next((held for held in lists if isinstance(held, list) and held and isinstance(held[0], Mapping)), None)
 
 
 _OPEN_SPANS = 500

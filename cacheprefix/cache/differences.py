@@ -148,7 +148,7 @@ def _in_history(old: Sequence[Section], new: Sequence[Section], role: str) -> Ch
     first, then = old[0], new[0]
     later_old, later_new = set(before[1:]), set(after[1:])
     goes_on, comes = before[0] in later_new, after[0] in later_old
-    if goes_on and comes:
+    if goes_on and comes and not _slid(before, after):
         return Change("history_reordered", then.path, _whole(first, then), behind)
     if comes:
         return Change("history_truncated", first.path, _whole(first, then), behind)
@@ -169,6 +169,15 @@ def _in_history(old: Sequence[Section], new: Sequence[Section], role: str) -> Ch
         divergence = difference(first, then)
         return Change("history_edited", divergence.path or then.path, divergence, behind, touched, sure)
     return Change("history_truncated", first.path, _whole(first, then), behind, 0, answers(then))
+
+
+def _slid(before: Sequence[Hashable], after: Sequence[Hashable]) -> bool:
+    """Whether a window moved on: what comes begins as what was there ended, and not with what went behind that.
+
+    One section alone says nothing: people ask to go on in the same words again and again.
+    """
+    ends = ((at, len(before) - at) for at in range(1, len(before) - 1) if before[at] == after[0])
+    return any(before[at:] == after[:size] and before[:at] != after[size : size + at] for at, size in ends)
 
 
 def _place(

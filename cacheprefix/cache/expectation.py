@@ -67,6 +67,8 @@ class Expected:
     """Sections from the start whose entries this read keeps alive."""
     common: tuple[int, int, int] | None = None
     """A beginning found to be common: which section's, and how many bytes and tokens of it."""
+    unmarked: bool = False
+    """Whether an earlier request's entry stands behind the last mark of this one: a mark is no longer set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,10 @@ def _breakpoints(request: Request, found: Marks, part: int, sibling: Node | None
         for index in message_ends(request.sections[: reading[-1] + 1]):
             if totals[index] >= profile.min_tokens:
                 ends.setdefault(index, default)
-    return Expected(read_tokens, read + 1, reason, place, billed, ends, found, part, sibling, read + 1)
+    unmarked = any(node.entry is not None for node in request.path[reading[-1] + 1 :])
+    return Expected(
+        read_tokens, read + 1, reason, place, billed, ends, found, part, sibling, read + 1, unmarked=unmarked
+    )
 
 
 def _deepest(request: Request, reading: Sequence[int]) -> int:

@@ -188,7 +188,7 @@ def _reason(sight: VerdictInput, record: SentRequest, profile: Profile) -> _Reas
         tokens = min(tokens, sight.mine)
     if seen.reason == "concurrent_cold_start" and _met_by_chance(sight, record):
         return _Reason("hit", seen.read)
-    if tokens - seen.read < (_NEAR if seen.reason in _FIRST_CALLS else _SLIGHT) * tokens:
+    if tokens - seen.read < (_NEAR if seen.reason in _FIRST_CALLS and not seen.unmarked else _SLIGHT) * tokens:
         return _Reason("hit", seen.read)
     if tokens < profile.min_tokens:
         return _Reason("cold_start" if sight.first else "below_minimum", seen.read)

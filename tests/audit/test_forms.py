@@ -344,6 +344,7 @@ FORMS = {
     "langfuse traces": lambda found: lines(
         {"id": f"t{one.number}", "sessionId": "x", "input": "Hi", "observations": [langfuse(one)]} for one in found
     ),
+    "langfuse page": lambda found: json.dumps({"data": list(map(langfuse, found)), "meta": {"cursor": None}}),
     "otlp logs": lambda found: lines(map(genai_logs, found)),
     "tempo": lambda found: json.dumps({"batches": [{"scopeSpans": [{"spans": spans(found)}]}]}),
     "tempo 2": lambda found: json.dumps(

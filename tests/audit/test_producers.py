@@ -6,7 +6,7 @@ import random
 from datetime import datetime, timezone
 
 import pytest
-from test_forms import RULES, calls, lines, pairs
+from test_forms import RULES, calls, har, lines, pairs
 
 from cacheprefix.audit import audit
 from cacheprefix.cli import main
@@ -245,3 +245,49 @@ def test_a_file_that_is_no_text_is_named_for_what_it_is(tmp_path, capsys, data, 
     log.write_bytes(data)
     assert main(["audit", str(log), "--plain"]) == 1
     assert said in capsys.readouterr().out
+
+
+def run(one, inputs, usage, provider):
+    """What LangSmith's wrapper of an SDK's client posts for one call (langsmith 0.14.17)."""
+    return {
+        "id": f"r{one.number}", "trace_id": f"r{one.number}", "run_type": "llm", "start_time": one.iso,
+        "extra": {"metadata": {"ls_provider": provider, "ls_method": "traceable", "usage_metadata": usage}},
+        "inputs": inputs, "outputs": {"id": f"a{one.number}", "usage_metadata": usage},
+    }  # fmt: skip
+
+
+def test_langsmiths_wrapper_keeps_a_responses_request_as_it_was(tmp_path):
+    """Its instructions are the system prompt, and no setting."""
+    log = tmp_path / "log"
+    log.write_text(lines(
+        run(one, {"model": "gpt-4.1", "instructions": one.messages[0]["content"], "input": one.messages[1:]},
+            {"input_tokens": one.total, "input_token_details": {"cache_read": 0}}, "openai")
+        for one in calls()
+    ))  # fmt: skip
+    shown_first(log)
+
+
+def test_langsmiths_wrapper_folds_anthropics_system_prompt_and_leaves_zeros_out(tmp_path):
+    """The marks are there, so they are what the cache is judged by; a count that is missing is none."""
+    log = tmp_path / "log"
+    mark = {"cache_control": {"type": "ephemeral"}}
+    log.write_text(lines(
+        run(one, {"model": "claude-sonnet-4-5", "max_tokens": 99, "messages": [
+                {"role": "system", "content": [{"type": "text", "text": one.messages[0]["content"], **mark}]},
+                *one.messages[1:],
+            ]}, {"input_tokens": one.total, "input_token_details": {"ephemeral_5m_input_tokens": 1_800}}, "anthropic")
+        for one in calls()
+    ))  # fmt: skip
+    shown_first(log)
+
+
+def test_a_recording_without_bodies_says_so(tmp_path, capsys):
+    """Playwright keeps bodies in files of their own where it writes a zip, or nowhere when it is told to omit them."""
+    log = tmp_path / "log.har"
+    recorded = har(calls())
+    for entry in recorded["log"]["entries"]:
+        entry["request"]["postData"] = {"mimeType": "application/json", "params": [], "_file": "6c6f.json"}
+        entry["response"]["content"] = {"mimeType": "application/json", "size": 733, "_file": "c938.json"}
+    log.write_text(json.dumps(recorded))
+    assert main(["audit", str(log), "--plain"]) == 1
+    assert "5 requests of a model without their bodies" in capsys.readouterr().out

@@ -162,6 +162,41 @@ def test_agents_without_names_are_told_apart_by_their_system_prompts(tmp_path):
     assert breaks(tmp_path / "log.jsonl", lines) == {}
 
 
+@pytest.mark.parametrize("same_tools", [True, False])
+def test_another_role_with_other_tools_is_another_agent(tmp_path, same_tools):
+    """A worker that speaks once, and one of another role behind it: with the same tools it may be the same, edited."""
+    tools = [chat_tool("search"), chat_tool("price" if not same_tools else "search")]
+    handbook, said = prose("handbook", 1_600), []
+    lines = []
+    for turn, role in enumerate([0, 0, 0, 1, 1]):
+        said += [{"role": "user" if not turn else "assistant", "content": prose(f"said {turn}", 200)}]
+        system = {"role": "system", "content": f"You are the {('researcher', 'buyer')[role]}.\n{handbook}"}
+        body = {"model": "gpt-4.1", "messages": [system, *said], "tools": [tools[role]]}
+        lines.append({"ts": 1_000 + 20 * turn, "provider": "openai", "request": body})
+    found = [cause for cause, _, _ in breaks(tmp_path / "log.jsonl", lines).values()]
+    assert found == (["system_changed"] if same_tools else [])
+
+
+def test_calls_that_get_new_ids_each_time_are_the_same_conversation(tmp_path):
+    """Without session ids as well: the texts behind the first new id are those of before."""
+    lines, rounds = [], 6
+    for turn in range(rounds):
+        system = {"role": "system", "content": prose("handbook", 1_600)}
+        messages = [system, {"role": "user", "content": prose("ask", 90)}]
+        for at in range(turn):
+            name = f"call_{turn}{at}" if turn > 2 else f"call_{at}"
+            call = {"id": name, "type": "function", "function": {"name": "search", "arguments": "{}"}}
+            messages += [
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": name, "content": prose(f"found {at}", 400)},
+            ]
+        body = {"model": "gpt-4.1", "messages": messages, "tools": [chat_tool("search")]}
+        lines.append({"ts": 1_000 + 20 * turn, "provider": "openai", "request": body})
+    found = breaks(tmp_path / "log.jsonl", lines)
+    assert {cause for cause, _, _ in found.values()} == {"history_edited"}
+    assert sorted(found) == [3, 4, 5]
+
+
 def test_going_back_to_the_tools_of_before_is_told(tmp_path):
     """A tool that is there for one call costs twice: when it comes and when it goes."""
     lines = []
@@ -215,6 +250,18 @@ def test_a_mark_that_stops_being_set_is_a_break(tmp_path):
     assert set(found) >= {6, 7}
     assert {cause for cause, _, _ in found.values()} == {"breakpoint_missing"}
     assert found[7][2] > 2_500
+
+
+def test_a_mark_that_stops_being_set_is_one_also_where_little_stands_behind_it(tmp_path):
+    """A tenth of what is common is read no more: where marks never stood there that is well, but here one did."""
+    lines = []
+    for turn in range(3):
+        line = quiet(turn + 1, api="anthropic", system=prose("handbook", 2_000), words=90)[-1]
+        if turn == 2:
+            del line["request"]["messages"][-1]["content"][0]["cache_control"]
+        lines.append({**line, "ts": 1_000 + 20 * turn})
+    found = breaks(tmp_path / "log.jsonl", lines)
+    assert [(at, cause) for at, (cause, _, _) in found.items()] == [(2, "breakpoint_missing")]
 
 
 def test_counts_of_mixed_content_with_another_tokenizer_raise_no_miss(tmp_path):

@@ -209,6 +209,17 @@ def test_a_message_that_stands_where_it_stood_is_no_tail_that_moved_on() -> None
     assert judged(bodies, "openai-chat", "openai")[0] == "history_reordered"
 
 
+def test_a_window_that_moved_on_is_truncated_also_where_a_text_is_said_twice() -> None:
+    """What comes begins as what was there ended; that its first text comes again later says nothing."""
+    ahead = {"role": "assistant", "content": "Let me look."}
+    rows = [ahead, *turns([f"{i} {TEXT * 5}" for i in range(6)])]
+    later = [*rows[1:], {"role": "assistant", "content": f"7 {TEXT * 5}"}, ahead, {"role": "user", "content": "Well?"}]
+    bodies = [
+        {"model": "gpt-5.1", "messages": [{"role": "system", "content": TEXT * 90}, *given]} for given in (rows, later)
+    ]
+    assert judged(bodies, "openai-chat", "openai")[0] == "history_truncated"
+
+
 def turns(texts: list[str]) -> list[dict[str, Any]]:
     """User and assistant by whether a text's number is even; the last is the user's."""
     rows = [{"role": ("user", "assistant")[ord(text[0]) % 2], "content": text} for text in texts]

@@ -74,7 +74,14 @@ def read(value: Mapping[str, Any]) -> Iterator[Record]:
     """The requests of an entry: one, or all of a HAR file."""
     log = value.get("log")
     entries = log.get("entries") if isinstance(log, Mapping) else None
-    for entry in entries if isinstance(entries, list) else (value,):
+    if not isinstance(entries, list):
+        yield from _exchange(value)
+        return
+    asked = [entry for entry in entries if isinstance(entry, Mapping) and _told_by(_url(entry))[0] is not None]
+    if asked and not any(_find_body(entry) for entry in asked):
+        problem = f"{len(asked)} requests of a model without their bodies; record them inside (content: embed)"
+        raise BodyError("log.entries", problem)
+    for entry in entries:
         if isinstance(entry, Mapping):
             yield from _exchange(entry)
 

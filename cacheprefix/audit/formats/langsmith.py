@@ -8,6 +8,7 @@ from typing import Any
 from cacheprefix.audit.formats.messages import first_text, from_langchain
 from cacheprefix.audit.log_records import Record, seconds, text_or_empty
 from cacheprefix.errors import BodyError
+from cacheprefix.prompt import Api
 
 _MODEL_FIELDS = ("model", "model_name", "model_id", "model_deployment_name")
 _NO_SETTINGS = frozenset({"_type", "stop", "stream", "streaming", "stream_options", "n", "messages", "input"})
@@ -33,7 +34,6 @@ def _record(run: Mapping[str, Any]) -> Record:
     parameters = _mapping(extra.get("invocation_params"))
     metadata = {**_mapping(run.get("metadata")), **_mapping(extra.get("metadata"))}
     inputs = _mapping(run.get("inputs"))
-    messages = _messages(inputs)
     model = first_text(
         [
             *(parameters.get(name) for name in _MODEL_FIELDS),
@@ -47,12 +47,21 @@ def _record(run: Mapping[str, Any]) -> Record:
         for name, value in {**inputs, **parameters}.items()
         if name not in _NO_SETTINGS and name not in _MODEL_FIELDS and not name.startswith("_") and name != "prompts"
     }
+    provider = first_text((metadata.get("ls_provider"),))
+    api: Api = "openai-chat"
+    if "model" in inputs and "messages" not in inputs and isinstance(inputs.get("input"), (list, str)):
+        api, body = "openai-responses", {"input": inputs["input"], **fields}
+    elif provider == "anthropic" and "max_tokens" in inputs and _of_the_wire(inputs.get("messages")):
+        api, body = "anthropic", {**_unfolded(inputs["messages"]), **fields}
+    else:
+        messages = _messages(inputs)
+        body = {} if messages is None else {"messages": messages, **fields}
     return Record(
-        body=None if messages is None else {"model": model, "messages": messages, **fields},
-        api="openai-chat",
+        body={"model": model, **body} if body else None,
+        api=api,
         model=model,
-        provider=first_text((metadata.get("ls_provider"),)) or None,
-        wire=False,
+        provider=provider or None,
+        wire=api != "openai-chat",
         ts=seconds(run.get("start_time"), "start_time"),
         session=first_text(
             [
@@ -68,6 +77,17 @@ def _record(run: Mapping[str, Any]) -> Record:
         response_ended_ts=seconds(run.get("end_time"), "end_time"),
         failed=bool(run.get("error")),
     )
+
+
+def _of_the_wire(messages: Any) -> bool:
+    return isinstance(messages, list) and all(isinstance(one, Mapping) and "role" in one for one in messages)
+
+
+def _unfolded(messages: list[Any]) -> dict[str, Any]:
+    """What ``wrap_anthropic`` folds into one list: the system prompt, and the messages behind it."""
+    if messages and messages[0]["role"] == "system":
+        return {"system": messages[0].get("content"), "messages": messages[1:]}
+    return {"messages": messages}
 
 
 def _messages(inputs: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -107,7 +127,11 @@ def _usage(outputs: Mapping[str, Any], metadata: Mapping[str, Any], run: Mapping
         metadata.get("usage_metadata"),
         run.get("usage_metadata"),
     )
-    return next((found for found in candidates if isinstance(found, Mapping) and found), None)
+    usage = next((found for found in candidates if isinstance(found, Mapping) and found), None)
+    if usage is not None and metadata.get("ls_provider") == "anthropic" and "input_tokens" in usage:
+        # ``wrap_anthropic`` leaves counts of nothing out (langsmith 0.14.17).
+        return {**usage, "input_token_details": {"cache_read": 0, **_mapping(usage.get("input_token_details"))}}
+    return usage
 
 
 def _first_token(run: Mapping[str, Any]) -> float | None:
