@@ -94,7 +94,7 @@ demo: $(CORE)/$(READY)
 # The picture of README, from the demonstration's own data.
 .PHONY: picture
 picture: $(CORE)/$(READY)
-	$(CORE)/bin/cacheprefix demo --rules openai --svg docs/demo.svg
+	$(CORE)/bin/cacheprefix demo --rules openai --latency 0 --svg docs/demo.svg
 
 OF_CORE := cacheprefix adapters/langgraph/cacheprefix_langgraph adapters/sdk/cacheprefix_sdk
 

@@ -131,13 +131,14 @@ def main(
 ) -> None:
     """Measure, print, write; ``ways`` are how the roles are asked, the first one at all sizes."""
     parser = _table.options(about)
-    parser.add_argument("--tokens", type=int, nargs="+", default=list(SIZES), help="of the handbook, in turn")
-    parser.add_argument("--together", type=int, nargs="+", default=list(TOGETHER), help="of the handbook, at once")
+    parser.add_argument("--tokens", type=int, nargs="*", default=list(SIZES), help="of the handbook, in turn")
+    parser.add_argument("--together", type=int, nargs="*", default=list(TOGETHER), help="of the handbook, at once")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--threads", type=int, default=idle_threads(), help="of the engine; as many as cores are idle")
     parser.add_argument("--add", action="store_true", help="into the result file, beside the rows that it has")
     options = parser.parse_args()
     logging.getLogger("cacheprefix").setLevel(logging.ERROR)
+    busy = _table.busy()
     rows = [ours()]
     if missing():
         print(f"bench-{name} leaves the engine out: {missing()}", file=sys.stderr)
@@ -148,7 +149,8 @@ def main(
                 title = f"{framework}, {tokens:,} tokens, {way}"
                 rows += ratios(title, work, tokens, options.repeats, options.threads, inputs=inputs, together=at > 0)
     taken = "one run" if options.repeats == 1 else f"medians of {options.repeats} runs"
-    made = f"llama.cpp (xllamacpp), one slot, {options.threads} threads, {MODEL}; times are {taken}"
+    threads = f"{options.threads} thread{'s' * (options.threads > 1)}"
+    made = f"llama.cpp (xllamacpp), one slot, {threads}, {MODEL}; times are {taken}{busy}"
     rows = [{**row, "engine": made} for row in rows]
     whole = tuple(options.tokens) == SIZES
     if options.add:

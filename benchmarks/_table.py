@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import datetime as dt
 import json
+import os
 import platform
 import sys
 import time
@@ -157,6 +158,12 @@ def result(rows: Sequence[Row], packages: Sequence[str] = ()) -> Row:
             versions[package] = version(package)
     now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
     return {"version": 1, "date": now, "versions": versions, "rows": list(checked(rows))}
+
+
+def busy() -> str:
+    """For a row's engine: that the machine has more to do than it has cores; empty where it has not."""
+    load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
+    return f", beside other work (load {load:.0f} on {cores} cores)" if load > cores else ""
 
 
 def added(name: str, rows: Sequence[Row]) -> list[Row]:

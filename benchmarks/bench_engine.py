@@ -349,12 +349,13 @@ def main() -> None:
         parser.error("--url needs --model")
     logging.getLogger("cacheprefix").setLevel(logging.ERROR)
     taken = "one run" if options.repeats == 1 else f"medians of {options.repeats} runs"
+    taken = "" if options.only == "sessions" else f"; times are {taken}{_table.busy()}"
     rows: list[dict[str, Any]] = []
     left_out: list[str] = []
     # No connection is kept: the server closes idle ones, and a request would run into that.
     with httpx.Client(timeout=600, limits=httpx.Limits(max_keepalive_connections=0)) as client:
         if options.url:
-            rows += ({**row, "engine": f"{options.url}; times are {taken}"} for row in on_url(client, options))
+            rows += ({**row, "engine": f"{options.url}{taken}"} for row in on_url(client, options))
         for engine, (measure, missing) in ENGINES.items():
             if options.url or options.engine not in (None, engine):
                 continue
@@ -362,7 +363,7 @@ def main() -> None:
                 left_out.append(missing())
                 print(f"bench-engine leaves {engine} out: {missing()}", file=sys.stderr)
                 continue
-            rows += ({**row, "engine": f"{described(engine)}; times are {taken}"} for row in measure(client, options))
+            rows += ({**row, "engine": f"{described(engine)}{taken}"} for row in measure(client, options))
     if not rows:
         print(f"bench-engine left out: {'; '.join(left_out)}; --url measures a server that runs already")
         sys.exit(0)

@@ -125,7 +125,7 @@ async def test_a_failure_of_ours_sends_the_applications_request(fresh, monkeypat
         await agents[0].ask("What now?")
         wrap(agents, shared, volatile=lambda: {"time": "12:01"})
         monkeypatch.setattr(PrefixPolicy, "_laid", lambda *_: 1 // 0)
-        with pytest.warns(cacheprefix.session.CacheprefixWarning, match="layout"):
+        with pytest.warns(cacheprefix.CacheprefixWarning, match="layout"):
             await agents[0].ask("What now?")
     plain, failed = (record.json["messages"] for record in server.requests)
     assert failed == [*plain, {"role": "user", "content": "<time>\n12:01\n</time>"}]

@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore:::"), append=False)
-            item.add_marker(pytest.mark.filterwarnings("error::cacheprefix.session.CacheprefixWarning"))
+            item.add_marker(pytest.mark.filterwarnings("error::cacheprefix.CacheprefixWarning"))
 
 
 def pytest_sessionfinish() -> None:

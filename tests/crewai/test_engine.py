@@ -49,8 +49,7 @@ def test_an_installed_crew_reads_the_shared_part_from_a_real_cache(crew, fresh_t
     for call in others:
         read = call.usage.cache_read_tokens or 0
         assert read >= COUNTER(brief)
-        # The prompts part within a sentence: the token there may be one that holds a letter of both.
-        assert 0 <= call.verdict.expected_tokens - read <= 1
+        assert call.verdict.expected_tokens == read
     assert not session.failures
 
 

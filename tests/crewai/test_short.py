@@ -99,7 +99,7 @@ def test_agents_without_a_system_message_get_the_shared_text_in_front_of_their_o
     assert not any(message["role"] == "system" for record in provider.requests for message in record.json["messages"])
 
 
-@pytest.mark.filterwarnings("ignore::cacheprefix.session.CacheprefixWarning")
+@pytest.mark.filterwarnings("ignore::cacheprefix.CacheprefixWarning")
 @pytest.mark.parametrize("kind", ["openai", "litellm-anthropic"])
 def test_a_request_that_could_not_be_begun_says_it_too(made, kind, monkeypatch) -> None:
     """The own request that takes its place is the crew's, with the shared text in front."""

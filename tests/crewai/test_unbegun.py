@@ -59,7 +59,7 @@ def broken(*_: Any, **__: Any) -> Any:
     raise RuntimeError("on purpose")
 
 
-@pytest.mark.filterwarnings("ignore::cacheprefix.session.CacheprefixWarning")
+@pytest.mark.filterwarnings("ignore::cacheprefix.CacheprefixWarning")
 @pytest.mark.parametrize(("kind", "options", "step"), CASES, ids=[f"{k}-{len(o)}-{s}" for k, o, s in CASES])
 def test_a_failure_of_ours_sends_the_users_request(made, kind, options, step, monkeypatch, caplog) -> None:
     """Messages, tools and choice are the crew's own again; it is counted each time and named once."""
@@ -81,7 +81,7 @@ def test_a_failure_of_ours_sends_the_users_request(made, kind, options, step, mo
     ]
 
 
-@pytest.mark.filterwarnings("ignore::cacheprefix.session.CacheprefixWarning")
+@pytest.mark.filterwarnings("ignore::cacheprefix.CacheprefixWarning")
 @pytest.mark.parametrize("kind", ["openai", "responses", "anthropic", "litellm-anthropic"])
 def test_the_users_volatile_text_stands_behind_the_users_request(made, kind, monkeypatch) -> None:
     """It came through our front door, and is all that a role's first request has beside the crew's own."""
@@ -109,7 +109,7 @@ def test_the_next_request_is_a_fork_again(made, kind, monkeypatch) -> None:
     begin, asked = CacheModel.begin, []
 
     def at_times(self: CacheModel, *args: Any, **options: Any) -> Any:
-        if self is made_session.shared.model:
+        if self is made_session.adapter.shared.model:
             asked.append(1)
             if len(asked) in (1, 4):
                 raise RuntimeError("on purpose")

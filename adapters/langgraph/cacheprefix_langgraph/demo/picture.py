@@ -11,11 +11,11 @@ from cacheprefix.errors import SetupError
 if TYPE_CHECKING:
     from cacheprefix_langgraph.demo.run import Row
 
-_WIDTH, _LEFT, _BAR, _GAP, _HEAD, _BLOCK_GAP = 860, 120, 15, 4, 76, 46
+_WIDTH, _LEFT, _BAR, _GAP, _HEAD, _BLOCK_GAP = 860, 120, 12, 3, 76, 42
 """Pixels: the picture, the names' column, a bar, the space below it, the legend, the space between the layouts."""
 
 _STYLE = """
-text { font: 13px system-ui, sans-serif; fill: #24292f }
+text { font: 12px system-ui, sans-serif; fill: #24292f }
 .title { font-weight: 600; font-size: 15px } .small { font-size: 11px; fill: #57606a }
 .read { fill: #9ec5a8 } .paid { fill: #b3432b }
 @media (prefers-color-scheme: dark) {
@@ -39,7 +39,10 @@ def picture(rows: Sequence[Row]) -> str:
     block = len(plain.requests) * (_BAR + _GAP) + _BLOCK_GAP
     height = _HEAD + block + len(shared.requests) * (_BAR + _GAP) + 24
     ratio = shared.cost_units / plain.cost_units
-    legend = f"one bar a request, in the order they were sent; rules of {escape(plain.rules)}, simulated provider"
+    legend = (
+        f"one bar a request, in the order they were sent; the number: tokens paid in full; "
+        f"rules of {escape(plain.rules)}, simulated provider"
+    )
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img">',
         f"<title>{escape(_said(plain, shared, ratio))}</title><style>{_STYLE}</style>",
@@ -62,11 +65,11 @@ def _layout(row: Row, title: str, top: int, scale: float, remark: str) -> Iterat
         y = top + 10 + number * (_BAR + _GAP)
         read = bar.read_tokens * scale
         paid = (bar.input_tokens - bar.read_tokens) * scale
-        yield f'<text x="{_LEFT - 8}" y="{y + 12}" text-anchor="end">{escape(bar.agent)}</text>'
+        yield f'<text x="{_LEFT - 8}" y="{y + _BAR - 2}" text-anchor="end">{escape(bar.agent)}</text>'
         yield f'<rect class="read" x="{_LEFT}" y="{y}" width="{read:.1f}" height="{_BAR}"/>'
         yield f'<rect class="paid" x="{_LEFT + read:.1f}" y="{y}" width="{paid:.1f}" height="{_BAR}"/>'
         said = f"{bar.input_tokens - bar.read_tokens:,}"
-        yield f'<text class="small" x="{_LEFT + read + paid + 6:.1f}" y="{y + 11}">{said}</text>'
+        yield f'<text class="small" x="{_LEFT + read + paid + 6:.1f}" y="{y + _BAR - 2}">{said}</text>'
 
 
 def _share(row: Row) -> str:
