@@ -11,69 +11,46 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class _Forked(Protocol):
     def after_fork(self) -> None: ...
 
 
-_locks: weakref.WeakSet[_Lock] = weakref.WeakSet()
+_locks: weakref.WeakSet[RLock] = weakref.WeakSet()
 _known: weakref.WeakSet[_Forked] = weakref.WeakSet()
 
 
-class _Lock:
-    __slots__ = ("__weakref__", "_lock", "torn")
+_REENTRANT: Any = type(threading.RLock())
+
+
+class RLock(_REENTRANT):  # type: ignore[misc]  # which type checkers call final, and is not
+    """``threading.RLock`` that no thread of the parent's holds in a forked child.
+
+    Of the interpreter's own class: where a signal's handler raises (Ctrl-C), it does so between functions written in
+    Python, and a lock that is released by one could stay taken for ever.
+    """
+
+    __slots__ = ("torn",)
 
     def __init__(self) -> None:
-        self._lock = self._fresh()
         self.torn = False
         """Whether another thread held it when this process was forked off: what it guards may be half changed."""
         _locks.add(self)
 
-    @staticmethod
-    def _fresh() -> threading.Lock:
-        return threading.Lock()
-
-    def acquire(self, *, blocking: bool = True) -> bool:
-        """Take it; False where it is taken and ``blocking`` is False."""
-        return self._lock.acquire(blocking)
-
-    def release(self) -> None:
-        """Give it back."""
-        self._lock.release()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
     def renew(self) -> None:
         """For a forked child, before anything else runs there: free, whoever held it."""
-        # The forking thread goes on in the child: what it holds itself (an RLock) stays its own.
-        self.torn = not self._lock.acquire(blocking=False)
+        # The forking thread goes on in the child: what it holds itself stays its own.
+        self.torn = not self.acquire(blocking=False)
         if self.torn:
-            self._lock = self._fresh()
+            self._at_fork_reinit()
         else:
-            self._lock.release()
+            self.release()
 
 
-class Lock(_Lock):
-    """``threading.Lock`` that nobody holds in a forked child."""
-
-    __slots__ = ()
-
-
-class RLock(_Lock):
-    """``threading.RLock`` that no thread of the parent's holds in a forked child."""
-
-    __slots__ = ()
-
-    @staticmethod
-    def _fresh() -> threading.Lock:
-        made: threading.Lock = threading.RLock()  # type: ignore[assignment]  # the same methods
-        return made
+Lock = RLock
+"""For what is entered once; it may be entered again, by what the garbage collector runs in the middle."""
 
 
 def reset_in_child(thing: _Forked) -> None:

@@ -176,11 +176,16 @@ class Pass:
             release = self._release.pop()
         except IndexError:
             return
-        release(ok)
+        try:
+            release(ok)
+        except BaseException:
+            # Ctrl-C in the middle: the pass lets them go when it is dropped, which it can do twice.
+            self._release.append(release)
+            raise
 
     def __del__(self) -> None:
-        # Any thread may be here, in the middle of anything: nothing may wait.
-        if self._release:
+        # Any thread may be here, in the middle of anything (of its making, too): nothing may wait.
+        if getattr(self, "_release", None):
             self._release.clear()
             if self._dropped is not None:
                 self._dropped()
@@ -326,12 +331,7 @@ class Gate:
 
     def _lead(self, key: bytes, worth: Worth, began: float) -> Pass | Flight:
         now = self._clock()
-        with self._lock:
-            flight = self._flights.get(key)
-            if flight is not None and now - flight.started < self.limit:
-                flight.join()
-                return flight
-            mine = self._flights[key] = Flight(now, worth, self._lock)
+        mine = Flight(now, worth, self._lock)
 
         def release(ok: bool) -> None:  # noqa: FBT001 - called by Pass only
             with self._lock:
@@ -339,4 +339,14 @@ class Gate:
                     del self._flights[key]
             mine.land(ok=ok)
 
-        return Pass(release, dropped=lambda: release(False), flight=mine, worth=worth, waited=now - began)  # noqa: FBT003
+        # Before anybody can wait for it: Ctrl-C in between would leave a leader that nobody can release.
+        leave = Pass(release, dropped=lambda: release(False), flight=mine, worth=worth, waited=now - began)  # noqa: FBT003
+        with self._lock:
+            flight = self._flights.get(key)
+            if flight is None or now - flight.started >= self.limit:
+                self._flights[key] = mine
+                return leave
+            flight.join()
+        # Nobody waits for what never led.
+        leave.release(ok=False)
+        return flight

@@ -181,6 +181,8 @@ def test_a_leader_whose_answer_rests_unread_is_given_up(before):
     leader.reads()
     leader.release(ok=True)
     assert len(passes) == 1
+    while passes[0].awaited != 2:
+        time.sleep(0.01)
     passes[0].release(ok=True)
     for thread in threads:
         thread.join(60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 import warnings
@@ -32,11 +33,9 @@ def hung():
     listening, taken = socket.create_server(("127.0.0.1", 0)), []
 
     def serve():
-        while True:
-            try:
+        with contextlib.suppress(OSError):
+            while True:
                 taken.append(listening.accept()[0])
-            except OSError:
-                return
 
     server = threading.Thread(target=serve)
     server.start()

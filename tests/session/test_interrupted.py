@@ -1,0 +1,85 @@
+"""Ctrl-C, a cancellation or a lack of memory at any point of a request leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import cacheprefix
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.bodies import Role, fork_body
+from cacheprefix.prompt import ESTIMATE
+
+ROOM = str(Path(cacheprefix.__file__).parent)
+HANDBOOK = "The handbook says that every statement needs a source. " * 400
+USAGE = {"input_tokens": 5, "output_tokens": 2, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 3_000}
+PLACES = {"gate.py": 1, "pending.py": 1, ".py": 23}
+"""Where it is interrupted, and at each which point: at all 2,000 it takes a minute. A prime, as loops have a rhythm."""
+
+
+def ask(session: Session, name: str) -> None:
+    """A request that leads on a cold prefix, from its body to its usage."""
+    body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]}
+    fork = fork_body(session, body, "anthropic", Role(name, f"You are {name}.", name))
+    with fork.begin(fork.queue()) as turn:
+        pass
+    turn.first_token()
+    turn.finish(USAGE)
+
+
+def interrupted(session: Session, point: int, place: str, error: type[BaseException]) -> bool:
+    """A request with ``error`` raised where the ``point``-th function of ``place`` begins; whether it has so many.
+
+    That is where CPython runs the handlers of signals. What is raised while an object is dropped reaches nobody.
+    """
+    count = 0
+
+    def raising(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal count
+        names, files, at = [], [], frame
+        while at is not None:
+            names.append(at.f_code.co_name)
+            files.append(at.f_code.co_filename)
+            at = at.f_back
+        ours = any(file.startswith(ROOM) for file in files)
+        if event == "call" and ours and files[0].endswith(place) and not {"__del__", "<genexpr>"} & set(names):
+            count += 1
+            if count == point:
+                sys.settrace(before)
+                raise error
+
+    before = sys.gettrace()
+    sys.settrace(raising)
+    try:
+        ask(session, "first")
+    except error as caught:
+        # The frames of a traceback hold what was under way.
+        caught.__traceback__ = None
+    finally:
+        sys.settrace(before)
+    return count >= point
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, asyncio.CancelledError])
+def test_a_request_that_is_interrupted_anywhere_leads_nobody(place: str, error: type[BaseException]) -> None:
+    """No flight is left and no lock is held: the next request goes on, and each is counted once at most."""
+    point = 1
+    while True:
+        session = Session(SharedPrefix(system=HANDBOOK), provider="anthropic", counter=ESTIMATE, gate=600, gate_price=0)
+        if not interrupted(session, point, place, error):
+            break
+        gc.collect(0)
+        assert not session._gate._flights, f"a leader is left that was interrupted at point {point}"
+        before = len(session.calls)
+        assert before <= 1
+        ask(session, "second")
+        assert len(session.calls) == before + 1
+        point += PLACES[place]
+    assert point > 5
