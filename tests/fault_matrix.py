@@ -45,7 +45,7 @@ STEPS = (
     "cacheprefix.calls.begin.Requests._foresee",
     "cacheprefix.calls.begin.Requests._estimate",
     "cacheprefix.calls.history_runner.replay",
-    "cacheprefix.calls.history_runner.HistoryRunner._replayed",
+    "cacheprefix.calls.history_runner._look",
     "cacheprefix.calls.state.decode",
     "cacheprefix.calls.begin.Requests.gate_key",
     "cacheprefix.cache.CacheModel.begin",

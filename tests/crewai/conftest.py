@@ -101,9 +101,7 @@ def new_llm() -> NewLLM:
         if kind == "anthropic":
             return crewai_workloads.new_llm(ANTHROPIC_MODEL, provider.anthropic_base_url, **options)
         if kind == "litellm":
-            return crewai_workloads.new_llm(
-                f"openai/{OPENAI_MODEL}", provider.openai_base_url, litellm=True, **options
-            )
+            return crewai_workloads.new_llm(f"openai/{OPENAI_MODEL}", provider.openai_base_url, litellm=True, **options)
         if kind == "litellm-anthropic":
             return crewai_workloads.new_llm(ANTHROPIC_MODEL, provider.anthropic_base_url, litellm=True, **options)
         if kind == "responses":
@@ -111,4 +109,3 @@ def new_llm() -> NewLLM:
         return crewai_workloads.new_llm(OPENAI_MODEL, provider.openai_base_url, **options)
 
     return make
-

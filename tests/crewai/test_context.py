@@ -303,7 +303,7 @@ def test_verdicts_are_live(servers, new_llm) -> None:
         assert [call.verdict.cause for call in session.calls[8:]] == ["hit"] * 8
         provider.simulator.script = CrewModel()
         before = len(session.calls)
-        session._profiles.provider = "openai"
+        session.adapter.shared.services.profile.provider = "openai"
         provider.simulator.reset()
         team.kickoff(inputs={"brief": BRIEF})
     assert session.calls[before].verdict.cause == "provider_miss"
