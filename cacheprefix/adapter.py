@@ -25,6 +25,7 @@ from cacheprefix.contexts import BlockVar
 from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, ask_options
 from cacheprefix.history import (
     Ledger,
+    RestOfRequest,
     SummaryRequest,
     TransitionHook,
     digests_of,
@@ -104,6 +105,7 @@ __all__ = [
     "ReplaceResult",
     "Request",
     "RequestPlan",
+    "RestOfRequest",
     "Restriction",
     "Role",
     "SummaryRequest",

@@ -14,7 +14,7 @@ from cacheprefix.cache import CacheStatus, Verdict
 from cacheprefix.calls.begin import Boundary, Request, Requests
 from cacheprefix.calls.counting import TokenCounting
 from cacheprefix.calls.gating import AnyGate
-from cacheprefix.calls.history_runner import Beside, HistoryRunner
+from cacheprefix.calls.history_runner import HistoryRunner
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.calls.report import Call, GateUse, Report
 from cacheprefix.calls.state import SharedState
@@ -27,6 +27,7 @@ from cacheprefix.history import (
     Compaction,
     Consolidate,
     RequestBudget,
+    RestOfRequest,
     Results,
     ToolResultBudget,
     TransitionHook,
@@ -380,17 +381,17 @@ class AdapterSession:
         views: Sequence[MessageView],
         model: str = "",
         api: Api | None = None,
+        rest: RestOfRequest | None = None,
         *,
         ask: Ask | None = None,
-        **beside: Unpack[Beside],
     ) -> tuple[Decision, ...]:
         """All decisions on a framework's history: results cut once, and compaction where it is due and pays.
 
-        ``views`` are of the history as the framework has it, never of what was sent. ``ask`` writes summaries for
-        ``Compaction(summarise="fork")``. Fails open, but raises ``BudgetError`` with ``over_by`` where a
-        ``request_budget`` cannot be met. See ``HistoryRunner.condense``.
+        ``views`` are of the history as the framework has it, never of what was sent; ``rest`` is what the request has
+        beside it. ``ask`` writes summaries for ``Compaction(summarise="fork")``. Fails open, but raises
+        ``BudgetError`` with ``over_by`` where a ``request_budget`` cannot be met. See ``HistoryRunner.condense``.
         """
-        return self._history.condense(conversation, views, model, api, ask=ask, **beside)
+        return self._history.condense(conversation, views, model, api, rest, ask=ask)
 
     async def acondense(
         self,
@@ -398,12 +399,12 @@ class AdapterSession:
         views: Sequence[MessageView],
         model: str = "",
         api: Api | None = None,
+        rest: RestOfRequest | None = None,
         *,
         ask: AsyncAsk | None = None,
-        **beside: Unpack[Beside],
     ) -> tuple[Decision, ...]:
         """``condense`` with an ``ask`` that is awaited, such as ``asummary_by_fork`` makes."""
-        return await self._history.acondense(conversation, views, model, api, ask=ask, **beside)
+        return await self._history.acondense(conversation, views, model, api, rest, ask=ask)
 
     def summary_by_fork(
         self,

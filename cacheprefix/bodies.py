@@ -16,6 +16,7 @@ from typing import Any
 from cacheprefix.adapter_session import AdapterSession
 from cacheprefix.calls.begin import Request
 from cacheprefix.calls.pending import PendingCall
+from cacheprefix.history import RestOfRequest
 from cacheprefix.layout import FOLLOW, Pass, Tool, tail_text, with_volatile
 from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, failed
 from cacheprefix.layout.role_position import LONG as LONG_ROLE
@@ -554,7 +555,7 @@ def _condensed(session: AdapterSession, history: list[Any], role: Role, model: s
     # Outside of attempt: it fails open by itself, and a request budget that cannot be met is to be heard of.
     talk = session.conversation(role.conversation)
     own = session.count(tail, model)
-    decisions = session.condense(talk, views, model, api, own_tokens=own) if views else ()
+    decisions = session.condense(talk, views, model, api, RestOfRequest(own_tokens=own)) if views else ()
     if not decisions:
         return history
     return session.attempt("condense", lambda: sendable(apply(history, decisions, form)), history)

@@ -32,7 +32,7 @@ from cacheprefix.history import (
 from cacheprefix.history import Mode as CommitMode
 from cacheprefix.history.rewriting import carried_out, standing, with_beside
 from cacheprefix.history.saved import read, written
-from cacheprefix.history.settling import Ask, AsyncAsk, Attempt, History, Terms, plainly, settling
+from cacheprefix.history.settling import Ask, AsyncAsk, Attempt, HistoryAccess, Terms, plainly, settling
 from cacheprefix.history.state import Cutting, appended, closes_cycle
 from cacheprefix.locks import RLock
 from cacheprefix.prompt import Role
@@ -506,10 +506,10 @@ class Conversation:
         if terms.compaction is not None or terms.request is not None:
             yield from settling(self._history(terms.attempt, terms.count(volatile) if volatile else 0), ask)
 
-    def _history(self, attempt: Attempt, volatile_tokens: int = 0) -> History:
+    def _history(self, attempt: Attempt, volatile_tokens: int = 0) -> HistoryAccess:
         """The history kept here, before a request. While a summary of it is being written, others go out as it is."""
         around = partial(self._circumstances, self._terms, volatile_tokens)
-        return History(
+        return HistoryAccess(
             self, self._terms, lambda: standing(self._state), around, self._rewrite, attempt=attempt, waits=False
         )
 

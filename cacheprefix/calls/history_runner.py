@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from typing_extensions import TypedDict, Unpack
-
 from cacheprefix.calls.state import SharedState
 from cacheprefix.conversation import Conversation
 from cacheprefix.effects import Flow, adrive, drive
@@ -26,24 +24,13 @@ from cacheprefix.history import (
     replay,
 )
 from cacheprefix.history.budget import Replace, Results
-from cacheprefix.history.settling import Ask, AsyncAsk, History, Standing, Terms, settling
+from cacheprefix.history.settling import Ask, AsyncAsk, HistoryAccess, RestOfRequest, Standing, Terms, settling
 from cacheprefix.layout import Tool
 from cacheprefix.layout.team import Team
 from cacheprefix.plugins import Plugins
 from cacheprefix.prompt import Api, Decision, MessageView, ReplaceResult, ResultView
 from cacheprefix.services import Services
 from cacheprefix.wire import Form
-
-
-class Beside(TypedDict, total=False):
-    """What a request has beside its history; counts are tokens."""
-
-    static_tokens: int | None
-    """What is sent beside it and shared; the prefix by default."""
-    own_tokens: int
-    """What this request alone has, as its role's text: it counts against the window."""
-    front_moves: bool
-    """Whether the static text changes with a compaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +114,9 @@ class HistoryRunner:
         views: Sequence[MessageView],
         model: str = "",
         api: Api | None = None,
+        rest: RestOfRequest | None = None,
         *,
         ask: Ask | None = None,
-        **beside: Unpack[Beside],
     ) -> tuple[Decision, ...]:
         """All decisions on a framework's history: results cut once, and compaction where it is due and pays.
 
@@ -139,7 +126,7 @@ class HistoryRunner:
         ``Compaction(summarise="fork")``. A compaction also joins keyed context to one block a key behind the static
         text. Fails open, but raises ``BudgetError`` with ``over_by`` where a ``request_budget`` cannot be met.
         """
-        return drive(self._settling(conversation, views, model, api, beside, ask))
+        return drive(self._settling(conversation, views, model, api, rest or RestOfRequest(), ask))
 
     async def acondense(
         self,
@@ -147,12 +134,12 @@ class HistoryRunner:
         views: Sequence[MessageView],
         model: str = "",
         api: Api | None = None,
+        rest: RestOfRequest | None = None,
         *,
         ask: AsyncAsk | None = None,
-        **beside: Unpack[Beside],
     ) -> tuple[Decision, ...]:
         """``condense`` with an ``ask`` that is awaited, such as ``asummary_by_fork`` makes."""
-        return await adrive(self._settling(conversation, views, model, api, beside, ask))
+        return await adrive(self._settling(conversation, views, model, api, rest or RestOfRequest(), ask))
 
     def _settling(
         self,
@@ -160,20 +147,19 @@ class HistoryRunner:
         views: Sequence[MessageView],
         model: str,
         api: Api | None,
-        beside: Beside,
+        rest: RestOfRequest,
         ask: Ask | AsyncAsk | None,
     ) -> Flow[tuple[Decision, ...]]:
         if not self.decides(conversation):
             return ()
-        given = beside.get("static_tokens")
-        static = self._static(model) if given is None else given
-        own = conversation.room_beside(beside.get("own_tokens", 0))
+        static = self._static(model) if rest.static_tokens is None else rest.static_tokens
+        rest = replace(rest, static_tokens=static, own_tokens=conversation.room_beside(rest.own_tokens))
         terms = replace(self._terms(model, api), consolidate=self._consolidate(conversation.consolidate))
-        history = History(
+        history = HistoryAccess(
             conversation,
             terms,
             partial(_look, conversation, views, terms),
-            partial(_circumstances, conversation, terms, static, own, front_moves=beside.get("front_moves", False)),
+            partial(_circumstances, conversation, terms, rest),
             lambda _, made, epoch: conversation.take_in(made, epoch),
             attempt=terms.attempt,
             # Siblings send the same history. What has the summary written does not wait for itself.
@@ -258,18 +244,19 @@ def _look(conversation: Conversation, views: Sequence[MessageView], terms: Terms
 
 
 def _circumstances(
-    conversation: Conversation, terms: Terms, static: int, own: int, tokens: int, *, front_moves: bool
+    conversation: Conversation, terms: Terms, rest: RestOfRequest, tokens: int
 ) -> tuple[Compaction, Circumstances] | None:
-    """By what a compaction is planned: with ``static`` tokens beside it that all siblings share.
+    """By what a compaction is planned: with what all siblings share beside it.
 
     What this request has of its own counts against the window alone, so that siblings are compacted at the same time.
     """
     if terms.compaction is None and terms.request is None:
         return None
     rules, around = terms.rules(conversation.model, conversation.cold_at)
-    if around.request is not None and tokens + static + own > around.request.room:
-        static += own
-    return rules, replace(around, static_tokens=static, front_moves=front_moves)
+    static = rest.static_tokens or 0
+    if around.request is not None and tokens + static + rest.own_tokens > around.request.room:
+        static += rest.own_tokens
+    return rules, replace(around, static_tokens=static, front_moves=rest.front_moves)
 
 
 def _checked(answer: Iterable[Any], situation: Situation) -> Iterable[Decision]:

@@ -12,6 +12,7 @@ from cacheprefix.history.record import join_context
 from cacheprefix.history.replaying import replay
 from cacheprefix.history.rewriting import compact, compact_for_request, plan
 from cacheprefix.history.saved import dumps, loads
+from cacheprefix.history.settling import RestOfRequest
 from cacheprefix.history.situation import Policy, Situation
 from cacheprefix.history.state import (
     ContextState,
@@ -45,6 +46,7 @@ __all__ = [
     "Prices",
     "Removed",
     "RequestBudget",
+    "RestOfRequest",
     "Results",
     "Situation",
     "Strategy",

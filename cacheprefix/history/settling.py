@@ -90,6 +90,18 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
+class RestOfRequest:
+    """What a framework's request has beside its history."""
+
+    static_tokens: int | None = None
+    """Tokens of what is sent beside it and shared; None takes the prefix's."""
+    own_tokens: int = 0
+    """Tokens of what this request alone has, as its role's text: they count against the window."""
+    front_moves: bool = False
+    """Whether the static text changes with a compaction."""
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """A history as it stands before a request."""
 
@@ -125,7 +137,7 @@ class Keeper(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class HistoryAccess:
     """One history before one request: a framework's, or one that its conversation keeps."""
 
     keeper: Keeper
@@ -142,7 +154,7 @@ class History:
     """Whether this request waits for a summary that a sibling is having written."""
 
 
-def settling(history: History, ask: Ask | AsyncAsk | None, *, force: bool = False) -> Flow[Standing | None]:
+def settling(history: HistoryAccess, ask: Ask | AsyncAsk | None, *, force: bool = False) -> Flow[Standing | None]:
     """Bring a history to what may be sent: a flow that may ask for a summary, or wait for a sibling's.
 
     Gives how the history stands at the end, None where that cannot be told. Without ``ask``, an extract stands for what
@@ -214,14 +226,14 @@ def decided(now: Standing, plan: Plan, terms: Terms, scope: str, attempt: Attemp
     return made
 
 
-def _planned(history: History, now: Standing, *, force: bool) -> Plan | None:
+def _planned(history: HistoryAccess, now: Standing, *, force: bool) -> Plan | None:
     found, terms = history.circumstances(now.tokens), history.terms
     if found is None:
         return None
     return planned(now, *found, count=terms.count, readable=terms.store is not None, force=force)
 
 
-def _taken(history: History, now: Standing, plan: Plan, epoch: int) -> bool | None:
+def _taken(history: HistoryAccess, now: Standing, plan: Plan, epoch: int) -> bool | None:
     """Whether a compaction came in before any other; None where it cannot."""
     made = decided(now, plan, history.terms, history.keeper.scope, history.attempt)
     if made is None:

@@ -22,6 +22,7 @@ from cacheprefix.adapter import (
     Insert,
     MessageView,
     Request,
+    RestOfRequest,
     allowed_choice,
 )
 from cacheprefix.wire import apply, form_of, sendable, views_of
@@ -134,7 +135,7 @@ class Sending:
         # Outside of attempt: it fails open by itself, and a request budget that cannot be met is to be heard of.
         beside = "\n".join(str(messages[at].get("content") or "") for at in kept)
         own = max(0, session.count(beside, model) - session.count(session.prefix.text, model))
-        decisions = session.condense(talk, views, model, api, own_tokens=own) if views else ()
+        decisions = session.condense(talk, views, model, api, RestOfRequest(own_tokens=own)) if views else ()
         if not decisions:
             return body
 

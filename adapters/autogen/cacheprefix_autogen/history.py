@@ -24,6 +24,7 @@ from cacheprefix.adapter import (
     Insert,
     MessageView,
     ReplaceResult,
+    RestOfRequest,
     SummaryRequest,
     make_call,
     make_message,
@@ -81,8 +82,8 @@ def condensed(
     if not session.decides(conversation):
         return list(messages), first_own
     found = [views.of(message) for message in messages]
-    static, own = views.static_tokens(), views.own_tokens(beside)
-    decisions = session.condense(conversation, found, views.model, static_tokens=static, own_tokens=own)
+    rest = RestOfRequest(views.static_tokens(), views.own_tokens(beside))
+    decisions = session.condense(conversation, found, views.model, rest=rest)
     if not decisions:
         return list(messages), first_own
     by_index: dict[int, list[Decision]] = defaultdict(list)
@@ -108,8 +109,8 @@ async def summarised(
     if made is not None:
         found, static = made
         with suppress(BudgetError):  # raised again where the request is laid out
-            own = views.own_tokens(beside)
-            await session.acondense(conversation, found, views.model, static_tokens=static, own_tokens=own, ask=ask)
+            rest = RestOfRequest(static, views.own_tokens(beside))
+            await session.acondense(conversation, found, views.model, rest=rest, ask=ask)
 
 
 def _decided(message: LLMMessage, decisions: Sequence[Decision]) -> list[LLMMessage]:

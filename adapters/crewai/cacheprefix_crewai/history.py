@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.adapter import AdapterSession, Bounded, dumps, plan_compaction, replay
+from cacheprefix.adapter import AdapterSession, Bounded, RestOfRequest, dumps, plan_compaction, replay
 from cacheprefix.wire import apply, views_of
 from cacheprefix_crewai.binding import binding_of
 from cacheprefix_crewai.clients import sender
@@ -123,7 +123,8 @@ def condensed(session: AdapterSession, execution: Execution, messages: Sequence[
             conversation=held.id,
             scope=held.scope,
         )
-    decisions = session.condense(held, views, around.model, execution.api, static_tokens=static, ask=ask)
+    rest = RestOfRequest(static)
+    decisions = session.condense(held, views, around.model, execution.api, rest, ask=ask)
     return session.attempt("compaction", lambda: _applied(messages, decisions), list(messages))
 
 

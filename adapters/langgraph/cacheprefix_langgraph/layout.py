@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from cacheprefix import Prompt
-from cacheprefix.adapter import AdapterSession, ToolSet, digest_of, dumps, replay
+from cacheprefix.adapter import AdapterSession, RestOfRequest, ToolSet, digest_of, dumps, replay
 from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph.fork_context import Frame, Rewritten
 from cacheprefix_langgraph.history import Decided, carried_out
@@ -190,10 +190,8 @@ async def summarise_first(
         return await summarise(work.sent(), request)
 
     with suppress(BudgetError):
-        moves = work.front_moves()
-        await work.session.acondense(
-            work.state, work.seen, model, static_tokens=work.static, own_tokens=work.own, front_moves=moves, ask=ask
-        )
+        beside = RestOfRequest(work.static, work.own, work.front_moves())
+        await work.session.acondense(work.state, work.seen, model, rest=beside, ask=ask)
         work.refreshed()
 
 
@@ -225,12 +223,12 @@ def settled(
     if work is None:
         return parted(Decided(messages, shared_count(messages, frame.shared), (), lossless=True), frame.session, model)
     session, state = work.session, work.state
-    condense = partial(session.condense, state, work.seen, model, static_tokens=work.static, own_tokens=work.own)
+    condense = partial(session.condense, state, work.seen, model)
     asks = None if summarise is None else lambda request: summarise(work.sent(), request)
-    moves = work.front_moves()
-    decisions = condense(front_moves=moves, ask=asks)
+    rest = RestOfRequest(work.static, work.own, work.front_moves())
+    decisions = condense(rest=rest, ask=asks)
     if work.refreshed():
-        decisions = condense()
+        decisions = condense(rest=replace(rest, front_moves=False))
     plain = Decided(messages, work.border, (), lossless=True)
     done = session.attempt("decisions", lambda: carried_out(messages, decisions, work.border), plain)
     return parted(done, session, model)

@@ -15,7 +15,7 @@ from typing import Any
 from agent_framework import Content, Message
 
 from cacheprefix import Conversation
-from cacheprefix.adapter import AdapterSession, Api, Count, Decision, Insert, MessageView
+from cacheprefix.adapter import AdapterSession, Api, Count, Decision, Insert, MessageView, RestOfRequest
 from cacheprefix.wire import Form, apply, form_of, sendable, views_of
 from cacheprefix_maf.member import ToolMemory
 
@@ -128,7 +128,8 @@ def condensed(
     views = session.attempt("views", lambda: _views([*shared, *local], form, session.counter(model)), none)
     beside = session.count("\n".join(_text(one) for one in (*given[:lead], *role)), model)
     beside = max(0, beside - session.count(session.prefix.text, model))
-    decisions = session.condense(conversation, views, model, api, own_tokens=beside) if views else ()
+    around = RestOfRequest(own_tokens=beside)
+    decisions = session.condense(conversation, views, model, api, around) if views else ()
     if not decisions:
         return body
     first = [one for one in decisions if one.index < len(shared) or (shared and _ends(one, len(shared)))]
