@@ -19,13 +19,13 @@ from cacheprefix.bodies import (
 )
 from cacheprefix.bounded import Bounded, Generations
 from cacheprefix.calls.begin import Boundary, Request
+from cacheprefix.calls.history_runner import RestOfRequest
 from cacheprefix.calls.report import tally
 from cacheprefix.calls.tool_calls import ToolUse
 from cacheprefix.contexts import BlockVar
 from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, ask_options
 from cacheprefix.history import (
     Ledger,
-    RestOfRequest,
     SummaryRequest,
     TransitionHook,
     digests_of,

@@ -14,7 +14,7 @@ from cacheprefix.cache import CacheStatus, Verdict
 from cacheprefix.calls.begin import Boundary, Request, Requests
 from cacheprefix.calls.counting import TokenCounting
 from cacheprefix.calls.gating import AnyGate
-from cacheprefix.calls.history_runner import HistoryRunner
+from cacheprefix.calls.history_runner import HistoryRunner, RestOfRequest
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.calls.report import Call, GateUse, Report
 from cacheprefix.calls.state import SharedState
@@ -27,7 +27,6 @@ from cacheprefix.history import (
     Compaction,
     Consolidate,
     RequestBudget,
-    RestOfRequest,
     Results,
     ToolResultBudget,
     TransitionHook,

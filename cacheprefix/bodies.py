@@ -15,8 +15,8 @@ from typing import Any
 
 from cacheprefix.adapter_session import AdapterSession
 from cacheprefix.calls.begin import Request
+from cacheprefix.calls.history_runner import RestOfRequest
 from cacheprefix.calls.pending import PendingCall
-from cacheprefix.history import RestOfRequest
 from cacheprefix.layout import FOLLOW, Pass, Tool, tail_text, with_volatile
 from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, failed
 from cacheprefix.layout.role_position import LONG as LONG_ROLE

@@ -24,13 +24,25 @@ from cacheprefix.history import (
     replay,
 )
 from cacheprefix.history.budget import Replace, Results
-from cacheprefix.history.settling import Ask, AsyncAsk, HistoryAccess, RestOfRequest, Standing, Terms, settling
+from cacheprefix.history.settling import Ask, AsyncAsk, HistoryAccess, Standing, Terms, settling
 from cacheprefix.layout import Tool
 from cacheprefix.layout.team import Team
 from cacheprefix.plugins import Plugins
 from cacheprefix.prompt import Api, Decision, MessageView, ReplaceResult, ResultView
 from cacheprefix.services import Services
 from cacheprefix.wire import Form
+
+
+@dataclass(frozen=True, slots=True)
+class RestOfRequest:
+    """What a framework's request has beside its history."""
+
+    static_tokens: int | None = None
+    """Tokens of what is sent beside it and shared; None takes the prefix's."""
+    own_tokens: int = 0
+    """Tokens of what this request alone has, as its role's text: they count against the window."""
+    front_moves: bool = False
+    """Whether the static text changes with a compaction."""
 
 
 @dataclass(frozen=True, slots=True)

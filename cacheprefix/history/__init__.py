@@ -12,7 +12,6 @@ from cacheprefix.history.record import join_context
 from cacheprefix.history.replaying import replay
 from cacheprefix.history.rewriting import compact, compact_for_request, plan
 from cacheprefix.history.saved import dumps, loads
-from cacheprefix.history.settling import RestOfRequest
 from cacheprefix.history.situation import Policy, Situation
 from cacheprefix.history.state import (
     ContextState,
@@ -46,7 +45,6 @@ __all__ = [
     "Prices",
     "Removed",
     "RequestBudget",
-    "RestOfRequest",
     "Results",
     "Situation",
     "Strategy",

@@ -90,18 +90,6 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class RestOfRequest:
-    """What a framework's request has beside its history."""
-
-    static_tokens: int | None = None
-    """Tokens of what is sent beside it and shared; None takes the prefix's."""
-    own_tokens: int = 0
-    """Tokens of what this request alone has, as its role's text: they count against the window."""
-    front_moves: bool = False
-    """Whether the static text changes with a compaction."""
-
-
-@dataclass(frozen=True, slots=True)
 class Standing:
     """A history as it stands before a request."""
 
