@@ -34,7 +34,17 @@ from cacheprefix.history import (
     replay,
     update_json,
 )
-from cacheprefix.layout import FOLLOW, Pass, Tool, VolatileRole, Worth, common_text, tail_text, with_volatile
+from cacheprefix.layout import (
+    FOLLOW,
+    Pass,
+    Tool,
+    VolatileRole,
+    Worth,
+    common_text,
+    economics,
+    tail_text,
+    with_volatile,
+)
 from cacheprefix.layout.baseline import unmodified
 from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan
 from cacheprefix.layout.role_position import History
@@ -125,6 +135,7 @@ __all__ = [
     "digest_of",
     "digests_of",
     "dumps",
+    "economics",
     "fork_body",
     "given_or_configured",
     "instruction_of",

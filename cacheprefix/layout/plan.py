@@ -46,6 +46,8 @@ class OwnTools:
     """Whether the application leaves ``tool_choice`` to the model."""
     lists: bool = True
     """Whether the client takes a list of allowed tools as ``tool_choice``."""
+    calls: bool = True
+    """False where this request alone must call none, although the role has some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,16 @@ class AgentRequest(Generic[M]):
     """Text for this request alone that stands in the role's text."""
     own: tuple[Reason, ...] = ()
     """Why the adapter knows that it keeps the application's own layout; empty where costs decide."""
+    known: tuple[Reason, ...] = ()
+    """What else the adapter knows of it, laid out as a fork too: a response schema, a tool that it must call."""
     place: Place = "cheapest"
+    holds: bool = False
+    """Whether the place holds for as long as nothing is said: for a turn of several requests."""
+    resumed: bool = False
+    """Whether the role was loaded in its own layout, in which the provider's cache has what came before."""
+    alike: bool = False
+    """Whether all roles' own requests begin with the shared text without us: where they carry the same tools too and
+    the provider caches by itself, a fork gains only by the conversation."""
     joint: bool = True
     """False where the conversation is this role's alone, as far as is known."""
     cached: bool = False
@@ -125,7 +136,7 @@ class Planner:
         """The layout of one request. What ``asked.history`` raises, it raises."""
         if not self.active:
             return RequestPlan("observed", (reason("observe_mode"),))
-        mistakes = self._mistakes(asked)
+        mistakes = (*self._mistakes(asked), *asked.known)
         tools, restriction = self._tools(asked)
         text = self.team.tail_for(asked.role, asked.instruction, tools=restriction.said, volatile=asked.volatile)
         history = asked.history(text)
@@ -133,7 +144,7 @@ class Planner:
         if asked.own:
             return RequestPlan("own", (*mistakes, *asked.own), text, None, said, tools, restriction)
         shared = self._shared(asked, tools, history)
-        refused = self._refused(asked, tools, text, shared)
+        refused = self._refused(asked, tools, shared, text, history)
         position = self._placed(asked, tools, text, history, shares=refused is None)
         if position.at is None:
             size = self._size(text, asked.model)
@@ -176,7 +187,7 @@ class Planner:
             tools = ToolSet(tuple(name for name in union if name in wanted), shares=True)
         rules = self.services.profile(asked.model, asked.api)
         names = own.names if own.may_use is None else own.may_use
-        return tools, restrict(names, tools.tools, rules, free=own.free, lists=own.lists)
+        return tools, restrict(names, tools.tools, rules, free=own.free, lists=own.lists, calls=own.calls)
 
     def _shared(self, asked: AgentRequest[M], tools: ToolSet | None, history: History[M]) -> int:
         """Tokens before the role's text: the shared system text, the tools carried, the history."""
@@ -188,7 +199,9 @@ class Planner:
             + sum(map(history.tokens, history.messages))
         )
 
-    def _refused(self, asked: AgentRequest[M], tools: ToolSet | None, text: str, shared: int) -> Reason | None:
+    def _refused(
+        self, asked: AgentRequest[M], tools: ToolSet | None, shared: int, text: str, history: History[M]
+    ) -> Reason | None:
         """Why the request is no fork whatever its text's place; None where it may be one."""
         if tools is not None and not tools.shares:
             return reason("tools_cost_more", foreign=self._foreign(tools, asked.model))
@@ -201,7 +214,21 @@ class Planner:
         refused = self.sharing.refusal(self.team, self.services, asked.conversation.id, asked.model, counted)
         if refused is None and asked.long_text_stays:
             self.sharing.move(*key)
-        return refused
+        return refused or self._little(asked, tools, history)
+
+    def _little(self, asked: AgentRequest[M], tools: ToolSet | None, history: History[M]) -> Reason | None:
+        """Why a fork would gain nothing yet, where requests begin alike without us; None where it may gain."""
+        brought = () if asked.tools is None else asked.tools.names
+        foreign = tools is not None and not set(tools.tools) <= set(brought)
+        if not asked.alike or asked.place != "cheapest" or asked.volatile or foreign:
+            return None
+        # Who caches only what is marked reads nothing of requests in the application's own layout.
+        if self.services.profile(asked.model, asked.api).markers is not None:
+            return None
+        said = sum(map(history.tokens, history.messages))
+        # Another layout is another prompt, once; as much of the conversation must be worth it as of a text that keeps
+        # its place.
+        return reason("little_to_share", cost=LONG, saved=said) if said < LONG else None
 
     def _placed(
         self, asked: AgentRequest[M], tools: ToolSet | None, text: str, history: History[M], *, shares: bool
@@ -214,6 +241,7 @@ class Planner:
         return self.positions.place(
             self.team, self.services, asked.conversation, asked.role, text, history, asked.model,
             shared=shares, joint=asked.joint, cached=asked.cached, lane=tools.name if tools is not None else "",
+            holds=asked.holds, resumed=asked.resumed,
         )  # fmt: skip
 
     def _foreign(self, tools: ToolSet, model: str) -> int:

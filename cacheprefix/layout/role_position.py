@@ -84,6 +84,10 @@ class _LastRequest:
     end: _Point
     kept: bool
     """Whether the provider keeps that request to its end, and not only what stands before the text."""
+    shared: bool = True
+    """Whether what stood before the text was worth sharing."""
+    continues: bool = False
+    """Whether it was marked at its end."""
 
 
 @dataclass(slots=True)
@@ -171,14 +175,17 @@ class RolePositions:
         joint: bool,
         opening: int,
         recorded: Callable[[], int | None],
+        holds: bool = False,
+        resumed: bool = False,
     ) -> RolePosition:
         """The place of ``role``'s text, of ``size`` tokens, in a request with this ``history``.
 
         ``shared`` says whether what stands before the text is worth sharing at all, ``joint`` whether others are
         expected to read the conversation. ``opening`` is the size of the shared system text, ``recorded`` the place
-        that an earlier process has recorded.
+        that an earlier process has recorded. ``holds`` says that the place of the role's last request stays for as long
+        as nothing is said, ``resumed`` that the role goes on in the application's own layout.
         """
-        talk = self._talk(key)
+        talk, worth = self._talk(key), shared
         seat = talk.seats.get(role)
         line, last = (point if history.holds(point) else _START for point in (talk.line, talk.last))
         readable = line
@@ -187,6 +194,9 @@ class RolePositions:
         if seat is not None and not (seat.text == text and all(map(history.holds, (seat.end, seat.at or _START)))):
             seat = None
         end, long = history.point(len(history.messages)), size >= LONG or rules.units
+        if holds and seat is not None and seat.end == end and seat.shared == worth:
+            return RolePosition(None if seat.at is None else seat.at.index, seat.continues)
+        shared = shared and not resumed
         spoken = history.since(last) + (talk.spoken if last.index else 0)
         stake = (opening + spoken) // _STAKE
         # Where the application's own requests would be kept whole, and paid for as such, ours may be too.
@@ -226,8 +236,9 @@ class RolePositions:
             if at is not None and at.index >= line.index and not (seat is not None and seat.at == at):
                 # A second one with the same beginning; the same role's next request begins with its own text, too.
                 talk.line, talk.before = at, line
-            talk.seats[role] = _LastRequest(text, at, end, kept)
-        return RolePosition(None if at is None else at.index, continues and at is not None)
+            continues = continues and at is not None
+            talk.seats[role] = _LastRequest(text, at, end, kept, worth, continues)
+        return RolePosition(None if at is None else at.index, continues)
 
     def place(
         self,
@@ -243,8 +254,10 @@ class RolePositions:
         joint: bool = True,
         cached: bool = False,
         lane: str = "",
+        holds: bool = False,
+        resumed: bool = False,
     ) -> RolePosition:
-        """Where a role's text goes among the messages of ``history``; the rest is as ``Told`` says.
+        """Where a role's text goes among the messages of ``history``; the rest is as ``Told`` and ``choose`` say.
 
         A place that is not the end is recorded in the conversation, so that another process takes it up.
         """
@@ -261,6 +274,8 @@ class RolePositions:
             joint=joint and not team.alone,
             opening=self.size(team.prefix.key, team.prefix.text, model, services.count),
             recorded=lambda: _recorded(conversation, own, history),
+            holds=holds,
+            resumed=resumed,
         )
         at = len(history.messages)
         if found.at == at and found.at and size >= LONG:

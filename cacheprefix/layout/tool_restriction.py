@@ -25,16 +25,27 @@ FREE = Restriction()
 
 
 def restrict(
-    own: Sequence[str], carried: Collection[str], rules: Profile, *, free: bool = True, lists: bool = True
+    own: Sequence[str],
+    carried: Collection[str],
+    rules: Profile,
+    *,
+    free: bool = True,
+    lists: bool = True,
+    calls: bool = True,
 ) -> Restriction:
     """How a role with these ``own`` tools is kept to them in requests that carry ``carried``.
 
     ``free`` says that the application leaves ``tool_choice`` to the model, ``lists`` that the client takes a list of
-    allowed tools.
+    allowed tools. Without ``calls`` this one request must call none, in the words of the role's others.
     """
+    names, safe = tuple(own), rules.tool_choice_safe
+    if not calls:
+        said = restrict(own, carried, rules, free=free, lists=lists).said
+        # Where ``tool_choice`` may vary, it says so; elsewhere it stays, and whoever asks says so behind the messages.
+        varies = safe in ("allowed_tools", "none")
+        return Restriction((), allowed=() if varies else None, said=said)
     if set(own) >= set(carried):
         return FREE
-    names, safe = tuple(own), rules.tool_choice_safe
     # Where the provider's rules keep the cache whole for another tool_choice, it restricts the role; see the
     # profile's evidence for tool_choice_safe. Elsewhere it would invalidate the messages, so words do.
     if free and ((safe == "allowed_tools" and lists) or (safe == "none" and not names)):

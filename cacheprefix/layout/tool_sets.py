@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cacheprefix.bounded import Bounded
+from cacheprefix.layout.economics import REPLY, union_pays
 from cacheprefix.layout.prefix import Tool
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.locks import Lock
@@ -18,14 +19,8 @@ from cacheprefix.prompt import digest_of
 from cacheprefix.services import Services
 from cacheprefix.unnamed import common_key
 
-REPLY = 200
-"""Tokens of what an agent says in its turn, as long as too little was said to know: a few paragraphs."""
 _KNOWN = 4
 """Messages from which on their own length counts."""
-_ROUNDS = 5
-"""Turns of a role over which what sharing saves only once is spread."""
-_SURE = 3
-"""Of what the others are expected to say in the first round, one part in so many is taken for sure."""
 _TALKS = 10_000
 _KITS = 1_000
 _UNION, _OWN = "union", "own"
@@ -129,21 +124,13 @@ class ToolSets:
 
 
 def _pays(team: Team, services: Services, foreign: int, said: Sequence[int], model: str) -> bool:
-    """Whether carrying others' tools costs less than sharing saves, both for one request of a role.
-
-    With r, the price of reading a token from the cache (an uncached one costs 1), f tokens of others' tools, o tokens
-    of the opening (system text and what was said), a tokens of an answer, and n other roles:
-
-        cost  f*r/(1-r)  <=  a*n + o/_ROUNDS       in the long run: what reading them costs, in tokens saved
-        first f*r/(1-r)  <=  o + a*n/_SURE         in the first round, should there be no other
-
-    Where the provider keeps whole requests only (``match="unit"``), the first round pays f in full.
-    """
+    """Whether carrying ``foreign`` tokens of others' tools costs less than sharing saves (``union_pays``)."""
     profile = services.profile(model)
-    beside = foreign * profile.read / max(0.01, 1.0 - profile.read)
-    others = max(1, len(team.roles) - 1)
-    opening = services.count(team.prefix.text, model) + sum(said)
-    reply = sum(said) / len(said) if len(said) >= _KNOWN else REPLY
-    # In whole units nobody reads the tools before two have paid for them.
-    first = foreign if profile.match == "unit" else beside
-    return beside <= reply * others + opening / _ROUNDS and first <= opening + reply * others / _SURE
+    return union_pays(
+        foreign=foreign,
+        opening=services.count(team.prefix.text, model) + sum(said),
+        reply=sum(said) / len(said) if len(said) >= _KNOWN else REPLY,
+        others=max(1, len(team.roles) - 1),
+        read=profile.read,
+        whole=profile.match == "unit",
+    )

@@ -102,7 +102,7 @@ def test_no_call_is_parted_from_its_result(turns):
     """Whatever is shortened or compacted, calls and results come in pairs and in order, and nothing is empty."""
     messages = [message for number, results in enumerate(turns) for message in _turn(number, results)]
     session = Session(budget=ToolResultBudget(max_tokens=100), compaction=1500)
-    out, own = condensed(Views(session, "gpt-4o"), session.conversation("c"), messages, first_own=len(messages))
+    out, own = condensed(Views(session.adapter, "gpt-4o"), session.conversation("c"), messages, first_own=len(messages))
     assert own == len(out)
     open_calls: list[str] = []
     for message in out:
@@ -114,7 +114,7 @@ def test_no_call_is_parted_from_its_result(turns):
         assert message.content
         if isinstance(message, AssistantMessage):
             open_calls = [call.id for call in message.content]
-    again, _ = condensed(Views(session, "gpt-4o"), session.conversation("c"), messages, first_own=len(messages))
+    again, _ = condensed(Views(session.adapter, "gpt-4o"), session.conversation("c"), messages, first_own=len(messages))
     assert again == out
 
 

@@ -8,17 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cacheprefix.adapter import LONG_ROLE, AdapterSession, Bounded
+from cacheprefix.adapter import LONG_ROLE, AdapterSession, Bounded, economics
 from cacheprefix_ag2.state import Talk
 
 KEEP = 10_000
 """Conversations remembered at most; what must last longer is in the streams' own histories."""
-REPLY = 200
-"""Tokens of a reply, before any is known: a few paragraphs."""
 CALLS = 3
 """Requests of a turn with tools."""
-ROUNDS = 3
-"""Rounds over which what a lane pays only once is spread."""
 
 Stays = Literal["stream", "turn", "call"]
 """How long the role's text keeps its place, so that what stands behind it is read again."""
@@ -108,14 +104,14 @@ class Team:
         # Where all prompts begin alike as they are, and the provider shares what does, nothing is gained there.
         alike = profile.markers is None and all(each.first and not self._foreign(each) for each in self.seats.values())
         opening = 0 if alike else self._count(self.session.prefix.text, seat.model)
-        spread = opening * others / ROUNDS - min(seat.tail, LONG_ROLE)
+        spread = opening * others / economics.ROUNDS - min(seat.tail, LONG_ROLE)
         if stays == "turn":
             # In a channel ag2 leaves an agent's own messages out of its requests, and a fork has and re-reads them.
-            return spread * (1.0 - read) + REPLY * ((agents - 2) - agents * read)
+            return spread * (1.0 - read) + economics.REPLY * ((agents - 2) - agents * read)
         if stays == "stream":
             # Only what the stream begins with is common; a short question is the agent's own until one was not.
-            return (spread + others * (asked if self.common else max(0, asked - REPLY))) * (1.0 - read)
-        return (spread + REPLY * (agents - 1)) * (1.0 - read)
+            return (spread + others * (asked if self.common else max(0, asked - economics.REPLY))) * (1.0 - read)
+        return (spread + economics.REPLY * (agents - 1)) * (1.0 - read)
 
     def _foreign(self, seat: Seat) -> int:
         """Tokens of the union's tools that an agent has not."""
