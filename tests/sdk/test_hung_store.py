@@ -12,9 +12,9 @@ import pytest
 from sdk_driver import MODELS, creator, make_client
 
 from cacheprefix import Session, SharedPrefix, ToolResultBudget
+from cacheprefix.adapter import ToolUse
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Queue, SimulatedProvider
-from cacheprefix.session import ToolUse
 from cacheprefix.stores import RedisStore, ResultStore
 from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 from cacheprefix_sdk import role, wrap

@@ -26,7 +26,7 @@ PLACES = {"gate.py": 1, "pending.py": 1, ".py": 23}
 def ask(session: Session, name: str) -> None:
     """A request that leads on a cold prefix, from its body to its usage."""
     body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]}
-    fork = fork_body(session, body, "anthropic", Role(name, f"You are {name}.", name))
+    fork = fork_body(session.adapter, body, "anthropic", Role(name, f"You are {name}.", name))
     with fork.begin(fork.queue()) as turn:
         pass
     turn.first_token()
@@ -76,7 +76,7 @@ def test_a_request_that_is_interrupted_anywhere_leads_nobody(place: str, error: 
         if not interrupted(session, point, place, error):
             break
         gc.collect(0)
-        assert not session._gate._flights, f"a leader is left that was interrupted at point {point}"
+        assert not session.adapter._gate._flights, f"a leader is left that was interrupted at point {point}"
         before = len(session.calls)
         assert before <= 1
         ask(session, "second")
