@@ -46,9 +46,9 @@ from cacheprefix.layout import (
     with_volatile,
 )
 from cacheprefix.layout.baseline import unmodified
-from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan
-from cacheprefix.layout.role_position import History
-from cacheprefix.layout.tool_restriction import Restriction
+from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, failed
+from cacheprefix.layout.role_position import History, RolePosition
+from cacheprefix.layout.tool_restriction import Restriction, restrict
 from cacheprefix.locks import Lock, RLock, reset_in_child
 from cacheprefix.profiles import NO_CALLS, cost_units, merge_usage, normalise_usage, usage_from_dict
 from cacheprefix.prompt import (
@@ -118,6 +118,7 @@ __all__ = [
     "RestOfRequest",
     "Restriction",
     "Role",
+    "RolePosition",
     "SummaryRequest",
     "Tool",
     "ToolSet",
@@ -136,6 +137,7 @@ __all__ = [
     "digests_of",
     "dumps",
     "economics",
+    "failed",
     "fork_body",
     "given_or_configured",
     "instruction_of",
@@ -152,6 +154,7 @@ __all__ = [
     "reason",
     "replay",
     "reset_in_child",
+    "restrict",
     "tail_text",
     "tally",
     "unmodified",

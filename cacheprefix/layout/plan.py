@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
+from cacheprefix.layout.economics import TaskPosition
 from cacheprefix.layout.prefix import Tool
 from cacheprefix.layout.role_position import LONG, History, RolePosition, RolePositions
 from cacheprefix.layout.team import Decided, Team
@@ -29,9 +30,11 @@ Carried = Literal["open", "union"] | tuple[str, ...]
 """Which tools a role's requests carry. ``open``: those of all, or its own, by what an open-ended run is expected to
 cost (``ToolSets.choose``); ``union``: those of all; names: those, as a team that is known beforehand settled."""
 
-Place = Literal["cheapest", "end", "front"]
+Place = Literal["cheapest", "end", "front"] | Callable[[], TaskPosition]
 """Where a role's text stands. ``cheapest``: where it costs least (``RolePositions.place``); ``end``: behind the
-history, as a text must that is for this request alone; ``front``: before it, where the history is this role's own."""
+history, as a text must that is for this request alone; ``front``: before it, where the history is this role's own. A
+callable is the policy of a team whose tasks are known beforehand (``economics.crew_position``), asked once all else
+allows a fork: it gives the place, or why the request is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,15 @@ class AgentRequest(Generic[M]):
     """None where the request's tools stay as they are and come into nothing."""
     volatile: Mapping[str, str] = field(default_factory=dict)
     """Text for this request alone that stands in the role's text."""
+    worded: str | None = None
+    """The role's text, where the adapter words it itself; None for ``Team.tail_for``."""
+    shared: int | None = None
+    """Tokens before the role's text, where the adapter knows them; None to have them counted."""
     own: tuple[Reason, ...] = ()
     """Why the adapter knows that it keeps the application's own layout; empty where costs decide."""
     known: tuple[Reason, ...] = ()
-    """What else the adapter knows of it, laid out as a fork too: a response schema, a tool that it must call."""
+    """What else the adapter knows of it, laid out as a fork too: a response schema, a tool that it must call, a text
+    that was named to be shared and stands nowhere."""
     place: Place = "cheapest"
     holds: bool = False
     """Whether the place holds for as long as nothing is said: for a turn of several requests."""
@@ -138,14 +146,20 @@ class Planner:
             return RequestPlan("observed", (reason("observe_mode"),))
         mistakes = (*self._mistakes(asked), *asked.known)
         tools, restriction = self._tools(asked)
-        text = self.team.tail_for(asked.role, asked.instruction, tools=restriction.said, volatile=asked.volatile)
+        text = asked.worded
+        if text is None:
+            text = self.team.tail_for(asked.role, asked.instruction, tools=restriction.said, volatile=asked.volatile)
         history = asked.history(text)
         said = (*history.messages, *history.behind)
         if asked.own:
             return RequestPlan("own", (*mistakes, *asked.own), text, None, said, tools, restriction)
-        shared = self._shared(asked, tools, history)
+        shared = self._shared(asked, tools, history) if asked.shared is None else asked.shared
         refused = self._refused(asked, tools, shared, text, history)
-        position = self._placed(asked, tools, text, history, shares=refused is None)
+        if not callable(asked.place):
+            position = self._placed(asked, asked.place, tools, text, history, shares=refused is None)
+        else:
+            found = asked.place() if refused is None else refused
+            position, refused = (RolePosition(None), found) if isinstance(found, Reason) else (found, None)
         if position.at is None:
             size = self._size(text, asked.model)
             why = refused or reason("role_costs_more", size=size)
@@ -153,7 +167,8 @@ class Planner:
         reasons = [*mistakes, reason("shares", shared=shared)]
         if tools is not None and tools.name:
             reasons.append(reason("own_tools", foreign=self._foreign(tools, asked.model)))
-        if position.at < len(history.messages) and asked.place == "cheapest":
+        in_front = position.at < len(history.messages) and asked.place == "cheapest"
+        if in_front or (position.continues and callable(asked.place)):
             reasons.append(reason("role_kept", size=self._size(text, asked.model)))
         return RequestPlan("fork", tuple(reasons), text, position.at, said, tools, restriction, position.continues)
 
@@ -231,12 +246,12 @@ class Planner:
         return reason("little_to_share", cost=LONG, saved=said) if said < LONG else None
 
     def _placed(
-        self, asked: AgentRequest[M], tools: ToolSet | None, text: str, history: History[M], *, shares: bool
+        self, asked: AgentRequest[M], place: str, tools: ToolSet | None, text: str, history: History[M], *, shares: bool
     ) -> RolePosition:
         """Where the role's text stands; asked for other requests too, as it goes by what earlier ones were."""
-        if asked.place == "front":
+        if place == "front":
             return RolePosition(0 if shares else None, continues=shares)
-        if asked.place == "end" or asked.volatile:
+        if place == "end" or asked.volatile:
             return RolePosition(len(history.messages) if shares else None)
         return self.positions.place(
             self.team, self.services, asked.conversation, asked.role, text, history, asked.model,

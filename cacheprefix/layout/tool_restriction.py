@@ -48,6 +48,6 @@ def restrict(
         return FREE
     # Where the provider's rules keep the cache whole for another tool_choice, it restricts the role; see the
     # profile's evidence for tool_choice_safe. Elsewhere it would invalidate the messages, so words do.
-    if free and ((safe == "allowed_tools" and lists) or (safe == "none" and not names)):
+    if free and ((safe == "allowed_tools" and lists) or (safe != "keep" and not names)):
         return Restriction(names, allowed=names)
     return Restriction(names, said=names)

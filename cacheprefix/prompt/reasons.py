@@ -62,7 +62,7 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "kept_by_provider": "it goes on from a history that the provider keeps",
         "own_prompt": "the application words this prompt itself ({name})",
         "own_history": "the history is not ours to lay out ({name})",
-        "text_not_found": "the shared text stands in it in other words and is sent twice ({name})",
+        "text_not_found": "the text to share does not stand in it as it was given, and is not shared there ({name})",
         "tool_schema_differs": "tool {name!r} has another schema than the shared one of that name",
         "made_too_late": "tool {name!r} came after the first request and stays outside the shared tools",
         "other_model": "it asks {name}, and all others another model: nothing is shared between models",
@@ -74,7 +74,7 @@ SAID: Mapping[Why, str] = MappingProxyType(
 
 FIXES: Mapping[Why, str] = MappingProxyType(
     {
-        "text_not_found": "give the role the very text of SharedPrefix(system=...), or leave it out there",
+        "text_not_found": "give the role the very text of SharedPrefix(system=...) or shared_context, or leave it out",
         "tool_schema_differs": "make both declarations equal, or rename one of the tools",
         "made_too_late": "give all tools to SharedPrefix(tools=...), or make all agents before the first request",
         "other_model": "use one model for all roles that are to share",

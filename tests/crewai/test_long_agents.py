@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from benchmarks.crewai_workloads import prose
 from cacheprefix import Session, SharedPrefix
+from cacheprefix.layout.economics import RoleText, Standing, costs, extra, keeping
 from cacheprefix.profiles import cost_units, default_registry, normalise_usage
 from cacheprefix.server import Reply, Request
 from cacheprefix_crewai import install
-from cacheprefix_crewai.economics import RoleText, Standing, costs, extra, keeping
 
 
 @dataclass(frozen=True)

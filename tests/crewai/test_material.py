@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cacheprefix_crewai.economics import Stake, pays
+from cacheprefix.layout.economics import Stake, pays
 from cacheprefix_crewai.layout import MIN_CHARS, Piece, common_blocks, given_inputs, referred, used
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=40)

@@ -55,8 +55,8 @@ class Binding:
     conversation: str = ""
     """The id of the conversation with the decisions of all runs."""
     agents: list[Any] = field(default_factory=list)
-    union: bool = True
-    """Whether the crew's tools make a union; two tools of one name do not."""
+    clash: str = ""
+    """The name of two tools that differ, so that the crew's tools make no union; empty where they make one."""
     active: bool = True
     holders: int = 0
     """Who installed it; the last of them to leave takes it back."""

@@ -130,7 +130,7 @@ def install(
         bound.adopt_system(SYSTEM)
         none: list[dict[str, Any]] = []
         found = bound.attempt("tools", lambda: crew_tools(crew, agents), none)
-        binding.union = adopt(bound, found)
+        binding.clash = adopt(bound, found)
         if bound.budget is not None:
             binding.undo.append(RESULT_BUDGET.use(binding))
         if bound.tool_cache is not None:

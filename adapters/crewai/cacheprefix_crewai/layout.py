@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.adapter import LONG_ROLE as LONG
-from cacheprefix.adapter import AdapterSession, Bounded, dumps
-from cacheprefix_crewai.economics import RoleText, Stake, Standing, extra, keeping, pays
-from cacheprefix_crewai.tools import Offer, canonical_ids, coworkers_note, name_of, offer, ordered, rules_for
+from cacheprefix.adapter import (
+    AdapterSession,
+    AgentRequest,
+    Bounded,
+    History,
+    Reason,
+    RequestPlan,
+    RolePosition,
+    digest_of,
+    dumps,
+    economics,
+    reason,
+)
+from cacheprefix_crewai.tools import Offer, canonical_ids, coworkers_note, differing, name_of, offer, ordered
 
 if TYPE_CHECKING:
     from cacheprefix import Prompt
@@ -185,7 +195,7 @@ def opening_of(messages: Sequence[Mapping[str, Any]]) -> Opening | None:
 
 @dataclass(frozen=True, slots=True)
 class TaskLayout:
-    """What all requests of one task are made of. ``forked`` is False where they stay the application's."""
+    """What all requests of one task are made of."""
 
     role: str
     task: str
@@ -193,7 +203,8 @@ class TaskLayout:
     opening: Opening
     tools: Sequence[Any] | None
     """As the application passes them."""
-    forked: bool = False
+    plan: RequestPlan[Piece] | None = None
+    """How the session lays its requests out, and why; None in a session that only observes."""
     offer: Offer = field(default_factory=lambda: Offer(None))
     system: str = ""
     log: tuple[Piece, ...] = ()
@@ -205,6 +216,11 @@ class TaskLayout:
     """Whether the tools are described in the system text, and called in the answer's text."""
     missing: str = ""
     """What an unforked request, too short to share, leaves to the session to say."""
+
+    @property
+    def forked(self) -> bool:
+        """Whether its requests are forks; they stay the application's where not."""
+        return self.plan is not None and self.plan.forks
 
     @property
     def has_tools(self) -> bool:
@@ -330,30 +346,41 @@ class Layouts:
 
 
 def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
-    """Decide on the layout of a task. Called once for each, under the binding's lock."""
+    """The layout of a task, as the session plans it. Called once for each, under the binding's lock.
+
+    Raises ``NotSharedError`` in strict mode.
+    """
     binding, session, agent = layouts.binding, layouts.binding.session, call.agent
     role, model = _role(agent), call.model
     name = getattr(call.task, "name", None) or getattr(call.task, "description", None) or opening.task
     plain = TaskLayout(role, " ".join(str(name).split())[:60], opening, call.tools)
-    if not binding.rewrites or not binding.union:
+    if not binding.rewrites:
         return plain
+
+    def own(why: Reason, missing: str = "") -> TaskLayout:
+        asked = AgentRequest(role, model, binding.held, "", _nothing, worded="", own=(why,))
+        return replace(plain, plan=session.plan(asked), missing=missing)
+
+    if binding.clash:
+        return own(reason("tool_schema_differs", binding.clash))
     if kept_elsewhere(call.llm):
         session.note(
             "requests that go on from what the provider keeps (auto_chain, previous_response_id) have CrewAI's own "
             "layout"
         )
         # What is said in the system message is for one request alone.
-        return replace(plain, missing=_missing(binding, role, opening) if opening.system else "")
-    if _worded(agent):
+        return own(reason("kept_by_provider"), _missing(binding, role, opening) if opening.system else "")
+    worded = _worded(agent)
+    if worded:
         # The prompt is the application's own, and stays; only a text that is declared and not in it is added.
-        return replace(plain, missing=_missing(binding, role, opening))
+        return own(reason("own_prompt", worded), _missing(binding, role, opening))
     crew = getattr(agent, "crew", None)
     crew = None if isinstance(crew, str) else crew
     text_mode = not call.tools and _ACTION in opening.system
-    rules = rules_for(session, model, getattr(agent, "llm", None))
-    offered = Offer(None) if text_mode else offer(session, rules, call.tools)
-    if offered is None:
-        return plain  # its tools contradict the crew's
+    contradicts = "" if text_mode else differing(session, call.tools)
+    if contradicts:
+        return own(reason("tool_schema_differs", contradicts))
+    offered = Offer(None) if text_mode else offer(session, model, getattr(agent, "llm", None), call.tools)
     alone = _speaks_alone(crew, agent)
     if alone and call.tools and _same_for_all(crew):
         # In CrewAI's order, in which a manager's workers find their own tools cached.
@@ -361,35 +388,44 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
     texts = layouts.texts(crew, opening)
     pieces = _pieces(binding, crew, texts)
     if crew is not None and crew.process == "hierarchical" and not alone:
-        return plain  # a worker's task is in the manager's own words and shares nothing
+        # A worker's task is in the manager's own words and shares nothing.
+        return own(reason("own_prompt", "the manager words a worker's task"))
     moved = opening.system if alone else _text_tools(opening.system, crew, binding) if text_mode else ""
     opened = session.prefix.text if binding.options.declared or not alone else ""
     system = "\n\n".join(part for part in (opened, moved.strip("\n"), *(piece.block for piece in pieces)) if part)
     log = tuple(_log(crew, opening.task))
-    draft = replace(plain, forked=True, offer=offered, system=system, log=log, text_mode=text_mode)
+    draft = replace(plain, offer=offered, system=system, log=log, text_mode=text_mode)
     instruction = instruction_of(session, role, opening, moved)
-    behind = replace(draft, tail=tail_of(session, draft, instruction, [*pieces, *log]))
     case = _Case(layouts, call, draft, crew, texts, pieces, moved, referred(instruction, pieces))
-    standing = case.standing()
-    kept = keeping(standing)
-    if not case.forks(standing, kept):
+    plan = session.plan(case.asked(instruction))
+    if not plan.forks:
         # From now on the provider has this agent's text in the crew's own layout.
         layouts.sent.add(_own_mark(model, role))
-        return replace(plain, missing=_missing(binding, role, opening))
+        return replace(plain, plan=plan, missing=_missing(binding, role, opening))
     layouts.said[role] = case.front
-    if role not in kept:
+    draft = replace(draft, plan=plan)
+    if not plan.continues:
         # Behind the results, which the next agent can read then.
         layouts.sent.update([*draft.marks(model, ""), draft.behind_mark(model, case.front)])
-        return behind
+        return replace(draft, tail=tail_of(session, draft, instruction, [*pieces, *log]))
     layouts.sent.update([draft.marks(model, "")[0], *draft.marks(model, case.front)])
     # In front of the results: a long text that the agent's next task can read.
     again = f"Your role is {role}." if log else ""
     return replace(draft, front=case.front, tail=tail_of(session, draft, again, [*pieces, *log]))
 
 
+def _nothing(_: str) -> History[Piece]:
+    """No results: the application's own messages stay where they are."""
+    return History((), lambda piece: digest_of(piece.block), lambda _: 0)
+
+
 def instruction_of(session: AdapterSession, role: str, opening: Opening, moved: str) -> str:
     """Role, goal and backstory. ``moved`` is the part of the system text that stands in the shared one already."""
     instruction = opening.system.replace(moved, "", 1).rstrip() if moved else opening.system
+    shared = session.prefix.system.strip()
+    if shared and shared in instruction:
+        # It stands in front already, and is not said twice.
+        instruction = instruction.replace(shared, "", 1).strip()
     if session.tail == "cards" and session.prefix.roles.get(role) == instruction:
         instruction = session.tail_for(role, instruction)
     return instruction
@@ -455,39 +491,65 @@ class _Case:
         """The tokens of the shared texts that a text contains."""
         return sum(self.count(piece.text) for piece in used(text, pieces))
 
-    def forks(self, standing: Standing, kept: frozenset[str]) -> bool:
-        """Whether the task's requests are forks: where that is cheaper, and where the user gave them a shared text."""
-        binding, layout = self.layouts.binding, self.layout
-        session, options = binding.session, binding.options
+    def asked(self, instruction: str) -> AgentRequest[Piece]:
+        """What the task's agent asks, for the planner: its text may stand in front of the results, or behind them."""
+        binding, layout, model = self.layouts.binding, self.layout, self.call.model
+        options, prefix = binding.options, binding.session.prefix
+        log = History(layout.log, lambda piece: digest_of(piece.block), lambda piece: self.count(piece.block))
         head = self.size(layout.offer.tools) + self.count(layout.system)
-        log = [self.count(piece.block) for piece in layout.log]
-        beside = head + sum(log)
-        if not session.shares(binding.conversation, self.call.model, lambda: beside - self.count(session.prefix.text)):
-            return False  # too short for the provider's cache
-        listed = (self.call.model, _digest("tools", *map(_schema, layout.tools or ())))
-        stake = self._stake([head, *log], listed, extra(standing, kept))
-        # A declared text is said in the crew's own layout too: an agent whose long text is cached there may stay.
-        stays = standing.texts[0].size >= LONG and (standing.short or layout.role in standing.own)
-        said = session.prefix.text.strip() == session.prefix.system.strip()
-        forced = (options.declared and not (stays and said)) or bool(options.shared_context)
-        if not forced and not pays(stake, standing.read):
-            self.layouts.sent.add(listed)
-            session.note(
-                f"{layout.role}: what its task shares with others is too little to pay, "
-                "its requests are left as they are"
-            )
-            return False
-        return True
+        sizes = [head, *map(log.tokens, layout.log)]
+        # A declared text is said in the crew's own layout too; role cards beside it are not.
+        cards = prefix.text.strip() != prefix.system.strip()
 
-    def _stake(self, sizes: Sequence[int], listed: Mark, places: float) -> Stake:
-        """The counts for ``pays``. ``sizes`` are tokens of the shared head and each result."""
+        def place() -> RolePosition | Reason:
+            listed = (model, _digest("tools", *map(_schema, layout.tools or ())))
+            found = economics.crew_position(
+                self._stake(sizes, listed),
+                self.standing(),
+                declared=options.declared,
+                wanted=bool(options.shared_context) or (options.declared and cards),
+            )
+            if isinstance(found, Reason):
+                self.layouts.sent.add(listed)
+                binding.session.note(
+                    f"{layout.role}: what its task shares with others is too little to pay, "
+                    "its requests are left as they are"
+                )
+            return found
+
+        return AgentRequest(
+            layout.role,
+            model,
+            binding.held,
+            instruction,
+            lambda _: log,
+            worded=self.front,
+            shared=sum(sizes),
+            known=tuple(self._mistakes()),
+            place=place,
+        )
+
+    def _mistakes(self) -> Iterator[Reason]:
+        """What the user named to be shared and no task contains, and tools that came too late for the union."""
+        options, opening = self.layouts.binding.options, self.layout.opening
+        texts, given = [*self.texts, opening.task, opening.system], getattr(self.crew, "_inputs", None) or {}
+        for name in options.shared_inputs or ():
+            value = given.get(name)
+            if not isinstance(value, str) or not value.strip() or not any(value in text for text in texts):
+                yield reason("text_not_found", name)
+        if options.shared_context and not any(options.shared_context in text for text in texts):
+            yield reason("text_not_found", "shared_context")
+        yield from (reason("made_too_late", name) for name in self.layout.offer.late)
+
+    def _stake(self, sizes: Sequence[int], listed: Mark) -> economics.Stake:
+        """The counts that decide. ``sizes`` are tokens of the shared head and each result."""
         layout, sent = self.layout, self.layouts.sent
         shared = [*self.pieces, *layout.log]
         marks = layout.marks(self.call.model, "")
         known = sum(size for mark, size in zip(marks, sizes, strict=True) if mark in sent)
         own = self.carried(layout.opening.task + layout.opening.system, shared) + self.count(self.moved)
         references = _LABEL_TOKENS * len(used(layout.opening.task, shared))
-        return Stake(
+        return economics.Stake(
             fresh=sum(sizes) - known,
             known=known,
             own_tools=self.size(layout.tools),
@@ -496,10 +558,9 @@ class _Case:
             later=tuple(self._later()),
             overhead=references + _LIMITS_TOKENS * (layout.offer.said is not None),
             loops=self.layouts.loops if layout.has_tools else 0,
-            places=places,
         )
 
-    def standing(self) -> Standing:
+    def standing(self) -> economics.Standing:
         """What the agents' texts and the results of earlier tasks have come to, and the tasks still to come."""
         layouts, layout, model, front = self.layouts, self.layout, self.call.model, self.front
         binding, sent, role = layouts.binding, layouts.sent, layout.role
@@ -509,9 +570,11 @@ class _Case:
         def size(role: str) -> int:
             return self.count(texts[role]) if role in texts else 0
 
-        def text(task: Any) -> RoleText:
+        def text(task: Any) -> economics.RoleText:
             role, context = _role(task.agent), task.context
-            return RoleText(role, size(role), bool(context) if isinstance(context, list) else context is not None)
+            return economics.RoleText(
+                role, size(role), bool(context) if isinstance(context, list) else context is not None
+            )
 
         def met(marks: Sequence[Mark]) -> int | None:
             if marks[0] not in sent:
@@ -521,17 +584,18 @@ class _Case:
         tasks, at = self.tasks, self.at
         waiting = [] if at is None else [one for one in tasks[at + 1 :] if not binding.finished(self.crew, one)]
         texts = {} if not front else {**{_role(one.agent): layouts.text_of(one.agent) for one in tasks}, role: front}
-        this = RoleText(role, size(role))
+        this = economics.RoleText(role, size(role))
         fronts = {one: met(layout.marks(model, said)) for one, said in texts.items()}
         tools = self.size(layout.tools)
         head = self.size(layout.offer.tools) + self.count(layout.system)
-        return Standing(
+        return economics.Standing(
             texts=(this, *map(text, waiting)),
             read=profile.read,
             blocks=profile.match == "block",
             short=head < profile.min_tokens,
             runs=tuple(map(text, tasks)) if self.crew is not None else (this,),
             left=max(binding.runs_left, binding.again(self.crew)) if self.crew is not None else 1,
+            results=len(log),
             log=sum(log),
             known=met(layout.marks(model, "")) or 0,
             grows=min(log, default=0),
@@ -612,10 +676,12 @@ def _of_executor(call: LLMCall, opening: Opening) -> bool:
     return BREAKPOINT in call.messages[0] or (bool(role) and opening.system.startswith(f"You are {role}."))
 
 
-def _worded(agent: Any) -> bool:
-    """Whether the application lays the agent's prompt out itself: by templates, or without a system message."""
+def _worded(agent: Any) -> str:
+    """By which option the application lays the agent's prompt out itself, if it does."""
+    if getattr(agent, "use_system_prompt", True) is False:
+        return "use_system_prompt=False"
     templates = ("system_template", "prompt_template", "response_template")
-    return getattr(agent, "use_system_prompt", True) is False or any(getattr(agent, name, None) for name in templates)
+    return next((name for name in templates if getattr(agent, name, None)), "")
 
 
 def kept_elsewhere(llm: Any) -> bool:

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix import Prompt
-from cacheprefix.adapter import FOLLOW, Api, Request, VolatileRole, Worth, with_volatile
+from cacheprefix.adapter import (
+    FOLLOW,
+    Api,
+    Request,
+    RequestPlan,
+    VolatileRole,
+    Worth,
+    failed,
+    reason,
+    restrict,
+    with_volatile,
+)
+from cacheprefix.errors import NotSharedError
 from cacheprefix_crewai.binding import asks_for
 from cacheprefix_crewai.clients import for_litellm, is_claude
 from cacheprefix_crewai.events import announce
 from cacheprefix_crewai.history import Around, Execution, Executions, compact_now, condensed, limits, shortened
 from cacheprefix_crewai.layout import Layouts, LLMCall, TaskLayout, kept_elsewhere, opening_of, unmarked
-from cacheprefix_crewai.tools import Offer, foreign_call, name_of, offer, rules_for, with_choice
+from cacheprefix_crewai.tools import Offer, differing, foreign_call, name_of, offer, with_choice
 
 if TYPE_CHECKING:
     from cacheprefix import Conversation, PendingCall
@@ -72,6 +85,8 @@ class PendingRequest:
     given: Any
     """The application's messages, with what they leave to the session to say."""
     layout: TaskLayout | None = None
+    plan: RequestPlan[Any] | None = None
+    """How it is laid out, and why; None for what no agent of the crew asks, which is only observed."""
     offer: Offer | None = None
     """The tools of a fork; None for what stays in the application's layout."""
     execution: Execution | None = None
@@ -92,7 +107,7 @@ class PendingRequest:
         """The request in its task's layout; as it is when it has none, and when laying out fails.
 
         None for what none of the installation's agents asks. Raises ``BudgetError`` where a request budget cannot be
-        met, and what the application's ``volatile`` raises.
+        met, ``NotSharedError`` in strict mode, and what the application's ``volatile`` raises.
         """
         session, messages = binding.session, call.messages
         agent = str(getattr(call.agent, "role", "") or "").strip() or "crewai"
@@ -100,7 +115,13 @@ class PendingRequest:
         plain = cls(binding, call, agent, task, messages, call.tools, messages)
         if not isinstance(messages, list):
             return plain
-        layout = session.attempt("layout", lambda: binding.part(Layouts).of(call), None)
+        try:
+            found = session.attempt("layout", lambda: (binding.part(Layouts).of(call),), None)
+        except NotSharedError as error:
+            raise stopped(error) from error
+        if found is None:
+            plain.plan = failed("layout")
+        layout = None if found is None else found[0]
         runs = binding.part(Executions)
         if layout is None:
             if call.agent is not None or asks_for(call.llm, binding):
@@ -112,12 +133,13 @@ class PendingRequest:
             return replace(plain, agent=newest.agent)
         opening = layout.opening
         first = len(messages) <= opening.rest
-        plain.layout, plain.agent, plain.task = layout, layout.role, layout.task
+        plain.layout, plain.agent, plain.task, plain.plan = layout, layout.role, layout.task, layout.plan
         plain.execution = session.attempt("layout", lambda: runs.of(opening.digest, call.agent, first=first), None)
         if not binding.rewrites:
             return plain
         if call.response_model is not None:
             # A request with a response schema could read nothing of those without one.
+            plain.plan = RequestPlan("own", (reason("response_schema"),))
             plain.messages = _clean(plain, messages)
             return plain
         if not layout.forked:
@@ -126,6 +148,8 @@ class PendingRequest:
             plain.messages = _clean(plain, plain.given)
             return plain._bounded(opening.rest)
         laid = session.attempt("layout", lambda: plain._laid_out(layout), plain)
+        if laid is plain:
+            plain.plan = failed("layout")
         return laid._bounded(opening.rest if laid is plain else layout.head)
 
     def _laid_out(self, layout: TaskLayout) -> PendingRequest:
@@ -134,11 +158,14 @@ class PendingRequest:
         if self.call.agent is None and not tools and offered.tools:
             # The forced final answer: CrewAI drops the tools, which would change the request from its start. They stay,
             # forbidden by ``tool_choice`` unless that would void the provider's cache of the messages.
-            safe = session.profile(model).tool_choice_safe != "keep"
-            offered = replace(offered, choice=() if safe else None, forbidden=True)
+            names = tuple(map(name_of, offered.tools))
+            limits = restrict(names, names, session.profile(model), calls=False)
+            offered = replace(offered, choice=limits.allowed, forbidden=True)
         elif [name_of(tool) for tool in tools or ()] != [name_of(tool) for tool in layout.tools or ()]:
-            found = offer(session, rules_for(session, model, self.call.llm), tools)
-            offered = found if found is not None else Offer(list(tools) if tools else None)
+            if differing(session, tools):
+                offered = Offer(list(tools) if tools else None)
+            else:
+                offered = offer(session, model, self.call.llm, tools)
         laid = replace(self, messages=layout.messages(self.call.messages), tools=offered.tools, offer=offered)
         laid.messages = shortened(self.binding, laid.messages, model)
         laid.key = layout.key + model.encode() + b"".join(name_of(tool).encode() for tool in offered.tools or ())
@@ -164,8 +191,9 @@ class PendingRequest:
         session.note(f"{self.agent}: called a tool where it has none; the call was refused and asked again")
         if self.tried:
             messages = _clean(self, self.given)
+            plan: RequestPlan[Any] = failed("a role kept to its own tools")
             return PendingRequest(
-                self.binding, call, self.agent, self.task, messages, call.tools, self.given, tried=True
+                self.binding, call, self.agent, self.task, messages, call.tools, self.given, plan=plan, tried=True
             )
         again = [*self.messages, {"role": "user", "content": _REFUSAL}]
         return replace(self, messages=again, pending=None, usage=None, passed=None, tried=True)
@@ -243,21 +271,20 @@ class PendingRequest:
             execution.llm, execution.api, execution.body = self.call.llm, api, body
             execution.agent, execution.answer = self.agent, ""
             held = execution.conversation
-        self.pending = binding.session.begin(
-            Request(
-                body,
-                api,
-                agent=self.agent,
-                conversation=held,
-                boundary=layout.boundary if forked and layout is not None else None,
-                original=self._unmodified(api, original) if forked else None,
-                rewrite=layout is not None and binding.rewrites,
-                scope=binding.scope,
-                continues=forked and layout is not None and layout.has_tools and runs.go_on,
-                trailing=bool(self.volatile),
-            ),
-            self.passed or FOLLOW,
+        asked = Request(
+            body,
+            api,
+            agent=self.agent,
+            conversation=held,
+            boundary=layout.boundary if forked and layout is not None else None,
+            original=self._unmodified(api, original) if forked else None,
+            rewrite=layout is not None and binding.rewrites,
+            scope=binding.scope,
+            continues=forked and layout is not None and layout.has_tools and runs.go_on,
+            trailing=bool(self.volatile),
         )
+        asked = asked if self.plan is None else asked.laid_out(self.plan)
+        self.pending = binding.session.begin(asked, self.passed or FOLLOW)
         if self.pending.seen is None:
             return None
         sent = self.pending.body
@@ -324,6 +351,24 @@ class PendingRequest:
         self._release(ok=False)
         if self.pending is not None:
             self.pending.fail()
+
+
+@functools.cache
+def _stop() -> type[NotSharedError]:
+    """``NotSharedError`` as what CrewAI lets through: any other error of a request has it run the task again."""
+    try:
+        from crewai.hooks.dispatch import HookAborted  # noqa: PLC0415 - CrewAI loads slowly
+    except ImportError:
+        return NotSharedError  # another version, which raises it once it has tried again
+
+    own = {"__module__": NotSharedError.__module__, "__doc__": NotSharedError.__doc__}
+    found: type[NotSharedError] = type(NotSharedError.__name__, (NotSharedError, HookAborted), own)
+    return found
+
+
+def stopped(error: NotSharedError) -> NotSharedError:
+    """The error so that CrewAI neither swallows it nor tries again."""
+    return _stop()(error.role, error.reasons)
 
 
 def halved(binding: Binding, model: str, messages: Sequence[Mapping[str, Any]]) -> bool:

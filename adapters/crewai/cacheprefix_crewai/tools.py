@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-from cacheprefix.adapter import AdapterSession, Api, Lock, allowed_choice, dumps, loads
+from cacheprefix.adapter import AdapterSession, Api, Lock, allowed_choice, dumps, loads, restrict
 from cacheprefix.errors import ToolClashError
-
-if TYPE_CHECKING:
-    from cacheprefix import Profile
 
 DELEGATION = frozenset({"delegate_work_to_coworker", "ask_question_to_coworker"})
 """CrewAI words these for each agent by its coworkers; in the union they name the whole crew."""
@@ -32,6 +29,8 @@ class Offer:
     """Names to state in the tail, where the provider has no harmless ``tool_choice``."""
     forbidden: bool = False
     """The application sends no tools here and cannot take a tool call as an answer."""
+    late: tuple[str, ...] = ()
+    """Names of tools that stand behind the union, since they came when it was frozen."""
 
 
 def render(tool: Any) -> Mapping[str, Any]:
@@ -86,8 +85,8 @@ def ordered(tool: Any) -> Any:
     return {key: ordered(tool[key]) for key in keys}
 
 
-def adopt(session: AdapterSession, tools: Sequence[Mapping[str, Any]]) -> bool:
-    """Take tools into the session's union. False when two of one name differ: then there is no union."""
+def adopt(session: AdapterSession, tools: Sequence[Mapping[str, Any]]) -> str:
+    """Take tools into the session's union. The name of two that differ, without which there is none; else empty."""
     unique: dict[str, Mapping[str, Any]] = {}
     for tool in map(ordered, tools):
         known = unique.setdefault(name_of(tool), tool)
@@ -97,50 +96,37 @@ def adopt(session: AdapterSession, tools: Sequence[Mapping[str, Any]]) -> bool:
         session.adopt_tools(unique.values(), render)
     except ToolClashError as error:
         return _clash(session, error.name)
-    return True
+    return ""
 
 
-def rules_for(session: AdapterSession, model: str, llm: Any) -> Profile:
-    """The provider's rules, less what LiteLLM does not let through."""
-    profile = session.profile(model)
-    if profile.tool_choice_safe == "allowed_tools" and getattr(llm, "is_litellm", False):
-        # LiteLLM 1.88.6 refuses a ``tool_choice`` of this kind; the limits are then said in the tail.
-        return replace(profile, tool_choice_safe="none")
-    return profile
+def differing(session: AdapterSession, tools: Sequence[Any] | None) -> str:
+    """The name of a tool of a request that the union has with another meaning; empty where there is none."""
+    by_name = {tool.name: _native(tool) for tool in session.prefix.tools}
+    for tool in map(ordered, tools or ()):
+        name = name_of(tool)
+        if name in by_name and name not in DELEGATION and _meaning(by_name[name]) != _meaning(tool):
+            session.note(f"tool {name!r} differs from the one in the shared union; its requests are left as they are")
+            return name
+    return ""
 
 
-def offer(session: AdapterSession, profile: Profile, tools: Sequence[Any] | None) -> Offer | None:
-    """The union in place of a request's tools; None when the request's own tools contradict it."""
+def offer(session: AdapterSession, model: str, llm: Any, tools: Sequence[Any] | None) -> Offer:
+    """The union in place of a request's tools, none of which contradicts it."""
     union = session.prefix.tools
     tools = [ordered(tool) for tool in tools or ()]
     if not union:
         return Offer(tools or None)
     natives = [_native(tool) for tool in union]
-    by_name = {name_of(tool): tool for tool in natives}
-    own = [name_of(tool) for tool in tools]
-    extra = []
-    for tool in tools:
-        name = name_of(tool)
-        if name not in by_name:
-            extra.append(tool)
-        elif name not in DELEGATION and _meaning(by_name[name]) != _meaning(tool):
-            session.note(f"tool {name!r} differs from the one in the shared union; its requests are left as they are")
-            return None
-    if extra:
-        listed = ", ".join(sorted(name_of(tool) for tool in extra))
-        session.note(f"tools that came late stand behind the shared union: {listed}")
-    sent = [*natives, *extra]
-    if not own:
-        # A request without tools carries the union too, or it would share nothing: forbidden by ``tool_choice`` where
-        # the provider keeps its cache then, by words where a new ``tool_choice`` would void it.
-        safe = profile.tool_choice_safe != "keep"
-        return Offer(sent, () if safe else None, None if safe else (), forbidden=True)
-    if set(own) >= set(by_name):
-        return Offer(sent)
-    if profile.tool_choice_safe == "allowed_tools":
-        # The provider takes a list of allowed tools and keeps its cache.
-        return Offer(sent, tuple(own))
-    return Offer(sent, said=tuple(own))
+    names, own = [name_of(tool) for tool in natives], [name_of(tool) for tool in tools]
+    extra = [tool for tool in tools if name_of(tool) not in names]
+    late = tuple(sorted(map(name_of, extra)))
+    if late:
+        session.note(f"tools that came late stand behind the shared union: {', '.join(late)}")
+    # LiteLLM 1.88.6 refuses a ``tool_choice`` that is a list; the limits are then said in the tail.
+    lists = not getattr(llm, "is_litellm", False)
+    limits = restrict(own, names, session.profile(model), lists=lists)
+    # A request without tools carries the union too, or it would share nothing.
+    return Offer([*natives, *extra], limits.allowed, limits.said, forbidden=not own, late=late)
 
 
 def coworkers_note(tools: Sequence[Any] | None) -> str:
@@ -204,12 +190,12 @@ def _meaning(tool: Any) -> bytes:
     return dumps([inner.get("description"), ordered(inner.get("parameters"))], "tool")
 
 
-def _clash(session: AdapterSession, name: str) -> bool:
+def _clash(session: AdapterSession, name: str) -> str:
     session.note(
         f"two agents have different tools of the name {name!r}: their tools cannot be shared; "
         "give one of them another name to share this crew's requests"
     )
-    return False
+    return name
 
 
 class ToolHooks:
