@@ -48,6 +48,7 @@ from cacheprefix.prompt import (
     Decision,
     MessageView,
     Prompt,
+    Reason,
     ReplaceResult,
 )
 from cacheprefix.wire import Form
@@ -255,6 +256,13 @@ class AdapterSession:
         it goes on, because its layout must not change. What is left alone is noted once.
         """
         return self.shared.sharing.holds(self.team, self.shared.services, conversation, model, tokens)
+
+    def refusal(self, conversation: str, model: str, shared: int) -> Reason | None:
+        """Why requests that share so many tokens, the prefix's text among them, are no forks; None where they may be.
+
+        A stage of ``plan``, for an adapter that asks stage by stage.
+        """
+        return self.shared.sharing.refusal(self.team, self.shared.services, conversation, model, shared)
 
     def lane(
         self,

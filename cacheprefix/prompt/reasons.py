@@ -23,6 +23,7 @@ Why = Literal[
     "tools_cost_more",
     "little_to_share",
     "alone",
+    "lane_of_its_own",
     # the application's own layout, since the request is of another kind
     "response_schema",
     "forced_tool",
@@ -56,6 +57,7 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "tools_cost_more": "nobody else carries the same tools, and the others' ({foreign:,} tokens) would cost more",
         "little_to_share": "sharing costs {cost:,} tokens and saves {saved:,}",
         "alone": "no other role is there to share with",
+        "lane_of_its_own": "no other role gains by requests that begin like these, by model, schema and tools",
         "response_schema": "its answer follows a schema, which is another prompt for the provider",
         "forced_tool": "it must call a tool, which is another prompt for the provider",
         "provider_tools": "it has tools that the provider runs ({name})",

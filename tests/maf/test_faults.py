@@ -23,7 +23,7 @@ STEPS = (
     "cacheprefix_maf.history.apply",
     "cacheprefix_maf.layout._digest",
     "cacheprefix_maf.layout.history_of",
-    "cacheprefix_maf.layout.united",
+    "cacheprefix_maf.layout.carried",
     "cacheprefix_maf.middleware.watch",
     "cacheprefix_maf.client_requests.Sending.replaced",
     "cacheprefix_maf.client_requests._usage",

@@ -99,7 +99,7 @@ def spent(servers, team, api, session=None):
     provider.reset()
     provider.simulator.script = script()
     MafDriver(api).run(team, provider, session)
-    profile = Session(provider=RULES[api]).profile("")
+    profile = Session(provider=RULES[api]).adapter.profile("")
     return sum(cost_units(normalise_usage(one.usage, one.api, profile=profile), profile) for one in provider.requests)
 
 

@@ -16,8 +16,8 @@ from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
 from fast_depends.library.serializer import SerializerProto
 
 from cacheprefix import Session
-from cacheprefix.adapter import given_or_configured, users_session
-from cacheprefix_ag2.layout import Plan, conversation_id, fork_of, tail_in
+from cacheprefix.adapter import given_or_configured, reason, users_session
+from cacheprefix_ag2.layout import Fork, Plan, conversation_id, fork_of, tail_in
 from cacheprefix_ag2.sending import SENDING, Captured, Sending, tap
 from cacheprefix_ag2.state import failed
 
@@ -116,12 +116,14 @@ class PrefixClient(LLMClient):
             name = str(getattr(agent, "name", ""))
             name = "subtask" if name.startswith(SUBTASK) else name
             return await self._sent(messages, given, Sending(session, name, conversation_id(None, context)))
-        plan, fork = tail._plan, None
+        plan, found = tail._plan, reason("failed", "fork")
         if self.tapped:
-            fork = session.attempt(
-                "fork", lambda: fork_of(session, self.model, messages, given.tools, response_schema), None
+            found = session.attempt(
+                "fork", lambda: fork_of(session, self.model, messages, given.tools, response_schema), found
             )
+        fork = found if isinstance(found, Fork) else None
         sending = Sending(session, plan.role, plan.talk.id, fork, volatile=plan.volatile)
+        sending.why = found.why if isinstance(found, Fork) else found
         if fork is None:
             # What only the session knows is said in the agent's own layout too.
             shared = session.prefix.system.strip() if session.mode != "observe" else ""

@@ -14,7 +14,7 @@ from ag2.response import ResponseProto
 from ag2.tools.final import FunctionToolSchema
 from ag2.tools.schemas import ToolSchema
 
-from cacheprefix.adapter import LONG_ROLE, AdapterSession, digest_of, loads
+from cacheprefix.adapter import LONG_ROLE, AdapterSession, Reason, digest_of, loads, reason
 from cacheprefix.errors import ToolClashError
 from cacheprefix_ag2.state import Talk
 from cacheprefix_ag2.team import Seat, Stays, Team, schema_key, team_of
@@ -61,6 +61,7 @@ class Fork:
     """Whether a request that begins like this one may follow, so that its end is written to the cache."""
     allowed: tuple[str, ...] | None
     """Tools to restrict the request to by ``tool_choice``; the array stays as it is."""
+    why: Reason
 
 
 def tail_in(events: Sequence[Any]) -> Tail | None:
@@ -96,8 +97,8 @@ def fork_of(
     messages: Sequence[BaseEvent],
     given: Sequence[ToolSchema],
     schema: ResponseProto[Any] | None,
-) -> Fork | None:
-    """The request as a fork; None where sharing is not possible or gains nothing.
+) -> Fork | Reason:
+    """The request as a fork; or why it keeps the agent's own layout.
 
     ``messages`` hold the policy's tail, ``given`` are the agent's own tools, ``schema`` that of its response.
     """
@@ -117,21 +118,22 @@ def fork_of(
     forks, union = known[0], known[1] and not seat.plain
     if not forks:
         _placed(session, model, plan, messages, messages.index(tail), shares=False)
-        return None
+        return reason("alone") if len(team.seats) == 1 else reason("lane_of_its_own")
     said, allowed = _restricted(session, seat) if union else (None, None)
     text = session.tail_for(plan.role, plan.instruction, tools=said)
     shared = sum(_tokens(session, model, event) for event in plan.events)
     # A short text counts: with it, the agent's own requests would soon be kept, and leaving those is paid for.
     shared += tail_tokens if tail_tokens < LONG_ROLE else 0
     shared += sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools) if union else 0
-    shares = session.shares(plan.talk.id, model, lambda: shared)
-    at, continues = _placed(session, model, plan, messages, messages.index(tail), shares=shares)
+    shared += session.count(session.prefix.text, model)
+    refused = session.refusal(plan.talk.id, model, shared)
+    at, continues = _placed(session, model, plan, messages, messages.index(tail), shares=refused is None)
     if at is None:
-        return None
+        return refused or reason("role_costs_more", size=tail_tokens)
     events = [event for event in messages if event is not tail]
     events[at:at] = [Tail(plan, text)] if text else []
     loops = continues or plan.stays == "stream" or (plan.stays == "turn" and bool(given))
-    return Fork(plan, events, carried if union else given, text, loops, allowed)
+    return Fork(plan, events, carried if union else given, text, loops, allowed, reason("shares", shared=shared))
 
 
 def _placed(

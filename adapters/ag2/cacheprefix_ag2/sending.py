@@ -21,6 +21,7 @@ from cacheprefix.adapter import (
     ForkBody,
     Insert,
     MessageView,
+    Reason,
     Request,
     RestOfRequest,
     allowed_choice,
@@ -61,6 +62,9 @@ class Sending:
     volatile: str = ""
     """Text for this request alone, put behind the application's own layout."""
 
+    why: Reason | None = None
+    """Why it goes out as it does; None for a call that no policy laid out."""
+
     async def begin(self, body: Mapping[str, Any], api: Api) -> PendingCall:
         """The turn of a request, behind a sibling that is writing the same cold prefix."""
         if self.capture:
@@ -85,6 +89,8 @@ class Sending:
                 policy=ForkPolicy(purpose="agent", skip_cache_write=not loops) if forked else None,
                 continues=loops,
                 trailing=bool(beside),
+                layout=None if self.why is None else "fork" if forked else "own",
+                reasons=() if self.why is None else (self.why,),
             ),
             leave,
         )

@@ -1,6 +1,6 @@
 """The layout of a fork: shared system text, union of tools, transcript; then the role's text and this turn's loop.
 
-A long role text may stand further in front, where the role last had it (``Session.place``).
+Which of it is laid out so, and where the role's text stands, says the core's planner.
 """
 
 from __future__ import annotations
@@ -12,11 +12,25 @@ from typing import Any
 
 from agent_framework import Message
 
-from cacheprefix import Conversation, Profile, Prompt
-from cacheprefix.adapter import LONG_ROLE, AdapterSession, ToolSet, digest_of, instruction_of
-from cacheprefix_maf.history import History, history_of, own_history
+from cacheprefix import Conversation, Prompt
+from cacheprefix.adapter import (
+    AdapterSession,
+    AgentRequest,
+    Api,
+    OwnTools,
+    Reason,
+    RequestPlan,
+    digest_of,
+    instruction_of,
+    reason,
+)
+from cacheprefix.adapter import History as Among
+from cacheprefix_maf.history import history_of, own_history
 from cacheprefix_maf.member import Member
-from cacheprefix_maf.tools import plain, united
+from cacheprefix_maf.tools import carried, plain
+
+OBSERVED: RequestPlan[Message] = RequestPlan("observed", ())
+"""That of a request which is only measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +39,26 @@ class Layout:
 
     messages: list[Message]
     options: Mapping[str, Any]
-    tail: str = ""
-    forked: bool = True
+    plan: RequestPlan[Message] = OBSERVED
+    """How it was laid out, and why."""
     changed: bool = True
     """Whether anything in it is not the application's own."""
     passing: bool = False
     """Whether it is in the agent's own layout only until it shares enough, and marked only where it comes again."""
-    continues: bool = False
-    """Whether the role's next request may begin with this one."""
-    union: bool = False
-    """Whether it carries the tools of all roles."""
-    allowed: tuple[str, ...] | None = None
-    """Tools to restrict it to by ``tool_choice``."""
+
+    @property
+    def tail(self) -> str:
+        """The role's text as it is sent; empty in the agent's own layout."""
+        return self.plan.text if self.plan.forks else ""
+
+    @property
+    def union(self) -> bool:
+        """Whether it carries the tools of all roles."""
+        return self.plan.forks and self.plan.tools is not None and not self.plan.tools.name
 
     def boundary(self, prompt: Prompt) -> int | None:
         """Where the shared part ends: before the role's text."""
-        if not self.forked:
+        if not self.plan.forks:
             return None
         sections = prompt.sections
         found = (at for at in range(len(sections) - 1, -1, -1) if sections[at].text == self.tail)
@@ -52,7 +70,7 @@ def laid_out(
     conversation: Conversation,
     messages: Sequence[Message],
     options: Mapping[str, Any],
-    profile: Profile,
+    api: Api,
     model: str,
     *,
     private: bool = False,
@@ -64,57 +82,56 @@ def laid_out(
     """
     session = member.session
     instructions, shared = options.get("instructions") or "", session.prefix.system.strip()
-    alone = session.alone or not member.layout or (private and not shared)
-    if alone or options.get("response_format") is not None or not isinstance(instructions, str):
-        return _plain(member, messages, options)
+    refused = _refused(member, options, alone=session.alone or (private and not shared))
     own = list(options.get("tools") or ())
     history = own_history(messages, member.name) if private else history_of(messages, member.name, member.tool_memory)
-    same = {tool.name for tool in session.prefix.tools} == {getattr(tool, "name", "") for tool in own}
-    union = not member.keeps_tools and all(map(plain, own)) and (same or not private)
-    alike = {"tools": own} if own else {}
-    lane = _lane(member, conversation, own, history, model) if union and not private else None
-    union = union and (lane is None or not lane.name)
-    fields, said, allowed = united(session, own, profile, options) if union else (alike, None, None)
-    static = session.count(session.prefix.text, model)
-    static += sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools if union)
-    tail = session.tail_for(member.role, instruction_of((instructions, *history.beside), shared), tools=said)
-    size = session.count(tail, model) if tail else 0
-    # A short text counts: with it, the agent's own requests would soon be kept, and leaving those is paid for.
-    static += size if size < LONG_ROLE else 0
-    shares = (lane is None or lane.shares) and session.shares(
-        conversation.id, model, lambda: static + sum(session.count(message.text, model) for message in history.shared)
-    )
-    # With a history of its own the role stands before that, where it is read again with every later request.
-    at, continues = (0 if shares else None), private
-    if not private:
-        at, continues = session.place(
-            conversation,
+    names = tuple(getattr(tool, "name", "") for tool in own)
+    same = {tool.name for tool in session.prefix.tools} == set(names)
+    united = not refused and not member.keeps_tools and all(map(plain, own)) and (same or not private)
+    free = options.get("tool_choice") in (None, "auto", {"mode": "auto"})
+    texts = (instructions, *history.beside) if isinstance(instructions, str) else ()
+
+    def tokens(message: Message) -> int:
+        return _tokens(message, session, model)
+
+    plan = session.plan(
+        AgentRequest(
             member.role,
-            tail,
-            history.shared,
             model,
-            digest=_digest,
-            tokens=lambda message: _tokens(message, session, model),
-            shared=shares,
-            lane=lane.name if lane else "",
+            conversation,
+            instruction_of(texts, shared),
+            lambda _: Among(history.shared, _digest, tokens, history.local),
+            spoken=lambda: [session.count(message.text, model) for message in history.shared],
+            api=api,
+            tools=OwnTools(names, carried="union" if private else "open", free=free) if united else None,
+            own=refused,
+            # With a history of its own the role stands before that, where it is read again with every later request.
+            place="front" if private else "cheapest",
+            text_counts=True,
         )
-    if at is None:
-        return replace(_plain(member, messages, options), passing=not private)
+    )
+    if plan.at is None:
+        # Another way of asking is another prompt, for good; what costs decide may come again.
+        return replace(_plain(member, messages, options), plan=plan, passing=not private and not refused)
     rest = {name: value for name, value in options.items() if name not in ("instructions", "tools")}
     system = {"instructions": session.prefix.text} if session.prefix.text else {}
-    spoken = [Message("user", [tail])] if tail else []
-    sent = [*history.shared[:at], *spoken, *history.shared[at:], *history.local]
-    return Layout(sent, {**rest, **system, **fields}, tail, continues=continues, union=union, allowed=allowed)
+    spoken = [Message("user", [plan.text])] if plan.text else []
+    sent = [*plan.history[: plan.at], *spoken, *plan.history[plan.at :]]
+    fields = carried(session, own, plan, free=free)
+    return Layout(sent, {**rest, **system, **fields}, plan)
 
 
-def _lane(member: Member, conversation: Conversation, own: Sequence[Any], history: History, model: str) -> ToolSet:
-    """The lane of the agent's tools: that of all, or that of those who have the same ones."""
-    session = member.session
-
-    def said() -> list[int]:
-        return [session.count(message.text, model) for message in history.shared]
-
-    return session.lane(conversation, member.role, [tool.name for tool in own], model, spoken=said)
+def _refused(member: Member, options: Mapping[str, Any], *, alone: bool) -> tuple[Reason, ...]:
+    """Why the agent keeps its own layout whatever it costs; empty where costs decide."""
+    if not member.layout:
+        return (reason("own_prompt", "an orchestrator's"),)
+    if alone:
+        return (reason("alone"),)
+    if options.get("response_format") is not None:
+        return (reason("response_schema"),)
+    if not isinstance(options.get("instructions") or "", str):
+        return (reason("own_prompt", "instructions in blocks"),)
+    return ()
 
 
 def _plain(member: Member, messages: Sequence[Message], options: Mapping[str, Any]) -> Layout:
@@ -122,8 +139,8 @@ def _plain(member: Member, messages: Sequence[Message], options: Mapping[str, An
     sent = own_history(messages, member.name, lead=False).local
     own, shared = options.get("instructions") or "", member.session.prefix.system
     if shared.strip() and isinstance(own, str) and shared.strip() not in own:
-        return Layout(sent, {**options, "instructions": f"{shared}\n\n{own}" if own else shared}, forked=False)
-    return Layout(sent, options, forked=False, changed=not all(map(operator.is_, sent, messages)))
+        return Layout(sent, {**options, "instructions": f"{shared}\n\n{own}" if own else shared})
+    return Layout(sent, options, changed=not all(map(operator.is_, sent, messages)))
 
 
 def _digest(message: Message) -> str:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from agent_framework import AgentSession, ChatContext, Message, ResponseStream
 
 from cacheprefix import Conversation
-from cacheprefix.adapter import FOLLOW, BlockVar, Request, allowed_choice
+from cacheprefix.adapter import FOLLOW, BlockVar, Request, RequestPlan, allowed_choice, reason
 from cacheprefix.errors import BudgetError
 from cacheprefix_maf.client_requests import Laid, Sending, api_of, body_of, prepared_by
 from cacheprefix_maf.history import condensed
@@ -133,7 +133,6 @@ async def _prepared(
     own = list(options.get("tools") or ())
     given = await prepared_by(client, messages, options, rest)
     model = str(given.get("model", ""))
-    rules = session.profile(model, api)
     name = member.conversation or (held.session_id if held else "")
     stored, private = _stored(client, options), held is not None and not member.conversation
     writes = session.mode != "observe" and not stored
@@ -147,20 +146,24 @@ async def _prepared(
         adopt(member, own)
         conversation = _conversation(asked, name)
         if not asked.bounded:
-            layout = laid_out(member, conversation, messages, options, rules, model, private=private)
+            layout = laid_out(member, conversation, messages, options, api, model, private=private)
         if layout is not None and layout.changed:
             prepared = await prepared_by(client, layout.messages, layout.options, rest)
         body = body_of(prepared)
-        if layout is not None and layout.allowed is not None:
-            body["tool_choice"] = allowed_choice(layout.allowed, api)
+        allowed = None if layout is None else layout.plan.restriction.allowed
+        if allowed is not None and layout is not None and layout.union:
+            body["tool_choice"] = allowed_choice(allowed, api)
         if not asked.bounded:
             body = condensed(session, conversation, body, api, layout.tail if layout is not None else "", model)
         if held is not None and len(conversation.ledger):
             held.state[_STATE] = conversation.to_json()
-    boundary = layout.boundary if layout is not None and layout.forked else None
+    boundary = layout.boundary if layout is not None and layout.plan.forks else None
     leave = FOLLOW
     if boundary is not None:
         leave = await session.aqueue(body, api, boundary=boundary, scope=member.scope, streams=stream)
+    why: RequestPlan[Any] = RequestPlan(
+        "own", (reason("kept_by_provider") if stored else reason("own_history", "compacted"),)
+    )
     turn = session.begin(
         Request(
             body,
@@ -172,9 +175,9 @@ async def _prepared(
             rewrite=writes,
             repeated=writes and layout is not None and layout.passing,
             scope=member.scope,
-            continues=layout is not None and layout.continues,
+            continues=layout is not None and layout.plan.continues,
             trailing=bool(volatile),
-        ),
+        ).laid_out(why if layout is None else layout.plan),
         leave,
     )
     if turn.seen is None:

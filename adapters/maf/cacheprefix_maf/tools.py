@@ -9,8 +9,7 @@ from weakref import WeakKeyDictionary
 
 from agent_framework import FunctionTool
 
-from cacheprefix import Profile
-from cacheprefix.adapter import AdapterSession, Tool, loads
+from cacheprefix.adapter import AdapterSession, RequestPlan, Tool, loads
 from cacheprefix.errors import ToolClashError
 from cacheprefix_maf.member import Member
 
@@ -63,22 +62,21 @@ def declared(name: str, schema: bytes) -> FunctionTool:
     return FunctionTool(name=name, description=str(known["description"]), input_model=dict(known["parameters"]))
 
 
-def united(
-    session: AdapterSession, own: Sequence[Any], profile: Profile, options: Mapping[str, Any]
-) -> tuple[dict[str, Any], tuple[str, ...] | None, tuple[str, ...] | None]:
-    """The options that put the union in place of the role's tools; and the role's own, to tell or to allow alone."""
+def carried(session: AdapterSession, own: Sequence[Any], plan: RequestPlan[Any], *, free: bool) -> dict[str, Any]:
+    """The options that give a request the tools which its plan has it carry.
+
+    ``free`` says that the application leaves the choice of a tool to the model.
+    """
+    if plan.tools is None or plan.tools.name:
+        return {"tools": list(own)} if own else {}
     union = [tool for tool in session.prefix.tools if isinstance(tool, Tool)]
     names = {tool.name for tool in union}
-    extra = [tool for tool in own if tool.name not in names]
-    listed = [*(declared(tool.name, tool.schema) for tool in union), *extra]
-    bound = tuple(tool.name for tool in own)
-    if set(bound) >= names:
-        return ({"tools": listed} if listed else {}), None, None
-    free, safe = options.get("tool_choice") in (None, "auto", {"mode": "auto"}), profile.tool_choice_safe
-    if free and (safe == "allowed_tools" or (safe == "none" and not bound)):
-        return {"tools": listed}, None, bound
+    listed = [*(declared(tool.name, tool.schema) for tool in union), *(tool for tool in own if tool.name not in names)]
+    if not listed:
+        return {}
     # What the others' requests say too: a field that only one of them has would invalidate their messages.
-    return {"tools": listed, **({"tool_choice": "auto"} if free and not bound else {})}, bound, None
+    said = plan.restriction.said is not None and free and not own
+    return {"tools": listed, **({"tool_choice": "auto"} if said else {})}
 
 
 def refuse_others(member: Member, options: Any, own: Sequence[Any]) -> None:
