@@ -102,7 +102,7 @@ def spent(servers, plan, api, shared=None):
         Ag2Driver(api).run(plan, provider, shared)
     finally:
         provider.simulator.script = kept
-    profile = Session(provider=RULES[api]).profile("")
+    profile = Session(provider=RULES[api]).adapter.profile("")
     return sum(cost_units(normalise_usage(one.usage, one.api, profile=profile), profile) for one in provider.requests)
 
 

@@ -16,7 +16,7 @@ from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
 from fast_depends.library.serializer import SerializerProto
 
 from cacheprefix import Session
-from cacheprefix.adapter import given_or_configured, reason, users_session
+from cacheprefix.adapter import Reason, given_or_configured, reason, users_session
 from cacheprefix_ag2.layout import Fork, Plan, conversation_id, fork_of, tail_in
 from cacheprefix_ag2.sending import SENDING, Captured, Sending, tap
 from cacheprefix_ag2.state import failed
@@ -116,7 +116,8 @@ class PrefixClient(LLMClient):
             name = str(getattr(agent, "name", ""))
             name = "subtask" if name.startswith(SUBTASK) else name
             return await self._sent(messages, given, Sending(session, name, conversation_id(None, context)))
-        plan, found = tail._plan, reason("failed", "fork")
+        plan = tail._plan
+        found: Fork | Reason = reason("failed", "fork")
         if self.tapped:
             found = session.attempt(
                 "fork", lambda: fork_of(session, self.model, messages, given.tools, response_schema), found
