@@ -15,6 +15,7 @@ import re
 import warnings
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 import pytest
@@ -135,11 +136,16 @@ class Seen:
 class Constructs:
     """The constructs of one framework."""
 
+    notes: ClassVar[Path | None] = None
+    """A folder of all processes of a run, for what one of them has seen already."""
+
     def __init__(self, framework: str, stage: type[Stage]) -> None:
         self.framework = framework
         self._stage = stage
         self._all: dict[str, Construct] = {}
         self._seen = functools.lru_cache(maxsize=None)(self._run)
+        self.found = functools.lru_cache(maxsize=None)(self._found)
+        """Where the application sees something else in a mode than without us."""
 
     def add(
         self, name: str | None = None, *, rules: str | None = None, forks: bool = True
@@ -192,8 +198,7 @@ class Constructs:
         """Names of all constructs, in the order of their definition."""
         return list(self._all)
 
-    def found(self, name: str, mode: Mode) -> list[Found]:
-        """Where the application sees something else in ``mode`` than without us."""
+    def _found(self, name: str, mode: Mode) -> list[Found]:
         before, after = self._seen(name, "unmodified"), self._seen(name, mode)
         return list(differences(before.tree, after.tree))
 
@@ -204,6 +209,8 @@ class Constructs:
         if raised:
             pytest.fail(f"{name} does not even run unmodified: {json.dumps(raised)[:2_000]}")
         entries = allowed_in(self.framework) if mode == "forked" else []
+        if mode == "forked":
+            self._tell(name)
         wrong = [one for one in self.found(name, mode) if not any(entry.covers(name, one) for entry in entries)]
         if wrong:
             told = "\n".join(map(str, wrong[:12]))
@@ -216,11 +223,36 @@ class Constructs:
 
     def check_used(self, entry: Allowed) -> None:
         """Fail for a listed difference that no construct shows any more."""
-        # Only those that it can be about: each is run, where no test in this process has run it before.
-        for name in filter(entry.concerns, self._all):
-            if any(entry.covers(name, one) for one in self.found(name, "forked")):
-                return
+        # Only those that it can be about: each is run, where no process of this run has run it before.
+        concerned = list(filter(entry.concerns, self._all))
+        if any(repr(entry) in (self._told(name) or ()) for name in concerned):
+            return
+        for name in concerned:
+            if self._told(name) is None:
+                self._tell(name)
+                if any(entry.covers(name, one) for one in self.found(name, "forked")):
+                    return
         pytest.fail(f"no construct of {self.framework} shows the listed difference {entry}: take it out")
+
+    def _note(self, name: str) -> Path | None:
+        return None if self.notes is None else self.notes / f"{self.framework}-{list(self._all).index(name)}.json"
+
+    def _tell(self, name: str) -> None:
+        """Note for all processes of the run which listed differences a construct shows."""
+        found, note = self.found(name, "forked"), self._note(name)
+        if note is not None:
+            entries = allowed_in(self.framework)
+            shown = [repr(entry) for entry in entries if any(entry.covers(name, one) for one in found)]
+            note.write_text(json.dumps(shown), "utf-8")
+
+    def _told(self, name: str) -> list[str] | None:
+        """The listed differences that a construct shows, where a process of this run has seen it."""
+        note = self._note(name)
+        try:
+            shown: list[str] | None = None if note is None else json.loads(note.read_text("utf-8"))
+        except (OSError, ValueError):  # none has, or one is just writing it
+            return None
+        return shown
 
     def _run(self, name: str, mode: Mode) -> Seen:
         construct = self._all[name]
@@ -254,6 +286,9 @@ def _provider(rules: str) -> Iterator[tuple[SimulatedProvider, list[str]]]:
             made = app.create_app
             patched.setattr(app, "create_app", lambda simulator: _noting(made(simulator), headers))
             _PROVIDERS[rules] = (SimulatedProvider(rules).start(), headers)
+        # What stands by now (frameworks, other tests) is not looked through again before every run.
+        gc.collect()
+        gc.freeze()
     provider, headers = _PROVIDERS[rules]
     gc.collect()
     provider.simulator.script, provider.simulator.latency = Echo(), Latency()
