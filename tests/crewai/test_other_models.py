@@ -11,7 +11,7 @@ from benchmarks.crewai_workloads import agents, crew, tasks
 from cacheprefix import Session
 from cacheprefix_crewai import install
 
-NATIVE = ("gemini", "azure", "bedrock", "snowflake")
+NATIVE = ("gemini", "bedrock", "snowflake")
 
 
 def native(provider: str, server: Any, llm: Any) -> Any:
@@ -34,7 +34,7 @@ def native(provider: str, server: Any, llm: Any) -> Any:
 
 @pytest.mark.parametrize("provider", NATIVE)
 def test_native_models_without_a_layout_are_left_alone_and_named_once(servers, new_llm, provider) -> None:
-    """Gemini's, Azure's, Bedrock's and anyone's class: every byte as it was, one note, and no word per request."""
+    """Gemini's, Bedrock's and anyone's class: every byte as it was, one note, and no word per request."""
     server = servers("openai")
     plain_llm = new_llm(server)
     who = agents(lambda: native(provider, server, plain_llm), tools=False)
@@ -103,4 +103,35 @@ def test_what_the_provider_keeps_holds_no_agents_text(servers, new_llm, volatile
         assert not [other for other in who if other.backstory in str(one["input"])]
         assert not volatile or volatile not in str(one["input"])
     assert any("auto_chain" in note for note in installed.session.report().notes)
+    assert installed.session.failures == {}
+
+
+def azure(server: Any, **options: Any) -> Any:
+    """CrewAI's own class for a deployment on Azure."""
+    from crewai import LLM
+
+    endpoint = f"{server.url}/openai/deployments/gpt-5"
+    return LLM(model="azure/gpt-5", endpoint=endpoint, api_key="any", api_version="2024-10-21", **options)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("tools", [False, True], ids=["bare", "tools"])
+def test_azures_own_class_is_laid_out_and_measured(servers, stream, tools) -> None:
+    """Its SDK's objects and arguments stand for the body that goes out: one shared beginning, and the usage is read."""
+    server = servers("openai")
+    who = agents(lambda: azure(server, stream=stream), tools=tools)
+    team = crew(who, tasks(who))
+    expected = outputs(team.kickoff(inputs=INPUTS))
+    plain = raw(server)
+    server.reset()
+    with install(team, Session(mode="observe", provider="openai")) as installed:
+        assert outputs(team.kickoff(inputs=INPUTS)) == expected
+    assert raw(server) == plain
+    assert all(call.usage.reported for call in installed.session.calls)
+    server.reset()
+    with install(team, Session(provider="openai")) as installed:
+        assert outputs(team.kickoff(inputs=INPUTS)) == expected
+    assert len(heads(prompts(server))) == 1
+    assert len(installed.session.calls) == len(server.requests)
+    assert all(call.usage.reported for call in installed.session.calls)
     assert installed.session.failures == {}

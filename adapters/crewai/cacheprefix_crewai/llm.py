@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.adapter import BlockVar
+from cacheprefix_crewai.azure import as_arguments, as_body
 from cacheprefix_crewai.binding import KEY, Binding, Owners, binding_for, owners_of, subclassed
 from cacheprefix_crewai.history import limits
 from cacheprefix_crewai.layout import LLMCall
@@ -27,11 +28,14 @@ REQUEST: BlockVar[PendingRequest] = BlockVar("cacheprefix_crewai_request")
 _KINDS: Mapping[str, str] = {
     "crewai.llms.providers.openai.completion": "openai",
     "crewai.llms.providers.anthropic.completion": "anthropic",
+    "crewai.llms.providers.azure.completion": "azure",
     "crewai.llm": "litellm",
 }
 _DEFERRED = 0.25
 """Share of the window above which CrewAI moves a tool result to a file (crewai 1.15.30, base_llm.py)."""
 _USAGE = ("_extract_openai_token_usage", "_extract_responses_token_usage", "_extract_anthropic_token_usage")
+_AZURE_USAGE = ("_extract_azure_token_usage", "_extract_finish_reason_and_id")
+"""The second one sees each chunk of a stream, whose usage the class reads without what was cached."""
 _NAMES = ("messages", "tools", "callbacks", "available_functions", "from_task", "from_agent", "response_model")
 """Arguments of ``call`` by position, in all of CrewAI's classes; an application's own may take fewer."""
 
@@ -40,6 +44,8 @@ def kind_of(llm: Any) -> str | None:
     """Which of the wire forms that this adapter knows a model object sends; None for any other."""
     for base in type(llm).__mro__:
         kind = _KINDS.get(base.__module__)
+        if kind == "azure" and getattr(llm, "api", None) == "responses":
+            return None  # asked by a model object of OpenAI's class that nobody else sees
         if kind is not None and hasattr(base, "_prepare_completion_params"):
             return kind
         if base.__module__.startswith("crewai.llms.providers.") and base.__module__ not in _KINDS:
@@ -160,6 +166,10 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
 
     def _prepare_completion_params(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = base._prepare_completion_params(self, *args, **kwargs)
+        if kind == "azure":
+            body = as_body(params, self.model)
+            sent = _begun(self, body, "openai-chat", functools.partial(_original, self, None))
+            return as_arguments(params, body, sent)
         api: Api = "anthropic" if kind == "anthropic" else "openai-chat"
         # Anthropic's class words ``tool_choice`` by it.
         functions = kwargs.get("available_functions", args[3] if len(args) > 3 else None)
@@ -172,6 +182,9 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
     def _original(self: Any, functions: Any, messages: Any, tools: Any) -> Any:
         if kind == "openai":
             return base._prepare_completion_params(self, base._format_messages(self, messages), tools)
+        if kind == "azure":
+            formatted = base._format_messages_for_azure(self, messages)
+            return as_body(base._prepare_completion_params(self, formatted, tools), self.model)
         if kind == "anthropic":
             formatted, system = base._format_messages_for_anthropic(self, messages)
             return base._prepare_completion_params(self, formatted, system, tools, functions)
@@ -231,7 +244,7 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
     counting = getattr(base, "is_tool_result_overflowing_threshold", None)
     if "tuple" not in str(getattr(counting, "__annotations__", {}).get("return")):
         own.pop("is_tool_result_overflowing_threshold", None)  # another version answers in another shape
-    own |= {name: _watched(base, name) for name in _USAGE if hasattr(base, name)}
+    own |= {name: _watched(base, name) for name in (_AZURE_USAGE if kind == "azure" else _USAGE) if hasattr(base, name)}
     return subclassed(base, own)
 
 
@@ -254,7 +267,9 @@ def _watched(base: type, name: str) -> Any:
     def read(*given: Any) -> Any:
         request = REQUEST.get()
         if request is not None:
-            request.reported(getattr(given[-1], "usage", None), exact=True)
+            usage = getattr(given[-1], "usage", None)
+            dump = getattr(usage, "as_dict", None)
+            request.reported(dump() if callable(dump) else usage, exact=True)
         return getattr(base, name)(*given)
 
     return staticmethod(read) if isinstance(inspect.getattr_static(base, name), staticmethod) else read
