@@ -61,9 +61,10 @@ class Compaction:
     consolidate: Consolidate = concatenate
     """Joins durable context under one key, in a framework's history and where a conversation names no other."""
     summarise: Summarise | Literal["fork"] | None = extract
-    """Writes what stands for removed messages; ``"fork"`` asks the model by way of ``Plan.request``."""
+    """Writes what stands for removed messages; ``"fork"`` asks the model by way of ``Plan.request``. None leaves no
+    word in their place, not even a note."""
     summary_tokens: int | None = None
-    """Tokens of a summary; a twelfth of what the target leaves for the history by default."""
+    """Tokens of a summary; a twelfth of what the target leaves for the history by default. Under 40 a note stands."""
     horizon: float | None = None
     """Turns within which a compaction must pay; by default as many as there were so far."""
     thinking_bound: str = ""
