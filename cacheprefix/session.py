@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Unpack
 
@@ -41,8 +41,10 @@ from cacheprefix.prompt import (
 )
 from cacheprefix.services import Services
 from cacheprefix.stores import MemoryStore, ResultStore, Store
-from cacheprefix.toolcache import ToolResultCache
 from cacheprefix.wire import Form
+
+if TYPE_CHECKING:
+    from cacheprefix.toolcache import ToolResultCache
 
 __all__ = ["Session"]
 

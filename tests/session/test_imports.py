@@ -18,6 +18,7 @@ before = set(sys.modules)
 import cacheprefix
 rules = "Everyone keeps to these rules of the house. " * 200
 session = cacheprefix.Session(cacheprefix.SharedPrefix(system=rules))
+from cacheprefix.calls.begin import Request
 made = set(sys.modules)
 
 def ask():
@@ -29,7 +30,7 @@ def ask():
          {"prompt_tokens": 2_009, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 0}}),
     ):
         for agent in ("planner", "critic"):
-            session.begin(body, api, agent=agent, conversation="one").finish(usage)
+            session.adapter.begin(Request(body, api, agent=agent, conversation="one")).finish(usage)
 
 async def later():
     loaded = set(sys.modules)
