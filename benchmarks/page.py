@@ -91,7 +91,7 @@ ABOUT: dict[str, tuple[str, str]] = {
             "Requests of rendered logs keep their layout, ours only places the breakpoints there, at the fork points "
             "that an adapter knows and that are here taken from the log; agents with role texts of their own "
             "(Who&When generated) become forks. There role texts are longer than what is said, and cards are the "
-            "better layout: `session.report()` says so where role texts are sent often enough to tell. A share "
+            "cheaper layout, of which the answers want comparing first: `session.report()` says what both cost. A share "
             "above 1 means that a layout lifted short requests above the minimum."
         ),
     ),
