@@ -131,35 +131,44 @@ def asker(client: httpx.Client, url: str, model: str) -> Ask:
     return ask
 
 
-def kept(ask: Ask, model: str, file: Path) -> Ask:
-    """The same, but what the file holds an answer to is not asked again; new answers are added to it.
+class Kept:
+    """Asks as ``ask`` does, but not what the file holds an answer to; new answers are added to it.
 
     Answers are found by all that the request holds, so that another model, layout or wording has its own. What is
     kept is what the model said, and not whether that was right.
     """
-    lines = file.read_text("utf-8").splitlines() if file.exists() else []
-    known = {line["asked"]: line for line in map(json.loads, lines)}
 
-    def again(messages: Sequence[Message], item: Item, temperature: float) -> Answer:
-        asked = json.dumps([model, list(messages), list(item.tools), temperature, item.number])
-        name = hashlib.sha256(asked.encode()).hexdigest()
-        line = known.get(name)
+    def __init__(self, ask: Ask, model: str, file: Path) -> None:
+        lines = file.read_text("utf-8").splitlines() if file.exists() else []
+        self._known: dict[str, dict[str, Any]] = {line["asked"]: line for line in map(json.loads, lines)}
+        self._ask, self._model, self._file = ask, model, file
+
+    def _name(self, messages: Sequence[Message], item: Item, temperature: float) -> str:
+        asked = json.dumps([self._model, list(messages), list(item.tools), temperature, item.number])
+        return hashlib.sha256(asked.encode()).hexdigest()
+
+    def holds(self, messages: Sequence[Message], item: Item, temperature: float) -> bool:
+        """Whether nobody need be asked."""
+        return self._name(messages, item, temperature) in self._known
+
+    def __call__(self, messages: Sequence[Message], item: Item, temperature: float) -> Answer:
+        """The answer, from the file or from the server."""
+        name = self._name(messages, item, temperature)
+        line = self._known.get(name)
         if line is None:
-            line = {"asked": name, "model": model, "kind": item.kind, "temperature": temperature}
+            line = {"asked": name, "model": self._model, "kind": item.kind, "temperature": temperature}
             try:
-                answer = ask(messages, item, temperature)
+                answer = self._ask(messages, item, temperature)
                 line |= {"text": answer.text, "tools": answer.tools}
             except RefusedRequestError as error:
                 line |= {"refused": str(error)}
-            known[name] = line
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("a", encoding="utf-8") as to:
+            self._known[name] = line
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("a", encoding="utf-8") as to:
                 to.write(json.dumps(line) + "\n")
         if "refused" in line:
             raise RefusedRequestError(line["refused"])
         return Answer(line["text"], tuple(line["tools"]))
-
-    return again
 
 
 def run(
@@ -172,14 +181,17 @@ def run(
 ) -> list[Asked]:
     """Every task in every layout, layout by layout for each task, so that a drifting server treats all alike.
 
-    After ``seconds`` no further task is begun: those that were are whole.
+    After ``seconds`` no further task is begun: those that were are whole, and those that ``Kept`` holds are taken.
     """
     found: list[Asked] = []
     total = len(tasks) * len(layouts) * len(temperatures)
     until = time.monotonic() + seconds
     for item in tasks:
-        if time.monotonic() > until:
-            break
+        if time.monotonic() > until and not (
+            isinstance(ask, Kept)
+            and all(ask.holds(laid_out(item, layout), item, one) for one in temperatures for layout in layouts)
+        ):
+            continue
         for temperature in temperatures:
             for layout in layouts:
                 try:
@@ -305,7 +317,7 @@ def main() -> int:
     parser.add_argument("--temperatures", type=float, nargs="+", default=[], help="0 and 0.7, on the wheel's 0")
     parser.add_argument("--seed", type=int, default=20261122, help="another seed draws other tasks")
     parser.add_argument("--gguf", type=Path, help="a model's file, asked on this machine")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no further task after so long")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no task after so long")
     parser.add_argument("--answers", type=Path, help="keep answers in this file, and ask for none that it holds")
     parser.add_argument(
         "--layouts", nargs="+", choices=(*LAYOUTS[1:], *WORDINGS), default=LAYOUTS[1:], help="beside own"
@@ -326,9 +338,9 @@ def main() -> int:
             f"{len(tasks) * len(layouts) * len(temperatures):,} requests to {model}",
             file=sys.stderr,
         )
-        ask = asker(client, url, model)
+        ask: Ask = asker(client, url, model)
         if options.answers:
-            ask = kept(ask, model, options.answers)
+            ask = Kept(ask, model, options.answers)
         found = run(ask, tasks, temperatures, layouts, seconds=options.minutes * 60)
         begun = len({(one.item.kind, one.item.number) for one in found})
         sizes = " and ".join(f"{size:,}" for size in contexts)

