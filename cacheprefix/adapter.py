@@ -46,7 +46,7 @@ from cacheprefix.layout import (
     with_volatile,
 )
 from cacheprefix.layout.baseline import unmodified
-from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, failed
+from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, failed
 from cacheprefix.layout.role_position import History, RolePosition
 from cacheprefix.layout.tool_restriction import Restriction, restrict
 from cacheprefix.locks import Lock, RLock, reset_in_child
@@ -90,6 +90,7 @@ __all__ = [
     "BlockVar",
     "Boundary",
     "Bounded",
+    "Carried",
     "Count",
     "Decision",
     "Drop",

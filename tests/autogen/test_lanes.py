@@ -12,8 +12,8 @@ from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, se
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cacheprefix.layout.economics import Seat, lanes, worth_joining
 from cacheprefix_autogen import session_of, wrap
-from cacheprefix_autogen.economics import Seat, lanes, worth_joining
 
 SEATS = st.lists(
     st.builds(
@@ -31,9 +31,9 @@ SEATS = st.lists(
 def test_every_agent_is_in_one_lane_of_its_model(seats, read, opening):
     """Lanes are a partition, and no lane has two models."""
     found = lanes(seats, read=read, opening=opening)
-    assert sorted(name for lane in found for name in lane) == sorted(seat.name for seat in seats)
+    assert sorted(name for lane in found for name in lane.names) == sorted(seat.name for seat in seats)
     models = {seat.name: seat.model for seat in seats}
-    assert all(len({models[name] for name in lane}) == 1 for lane in found)
+    assert all(len({models[name] for name in lane.names}) == 1 for lane in found)
 
 
 def test_agents_without_tools_and_with_short_roles_share():
@@ -45,13 +45,13 @@ def test_agents_without_tools_and_with_short_roles_share():
 def test_a_role_text_longer_than_what_it_saves_stays_where_it_is_cached():
     """Behind the transcript a long role would be paid in full with every request."""
     seats = [Seat(name, "m", {}, 4000) for name in ROLES]
-    assert [len(lane) for lane in lanes(seats, read=0.5, opening=1000)] == [1, 1, 1]
+    assert [len(lane.names) for lane in lanes(seats, read=0.5, opening=1000)] == [1, 1, 1]
 
 
 def test_an_agent_with_many_tools_does_not_make_the_others_carry_them():
     """The others still share among themselves."""
     seats = [*(Seat(name, "m", {}, 100) for name in ROLES), Seat("coder", "m", {"p": 9000}, 100)]
-    assert lanes(seats, read=0.5, opening=1000) == [ROLES, ("coder",)]
+    assert [lane.names for lane in lanes(seats, read=0.5, opening=1000)] == [ROLES, ("coder",)]
 
 
 def test_a_selector_joins_where_reading_is_cheap_or_the_system_text_short():

@@ -17,11 +17,12 @@ from pydantic import BaseModel
 from typing_extensions import Self
 
 from cacheprefix import Conversation, Prompt, Session
-from cacheprefix.adapter import Api, given_or_configured, users_session
+from cacheprefix.adapter import Api, RequestPlan, given_or_configured, users_session
 from cacheprefix.adapter import Request as CallRequest
+from cacheprefix.adapter import failed as unplanned
 from cacheprefix.errors import BudgetError
 from cacheprefix_autogen.layout import Layout
-from cacheprefix_autogen.member import Member
+from cacheprefix_autogen.member import Member, Planned
 from cacheprefix_autogen.messages import SENDER
 from cacheprefix_autogen.provider_clients import Forms, Request, body_of, restore_tools, sender
 from cacheprefix_autogen.sending import SENDING, Sending, Undone, ending, failed, tap
@@ -93,17 +94,18 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         """One answer. See the wrapped client for arguments and errors; what it is not given, it is not given here."""
         if self._laid_out_already():
             return await self.client.create(messages, **_as_given(tools, options))
-        given, layout = await self._prepared(messages, tools, options, self.client.create)
+        given, layout, plan = await self._prepared(messages, tools, options, self.client.create)
         tries = 0
         while True:
-            sending = self._sending(given, layout)
+            sending = self._sending(given, layout, plan)
             result = await self._create(given, sending)
             again = self._refused(sending, result)
             # Refused twice, a role with tools of its own gets its answer; one that may call none is asked once more,
             # as the application asked.
             if layout is None or again is None or (tries and layout.restriction.permitted):
                 return result
-            layout, tries = _after_refusal(layout, again, tries), tries + 1
+            layout, plan = _after_refusal(layout, plan, again, tries)
+            tries += 1
 
     async def _create(self, given: Request, sending: Sending) -> CreateResult:
         token = SENDING.set(sending)
@@ -129,10 +131,10 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
                 async for piece in pieces:
                     yield piece
             return
-        given, layout = await self._prepared(messages, tools, options, self.client.create_stream)
+        given, layout, plan = await self._prepared(messages, tools, options, self.client.create_stream)
         tries = 0
         while True:
-            sending = self._sending(given, layout)
+            sending = self._sending(given, layout, plan)
             ask = partial(self._asked, self.client.create_stream, given, sending)
             held = Held(None if layout is None else layout.restriction)
             again = None
@@ -154,7 +156,8 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
                         yield result
             if layout is None or again is None:
                 return
-            layout, tries = _after_refusal(layout, again, tries), tries + 1
+            layout, plan = _after_refusal(layout, plan, again, tries)
+            tries += 1
 
     async def _prepared(
         self,
@@ -162,14 +165,14 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         tools: Sequence[Tool | ToolSchema],
         options: Mapping[str, Any],
         method: Callable[..., Any],
-    ) -> tuple[Request, Layout | None]:
-        """The request as it came, and its layout for a client's ``method``."""
+    ) -> tuple[Request, Layout | None, RequestPlan[LLMMessage] | None]:
+        """The request as it came, its layout for a client's ``method``, and why it is laid out so."""
         said, talk = self.member.volatile_text(), self._talk(messages)
         choice, output = options.get("tool_choice", "auto"), options.get("json_output")
         extra = options.get("extra_create_args") or {}
         given = Request(messages, tools, choice, output, extra, said, options, talk)
         await self._summarise(given)
-        return given, self._layout(given, method)
+        return given, *self._layout(given, method)
 
     def _refused(self, sending: Sending, result: CreateResult) -> list[LLMMessage] | None:
         """What to answer where a fork called tools that its role may not; None when all is well."""
@@ -209,28 +212,32 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         except Exception as error:
             failed(session, "summary", error)
 
-    def _layout(self, given: Request, method: Callable[..., Any]) -> Layout | None:
+    def _layout(
+        self, given: Request, method: Callable[..., Any]
+    ) -> tuple[Layout | None, RequestPlan[LLMMessage] | None]:
+        """How a request is laid out, and why; raises ``NotSharedError`` in strict mode."""
         session = self._session
         if session.mode == "observe":
-            return None
+            return None, None
         over: list[BudgetError] = []
 
-        def layout() -> Layout | None:
+        def layout() -> Planned:
             try:
-                made = self.member.layout(self.client, given)
+                made, plan = self.member.layout(self.client, given)
             except BudgetError as error:
                 over.append(error)
-                return None
+                return None, unplanned("request budget")
             changed = made is not None and made.restriction.tool_choice != given.tool_choice
             # A client of the application's own may be of a time before the argument.
-            return None if changed and not _takes(method, "tool_choice") else made
+            return (None, unplanned("tool_choice")) if changed and not _takes(method, "tool_choice") else (made, plan)
 
-        found = session.attempt("layout", layout, None)
+        otherwise: Planned = (None, unplanned("layout"))
+        found = session.attempt("layout", layout, otherwise)
         if over:
             raise over[0]
         return found
 
-    def _sending(self, given: Request, layout: Layout | None) -> Sending:
+    def _sending(self, given: Request, layout: Layout | None, plan: RequestPlan[LLMMessage] | None) -> Sending:
         session, options, native = self._session, self.member.options, self._innermost()
         sending = Sending(
             session,
@@ -238,6 +245,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             agent=self.role,
             conversation=self._named(given),
             layout=layout,
+            plan=plan,
             scope=options.scope,
             rewrite=session.mode != "observe",
         )
@@ -263,7 +271,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         sending.api = api
         talk = sending.conversation
         asked = CallRequest(body, api, agent=self.role, conversation=talk, scope=sending.scope, rewrite=False)
-        sending.turn = self._session.begin(asked)
+        sending.turn = self._session.begin(asked if sending.plan is None else asked.laid_out(sending.plan))
 
     def _asked(self, method: Callable[..., Any], given: Request, sending: Sending) -> Any:
         """Ask the wrapped client: as the application did, in the place of an undone request too."""
@@ -396,9 +404,13 @@ def _unpickled(client: ChatCompletionClient, role: str, settings: PrefixSettings
     return PrefixClient(client, users_session(session_of_settings(settings)), role=role)
 
 
-def _after_refusal(layout: Layout, again: Sequence[LLMMessage], tries: int) -> Layout | None:
+def _after_refusal(
+    layout: Layout, plan: RequestPlan[LLMMessage] | None, again: Sequence[LLMMessage], tries: int
+) -> tuple[Layout | None, RequestPlan[LLMMessage] | None]:
     """The request once more with the refusal in its turn; the second time the application's own."""
-    return None if tries else replace(layout, messages=[*layout.messages, *again])
+    if tries:
+        return None, unplanned("refusal")
+    return replace(layout, messages=[*layout.messages, *again]), plan
 
 
 async def _within(sending: Sending, ask: Callable[[], AsyncGenerator[Any, None]]) -> AsyncGenerator[Any, None]:

@@ -8,9 +8,8 @@ from typing import Any
 from autogen_agentchat.messages import BaseChatMessage
 
 from cacheprefix import Conversation
-from cacheprefix.adapter import AdapterSession, instruction_of, make_message, make_result
+from cacheprefix.adapter import AdapterSession, economics, instruction_of, make_message, make_result
 from cacheprefix.errors import ToolClashError
-from cacheprefix_autogen.economics import Seat, lanes
 from cacheprefix_autogen.member import Member, Options
 from cacheprefix_autogen.provider_clients import model_of, name_of
 from cacheprefix_autogen.sending import failed
@@ -35,7 +34,7 @@ class Group:
         """Entries of a team's saved state, until its members have taken theirs."""
         self.team = False
         """Whether the entries stand in the team's state rather than in each agent's."""
-        self.lanes: dict[str, tuple[str, ...]] | None = None
+        self.lanes: dict[str, economics.Lane] | None = None
         """Lane of every agent, by name; settled with the first request and saved with the state."""
         self.nested = False
         """Whether a team inside or around this one reads the same prefix."""
@@ -74,11 +73,11 @@ class Group:
             member.keeps_tools = True
             session.note(f"agent {member.name!r} keeps its own tools, which others share no cache with: {error}")
 
-    def lane_of(self, member: Member, model: str, opening: Callable[[], int]) -> tuple[str, ...]:
+    def lane_of(self, member: Member, model: str, opening: Callable[[], int]) -> economics.Lane:
         """The agents that ``member`` shares tools and transcript with; only itself where sharing does not pay."""
         if self.lanes is None:
             self.lanes = self._settled(model, opening())
-        return self.lanes.get(member.name, (member.name,))
+        return self.lanes.get(member.name, economics.Lane((member.name,)))
 
     def tools_of(self, lane: Sequence[str]) -> set[str]:
         """Names of the tools that the agents of a lane have."""
@@ -89,13 +88,10 @@ class Group:
             for tool in member.tools
         }
 
-    def _settled(self, model: str, opening: int) -> dict[str, tuple[str, ...]]:
+    def _settled(self, model: str, opening: int) -> dict[str, economics.Lane]:
         session = self.session
         counts = {tool.name: session.count(tool.schema.decode(), model) for tool in session.prefix.tools}
         opening += session.count(session.prefix.text, model)
-        # A long text keeps its place once it is written, unless a memory's is said with it; where nothing is shared
-        # yet, it would have to be written once more.
-        places = opening >= session.profile(model).min_tokens
         seats = []
         for agent, member in self.members:
             if member.alone or member.bounded:
@@ -103,21 +99,23 @@ class Group:
             own = {name: counts[name] for name in self.tools_of((member.name,)) if name in counts}
             texts = [str(message.content) for message in getattr(agent, "_system_messages", None) or []]
             tail = session.count(instruction_of(texts, session.prefix.system), model)
-            if places and not getattr(agent, "_memory", None):
-                tail = 0
+            # A long text keeps its place once it is written, unless a memory's is said with it.
+            keeps = not getattr(agent, "_memory", None)
             client = getattr(agent, "_model_client", None)
-            seats.append(Seat(member.name, model_of(getattr(client, "client", client)), own, tail))
+            asks = model_of(getattr(client, "client", client))
+            seats.append(economics.Seat(member.name, asks, own, tail, keeps))
         # With whom an agent alone shares is not known here: its session's other agents, the team around its own.
         if len(seats) < 2 and (self.nested or not self.team):
-            return {seat.name: (*OTHERS, seat.name) for seat in seats}
-        found = lanes(seats, read=session.profile(model).read, opening=opening)
+            return {seat.name: economics.Lane((*OTHERS, seat.name)) for seat in seats}
+        rules = session.profile(model)
+        found = economics.lanes(seats, read=rules.read, opening=opening, least=rules.min_tokens)
         for lane in found:
-            if len(lane) == 1:
+            if len(lane.names) == 1:
                 session.note(
-                    f"agent {lane[0]!r} keeps its own layout: carrying its tools or its role's text behind the "
+                    f"agent {lane.names[0]!r} keeps its own layout: carrying its tools or its role's text behind the "
                     "transcript would cost more than sharing saves"
                 )
-        return {name: lane for lane in found for name in lane}
+        return {name: lane for lane in found for name in lane.names}
 
     async def enter(self, member: Member, messages: Sequence[BaseChatMessage]) -> None:
         """A member's turn begins; when that fails, its requests stay the application's own until it is reset.

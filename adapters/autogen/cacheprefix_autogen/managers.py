@@ -14,17 +14,16 @@ from autogen_agentchat.teams import BaseGroupChat, MagenticOneGroupChat, Selecto
 from autogen_core import AgentId
 from autogen_core.models import AssistantMessage, ChatCompletionClient, LLMMessage, SystemMessage, UserMessage
 
-from cacheprefix.adapter import AdapterSession, users_session
+from cacheprefix.adapter import AdapterSession, OwnTools, economics, reason, users_session
 from cacheprefix_autogen.binding import Binding
 from cacheprefix_autogen.client import PrefixClient, unwrapped
-from cacheprefix_autogen.economics import worth_joining
 from cacheprefix_autogen.group import Group
 from cacheprefix_autogen.history import Views
 from cacheprefix_autogen.layout import Layout
-from cacheprefix_autogen.member import Member, Options
+from cacheprefix_autogen.member import Member, Options, Planned
 from cacheprefix_autogen.messages import SENDER, lead
 from cacheprefix_autogen.provider_clients import Request, model_of
-from cacheprefix_autogen.tool_restriction import Restriction, restrict
+from cacheprefix_autogen.tool_restriction import Restriction, restricted
 from cacheprefix_autogen.transcript import Transcript, View
 
 ABOVE = "(the conversation above)"
@@ -49,7 +48,9 @@ class SelectorMember(Member):
 
     def _worth(self, views: Views, opening: int) -> bool:
         read = self.session.profile(views.model).read
-        return worth_joining(carried=views.static_tokens(), opening=opening, speakers=len(self._models), read=read)
+        return economics.worth_joining(
+            carried=views.static_tokens(), opening=opening, speakers=len(self._models), read=read
+        )
 
     def observe(self, thread: Sequence[Any]) -> None:
         """Take in the team's messages as the manager has them."""
@@ -58,33 +59,34 @@ class SelectorMember(Member):
         if self.view is not None:
             self.view.receive(messages)
 
-    def layout(self, client: Any, given: Request) -> Layout | None:
-        """The selector's question behind the shared transcript; None where the prompt is not AutoGen's.
+    def layout(self, client: Any, given: Request) -> Planned:
+        """The selector's question behind the shared transcript; as it came where the prompt is not AutoGen's.
 
-        None also where it holds another conversation than the team's: a context of the application's has bounded it,
-        or knows more.
+        As it came also where it holds another conversation than the team's: a context of the application's has bounded
+        it, or knows more.
         """
-        session = self.session
+        session, asked = self.session, self._read(client, given)
         found = None if self.bounded else self._question(given.messages)
         if found is None or self.view is None or not self.view.entries:
-            return None
-        views, shared = Views(session, model_of(client)), self.view.forms()
-
-        def tokens() -> int:
-            return sum(views.count(str(form.content)) for form in shared)
-
+            why = self._why_own() if self.bounded else reason("own_prompt", "selector_prompt")
+            return None, self._plan_own(asked, why)
+        views, shared = asked.views, self.view.forms()
         if self.joins is None:
-            self.joins = views.model in self._models and self._worth(views, tokens())
-        messages: list[LLMMessage] = [*shared, UserMessage(content=found, source=SENDER), *given.messages[1:]]
+            opening = sum(views.count(str(form.content)) for form in shared)
+            self.joins = views.model in self._models and self._worth(views, opening)
+        behind = [UserMessage(content=found, source=SENDER), *given.messages[1:]]
         # Another model reads nothing of the agents' cache, and a large system text costs more than it saves.
-        restriction = Restriction(given.tools, given.tool_choice)
+        tools = OwnTools((), carried="union") if self.joins else None
+        asked = replace(asked, texts=())
+        plan = session.plan(replace(self._request(asked, shared, behind, tools), place="end"))
+        if not plan.forks:
+            return None, plan
+        messages, restriction = list(plan.history), Restriction(given.tools, given.tool_choice)
         if self.joins:
-            profile = session.profile(views.model)
-            restriction = replace(restrict(session, profile, given, (), self.name), permitted=())
+            restriction = replace(restricted(session, plan, given, (), self.name), permitted=())
             if session.prefix.text:
                 messages.insert(0, SystemMessage(content=session.prefix.text))
-        layout = Layout(messages, restriction, len(shared))
-        return layout if session.shares(self.conversation, views.model, tokens) else None
+        return Layout(messages, restriction, len(shared)), plan
 
     def _holds(self, history: str | None) -> bool:
         """Whether AutoGen's own prompt holds the team's messages and nothing else."""
@@ -145,12 +147,13 @@ class OrchestratorMember(Member):
     def __init__(self, session: AdapterSession, transcript: Transcript, options: Options) -> None:
         super().__init__(session, "orchestrator", View(transcript), alone=True, options=options)
 
-    def layout(self, client: Any, given: Request) -> Layout | None:  # noqa: ARG002 - the base class's signature
+    def layout(self, client: Any, given: Request) -> Planned:
         """The application's own messages, all but the last kept in the cache."""
+        plan = self._plan_own(self._read(client, given), reason("own_prompt", "orchestrator"))
         rest = lead(given.messages)[1]
         if len(rest) < 2:
-            return None
-        return Layout(list(given.messages), Restriction(given.tools, given.tool_choice, ()), len(rest) - 1)
+            return None, plan
+        return Layout(list(given.messages), Restriction(given.tools, given.tool_choice, ()), len(rest) - 1), plan
 
 
 def bind_manager(team: BaseGroupChat, group: Group, binding: Binding) -> None:

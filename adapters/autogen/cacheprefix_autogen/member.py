@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
@@ -13,18 +13,32 @@ from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompl
 from autogen_core.models import LLMMessage, SystemMessage, UserMessage
 
 from cacheprefix import Conversation
-from cacheprefix.adapter import AdapterSession, VolatileRole, instruction_of
+from cacheprefix.adapter import (
+    AdapterSession,
+    AgentRequest,
+    Carried,
+    History,
+    OwnTools,
+    Reason,
+    RequestPlan,
+    VolatileRole,
+    economics,
+    instruction_of,
+    reason,
+)
 from cacheprefix_autogen.history import Ask, Views, condensed, summarised
-from cacheprefix_autogen.layout import Found, Layout, RolePosition, compose, introduced, shared_tokens
+from cacheprefix_autogen.layout import Layout, compose, introduced
 from cacheprefix_autogen.messages import SENDER, from_history, is_tool_traffic, lead, said_by, split_history
 from cacheprefix_autogen.model_context import application_context, take_context
-from cacheprefix_autogen.provider_clients import Request, model_of
+from cacheprefix_autogen.provider_clients import Request, model_of, name_of
 from cacheprefix_autogen.settings import PrefixSettings, settings_of
-from cacheprefix_autogen.tool_restriction import ANSWER, Restriction, restrict
+from cacheprefix_autogen.tool_restriction import ANSWER, Restriction, own_tools, restricted, set_apart
 from cacheprefix_autogen.transcript import View
 
 ToolMemory = Literal["turn", "private"]
 Volatile = Callable[[], Mapping[str, str]]
+Planned = tuple[Layout | None, RequestPlan[LLMMessage]]
+"""How a request is sent (None: as it came), and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +78,8 @@ class Lanes(Protocol):
         """Whether nobody but the agents themselves reads what they share."""
         ...
 
-    def lane_of(self, member: Member, model: str, opening: Callable[[], int]) -> tuple[str, ...]:
-        """The agents it shares with."""
+    def lane_of(self, member: Member, model: str, opening: Callable[[], int]) -> economics.Lane:
+        """The agents it shares with, or what sharing would cost it."""
         ...
 
     def tools_of(self, lane: Sequence[str]) -> set[str]:
@@ -100,7 +114,10 @@ class Member:
         self.tools: Sequence[Any] = ()
         self._views: Views | None = None
         """Views are in tokens, so another model has its own."""
-        self.position = RolePosition()
+        self.keeps_layout = False
+        """Whether the agent keeps its own layout although its team shares enough; goes into its saved state."""
+        self.resumed = False
+        """Whether its state was loaded so, and nothing was asked since."""
         self.keeps_tools = False
         """Set where the agent's tools clash with others' of the same name: they stay out of the union."""
         self.start: int | None = None
@@ -161,7 +178,7 @@ class Member:
     def reset(self) -> None:
         """Forget everything that was said."""
         self.start, self.broken, self.held = None, False, self.length
-        self.position.reset()
+        self.keeps_layout = self.resumed = False
         if self.view is not None:
             self.view.clear()
 
@@ -184,12 +201,27 @@ class Member:
         if found is not None:
             await summarised(asked.views, asked.talk, found[0], ask, asked.beside)
 
-    def layout(self, client: Any, given: Request) -> Layout | None:
-        """The layout of a request; None to send it as it came."""
+    def layout(self, client: Any, given: Request) -> Planned:
+        """The layout of a request (None to send it as it came), and its plan."""
         if given.tools:
             self.tools = given.tools
         asked = self._read(client, given)
-        return (self._forked(asked) if self._shares else None) or self._plain(asked)
+        split = self.split(asked) if self._shares else None
+        if split is None:
+            plan = self._plan_own(asked, self._why_own())
+            return self._plain(asked), plan
+        shared, local = split
+        lane = None if self.group is None else self.group.lane_of(self, asked.views.model, _spoken(asked.views, shared))
+        if lane is not None and len(lane.names) == 1:
+            plan = self._plan_own(asked, _costs_more(lane))
+            return self._plain(asked), plan
+        plan = self._plan(asked, shared, local, lane)
+        if plan.forks:
+            restriction = restricted(self.session, plan, given, self.tools, self.name)
+            return compose(self.session, plan, restriction), plan
+        if plan.reasons[-1].why == "failed":
+            return None, plan
+        return self._plain(asked, self._unsaid(given.messages)), plan
 
     @property
     def _shares(self) -> bool:
@@ -205,42 +237,63 @@ class Member:
         beside = "\n\n".join(filter(None, (instruction_of(texts, self.session.prefix.system), given.volatile)))
         return Asked(given, texts, rest, self._views, talk, beside)
 
-    def _forked(self, asked: Asked) -> Layout | None:
-        session, views = self.session, asked.views
-        split = self.split(asked)
-        if split is None:
-            return None
-        shared, local = split
-        carried: set[str] | None = None
-        if self.group is not None:
-            lane = self.group.lane_of(self, views.model, lambda: sum(views.count(str(form.content)) for form in shared))
-            if len(lane) == 1:
-                return None
-            carried = set() if self.keeps_tools else self.group.tools_of(lane)
-        profile = session.profile(views.model)
-        restriction = restrict(session, profile, asked.given, self.tools, self.name, carried=carried)
-        enough = session.shares(asked.talk.id, views.model, lambda: shared_tokens(views, restriction, shared))
+    def _why_own(self) -> Reason:
+        """Why the agent's requests keep the application's own layout, whatever sharing costs."""
+        if self.alone:
+            return reason("alone")
+        if self.bounded:
+            return reason("own_history", "bounded context")
+        return reason("own_history", "changed context" if self.broken else "outside of a turn")
+
+    def _plan_own(self, asked: Asked, why: Reason) -> RequestPlan[LLMMessage]:
+        """The plan of a request in the application's own layout."""
+        tools = own_tools(asked.given, self.tools, tuple(map(name_of, self.tools)))
+        return self.session.plan(replace(self._request(asked, asked.rest, (), tools), own=(why,)))
+
+    def _plan(
+        self, asked: Asked, shared: Sequence[UserMessage], local: Sequence[LLMMessage], lane: economics.Lane | None
+    ) -> RequestPlan[LLMMessage]:
+        """The plan of a request that may be a fork: what its lane carries, and where the role's text may stand."""
+        carried: Carried = "union"
+        if lane is not None and self.group is not None:
+            carried = () if self.keeps_tools else tuple(self.group.tools_of(lane.names))
+        # AutoGen asks an agent's memory once a turn, so its text moves out of the turn into the role's text.
+        remembered = [str(message.content) for message in local if isinstance(message, SystemMessage)]
+        behind = [message for message in local if not isinstance(message, SystemMessage)]
         # A text for this turn alone goes to the end, and so does that of a client that has no conversation of its own:
         # its requests follow from nothing but its messages. Behind private tool traffic nothing continues a request.
-        settled = self.view is None and not asked.talk.named
-        settled |= self.options.tool_memory == "private" or any(isinstance(m, SystemMessage) for m in local)
+        ends = bool(remembered) or self.options.tool_memory == "private" or (self.view is None and not asked.talk.named)
+        plan = self.session.plan(
+            replace(
+                self._request(asked, shared, behind, own_tools(asked.given, self.tools, carried)),
+                volatile={"memory": "\n\n".join(dict.fromkeys(remembered))} if remembered else {},
+                known=set_apart(asked.given),
+                place="end" if ends else "cheapest",
+                holds=True,
+                resumed=self.resumed,
+                alike=self._alike(asked),
+            )
+        )
+        if not ends:
+            self.keeps_layout, self.resumed = plan.reasons[-1].why in ("role_costs_more", "little_to_share"), False
+        return plan
 
-        def place(text: str) -> Found:
-            if settled:
-                return len(shared) if enough else None, False
-            late = self._alike(asked, restriction)
-            return self.position.find(views, asked.talk, self.name, text, shared, enough=enough, late=late)
+    def _request(
+        self, asked: Asked, said: Sequence[LLMMessage], behind: Sequence[LLMMessage], tools: OwnTools | None
+    ) -> AgentRequest[LLMMessage]:
+        """What the agent asks, for the planner."""
+        views = asked.views
+        history: History[LLMMessage] = History(
+            said, lambda one: views.of(one).digest, lambda one: views.of(one).tokens, behind
+        )
+        instruction = instruction_of(asked.texts, self.session.prefix.system)
+        return AgentRequest(self.name, views.model, asked.talk, instruction, lambda _: history, tools=tools)
 
-        layout = compose(session, self.name, asked.texts, shared, local, restriction, place)
-        return layout or self._plain(asked, self._unsaid(asked.given.messages))
-
-    def _alike(self, asked: Asked, restriction: Restriction) -> bool:
-        """Whether the application's own requests begin alike for all agents, where the provider caches by itself."""
-        session, system = self.session, self.session.prefix.system.strip()
-        if self.group is None or not self.group.together or session.profile(asked.views.model).markers is not None:
-            return False
-        same_tools = len(restriction.tools) == len(self.tools)
-        return bool(system) and "\n\n".join(asked.texts).startswith(system) and same_tools
+    def _alike(self, asked: Asked) -> bool:
+        """Whether all agents' own requests begin with the shared text, and nobody else reads what they share."""
+        system = self.session.prefix.system.strip()
+        together = self.group is not None and self.group.together
+        return together and bool(system) and "\n\n".join(asked.texts).startswith(system)
 
     def _unsaid(self, messages: Sequence[LLMMessage]) -> str:
         """What only the session knows of the shared and of the role's text."""
@@ -320,3 +373,14 @@ class Member:
             return None
         role = instruction_of(texts, shared)
         return [SystemMessage(content=shared), UserMessage(content=role, source=SENDER), *rest]
+
+
+def _spoken(views: Views, shared: Sequence[UserMessage]) -> Callable[[], int]:
+    """Counts what was said in the team."""
+    return lambda: sum(views.count(str(message.content)) for message in shared)
+
+
+def _costs_more(lane: economics.Lane) -> Reason:
+    """Why an agent shares with nobody."""
+    numbers = bool(lane.cost or lane.saved)
+    return reason("little_to_share", cost=lane.cost, saved=lane.saved) if numbers else reason("alone")

@@ -21,6 +21,7 @@ from cacheprefix.adapter import (
     Api,
     BlockVar,
     Request,
+    RequestPlan,
     VolatileRole,
     allowed_choice,
     begins,
@@ -56,6 +57,8 @@ class Sending:
     conversation: str = ""
     layout: Layout | None = None
     """How it was laid out; None where it is the application's own."""
+    plan: RequestPlan[Any] | None = None
+    """Why it was laid out so; None where a session only observes."""
     original: Callable[[Prompt], Prompt | None] | None = None
     """What the application would have sent, in place of the prompt that is sent."""
     scope: str | None = None
@@ -96,25 +99,22 @@ class Sending:
         layout = self.layout
         forked = layout is not None and layout.shared is not None
         leave = await self.session.aqueue(changed, api, boundary=self._boundary, scope=self.scope) if forked else FOLLOW
-        turn = self.session.begin(
-            Request(
-                changed,
-                api,
-                agent=self.agent,
-                conversation=self.conversation,
-                boundary=self._boundary if forked else None,
-                original=self.original,
-                headers={
-                    n: v for n, v in headers.items() if isinstance(v, str) and not n.lower().startswith(_SDKS_OWN)
-                },
-                rewrite=self.rewrite,
-                policy=None if layout is None else _policy(layout),
-                scope=self.scope,
-                continues=layout is not None and layout.continues,
-                trailing=bool(self.volatile),
-            ),
-            leave,
+        own = {n: v for n, v in headers.items() if isinstance(v, str) and not n.lower().startswith(_SDKS_OWN)}
+        asked = Request(
+            changed,
+            api,
+            agent=self.agent,
+            conversation=self.conversation,
+            boundary=self._boundary if forked else None,
+            original=self.original,
+            headers=own,
+            rewrite=self.rewrite,
+            policy=None if layout is None else _policy(layout),
+            scope=self.scope,
+            continues=layout is not None and layout.continues,
+            trailing=bool(self.volatile),
         )
+        turn = self.session.begin(asked if self.plan is None else asked.laid_out(self.plan), leave)
         if turn.seen is not None:
             self.turn, self.sent = turn, changed
             return turn.body

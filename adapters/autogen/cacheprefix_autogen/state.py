@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from cacheprefix.adapter import economics
 from cacheprefix_autogen.transcript import Entry, entry_from
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def save_member(member: Member, group: Group) -> dict[str, Any]:
         "version": VERSION,
         "view": [entry.id for entry in view.entries],
         "own": [entry.id for entry in view.pending()],
-        "keeps": member.position.own,
+        "keeps": member.keeps_layout,
     }
     if not group.team:
         state |= save_transcript(group)
@@ -44,7 +45,7 @@ def load_member(member: Member, group: Group, state: Mapping[str, Any] | None) -
         load_transcript(group, state)
     known = group.loaded
     member.view.restore([known[i] for i in state["view"] if i in known], [known[i] for i in state["own"] if i in known])
-    member.position.own = bool(state.get("keeps"))
+    member.keeps_layout = member.resumed = bool(state.get("keeps"))
     member.broken = any(i not in known for i in (*state["view"], *state["own"]))
 
 
@@ -54,15 +55,17 @@ def save_transcript(group: Group) -> dict[str, Any]:
     for _, member in group.members:
         if member.view is not None:
             entries |= {entry.id: entry for entry in member.view.everything()}
+    alone = {name: (lane.cost, lane.saved) for name, lane in (group.lanes or {}).items() if lane.saved}
     ordered = sorted(entries.values(), key=lambda entry: (entry.depth, entry.rank))
     return {
         "version": VERSION,
         "id": group.transcript.id,
         "prefix": group.session.prefix.key,
-        "lanes": group.lanes,
+        "lanes": None if group.lanes is None else {name: lane.names for name, lane in group.lanes.items()},
         "joins": {caller.name: caller.joins for caller in group.callers},
         "entries": [entry.as_dict() for entry in ordered],
         "conversation": group.conversation.to_json(),
+        **({"costs": alone} if alone else {}),
     }
 
 
@@ -79,7 +82,10 @@ def load_transcript(group: Group, state: Mapping[str, Any]) -> None:
     for caller in group.callers:
         caller.joins = (state.get("joins") or {}).get(caller.name)
     saved = state.get("lanes")
-    group.lanes = None if saved is None else {name: tuple(lane) for name, lane in saved.items()}
+    costs = state.get("costs") or {}
+    if saved is not None:
+        saved = {name: economics.Lane(tuple(lane), *costs.get(name, ())) for name, lane in saved.items()}
+    group.lanes = saved
     group.loaded = {item["id"]: group.transcript.keep(entry_from(item)) for item in state["entries"]}
 
 

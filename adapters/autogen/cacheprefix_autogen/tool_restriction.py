@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,7 @@ from autogen_core.models import (
 )
 from autogen_core.tools import Tool, ToolSchema
 
-from cacheprefix import Profile
-from cacheprefix.adapter import AdapterSession, loads
+from cacheprefix.adapter import AdapterSession, Carried, OwnTools, Reason, RequestPlan, loads, reason
 from cacheprefix_autogen.provider_clients import Request, name_of, schema_of
 
 HELD = 200
@@ -39,8 +38,6 @@ class Restriction:
     """Tools the role may call; None leaves that to the application."""
     allowed: tuple[str, ...] | None = None
     """Tools to restrict to by ``tool_choice``."""
-    said: tuple[str, ...] | None = None
-    """Tools to name in the tail."""
     closing: str = ""
     """What stands behind the turn's own messages."""
 
@@ -108,54 +105,49 @@ def frozen_schema(tool: Tool | ToolSchema) -> dict[str, Any]:
     return copy.deepcopy(dict(schema_of(tool)))
 
 
-def restrict(
-    session: AdapterSession,
-    profile: Profile,
-    given: Request,
-    own: Sequence[Tool | ToolSchema],
-    role: str,
-    *,
-    carried: Container[str] | None = None,
-) -> Restriction:
-    """The union in place of the role's tools, and how the rest of it is kept from the role.
+def own_tools(given: Request, own: Sequence[Tool | ToolSchema], carried: Carried) -> OwnTools:
+    """A role's tools, as the planner takes them.
 
-    ``own`` are the role's tools where the request leaves them out, as AutoGen's reflection does; ``carried``
-    names those of the union that the role's lane carries (all by default).
+    ``own`` are the role's tools where the request leaves them out, as AutoGen's reflection does; ``carried`` are those
+    of the union that the role's lane carries.
     """
-    shared = [tool for tool in session.prefix.tools if carried is None or tool.name in carried]
-    names = {tool.name for tool in shared}
-    own_names = tuple(name_of(tool) for tool in own)
-    forced = given.tool_choice not in ("auto", "none")
+    names = tuple(name_of(tool) for tool in own)
+    calls = given.tool_choice != "none" and bool(given.tools or not own)
     # Under a response schema, or made to call a tool, a request reads nothing that the siblings wrote.
-    if forced or isinstance(given.json_output, type) or not shared:
-        if given.tools or not own or forced:
-            return Restriction(given.tools, given.tool_choice)
-        return _without_calls(profile, [frozen_schema(tool) for tool in own], own_names)
-    natives = [tool.native if isinstance(tool.native, Mapping) else loads(tool.schema) for tool in shared]
-    extra = [tool for tool in given.tools if name_of(tool) not in names]
-    if extra:
-        listed = ", ".join(sorted(name_of(tool) for tool in extra))
-        session.note(f"tools outside the shared union were appended for role {role!r}: {listed}")
-    tools = [*natives, *extra]
-    permitted = () if given.tool_choice == "none" else tuple(name_of(tool) for tool in given.tools)
-    if not permitted:
-        return _without_calls(profile, tools, own_names, names)
-    if set(permitted) >= names:
-        return Restriction(tools, "auto")
-    # OpenAI keeps to ``allowed_tools``, which is no part of the cached prompt. Elsewhere another ``tool_choice``
-    # would be another prompt, so the role is told in words, and what it calls against them is refused.
-    if profile.tool_choice_safe == "allowed_tools":
-        return Restriction(tools, "auto", permitted, permitted)
-    return Restriction(tools, "auto", permitted, said=permitted)
+    return OwnTools(names, carried=names if set_apart(given) else carried, calls=calls)
 
 
-def _without_calls(
-    profile: Profile, tools: Sequence[Any], own: tuple[str, ...], union: Collection[str] = ()
+def set_apart(given: Request) -> tuple[Reason, ...]:
+    """What makes a request another prompt for the provider than its siblings'."""
+    if isinstance(given.json_output, type):
+        return (reason("response_schema"),)
+    return (reason("forced_tool"),) if _forced(given) else ()
+
+
+def _forced(given: Request) -> bool:
+    return given.tool_choice not in ("auto", "none")
+
+
+def restricted(
+    session: AdapterSession, plan: RequestPlan[Any], given: Request, own: Sequence[Tool | ToolSchema], role: str
 ) -> Restriction:
-    """The tools of a request that must not call any: ``own`` are the role's, ``union`` those of its lane."""
-    covered = bool(union and own) and set(own) >= set(union)
-    if profile.tool_choice_safe in ("allowed_tools", "none"):
-        told = profile.tool_choice_safe == "none" and own and union and not covered
-        return Restriction(tools, "none", (), said=own if told else None)
-    # ``tool_choice`` would invalidate the messages, so it stays and the model is asked in words.
-    return Restriction(tools, "auto", (), said=None if covered else own, closing=ANSWER if own else "")
+    """The planned tools in place of the role's, in AutoGen's form, and what keeps it from those of others."""
+    names = set() if plan.tools is None or set_apart(given) else set(plan.tools.tools)
+    if not names and (given.tools or not own or _forced(given)):
+        return Restriction(given.tools, given.tool_choice)
+    if names:
+        shared = [tool for tool in session.prefix.tools if tool.name in names]
+        tools: list[Any] = [t.native if isinstance(t.native, Mapping) else loads(t.schema) for t in shared]
+        extra = [tool for tool in given.tools if name_of(tool) not in names]
+        if extra:
+            listed = ", ".join(sorted(name_of(tool) for tool in extra))
+            session.note(f"tools outside the shared union were appended for role {role!r}: {listed}")
+        tools += extra
+    else:
+        tools = [frozen_schema(tool) for tool in own]
+    planned = plan.restriction
+    if planned.permitted == ():
+        # Where another ``tool_choice`` would invalidate the messages, it stays and the model is asked in words.
+        keeps = planned.allowed is None
+        return Restriction(tools, "auto" if keeps else "none", (), closing=ANSWER if keeps and own else "")
+    return Restriction(tools, "auto", planned.permitted, planned.allowed)

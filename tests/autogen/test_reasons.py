@@ -1,0 +1,222 @@
+"""Every call says how it was laid out and why; strict mode raises for what the user can remove."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_agentchat.tools import AgentTool
+from autogen_core.model_context import BufferedChatCompletionContext
+from autogen_core.models import CreateResult, SystemMessage, UserMessage
+from autogen_core.tools import FunctionTool
+from autogen_teams import HANDBOOK, ROLES, TASK, Says, role, search
+from pydantic import BaseModel
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.errors import NotSharedError
+from cacheprefix.server import ToolCall
+from cacheprefix_autogen import PrefixClient, session_of, wrap
+
+SPACED = HANDBOOK.replace(" ", "  ")
+LONG_DUTIES = {name: f"You are the {name}. {f'Duty of {name}. ' * 2000}" for name in ROLES}
+
+
+class Answer(BaseModel):
+    """What an answer holds."""
+
+    said: str
+
+
+def whys(session: Session) -> list[tuple[str, str, list[str]]]:
+    """Agent, layout and reasons of each call."""
+    return [(call.agent, call.layout, [one.why for one in call.reasons]) for call in session.calls]
+
+
+def numbers(session: Session, call: int = 0) -> dict[str, int]:
+    """The numbers of a call's last reason."""
+    return dict(session.calls[call].reasons[-1].numbers)
+
+
+def asks(name: str) -> list[Any]:
+    """What an application asks a client by itself."""
+    return [SystemMessage(content=f"You are the {name}.\n\n{HANDBOOK}"), UserMessage(content=TASK, source="user")]
+
+
+async def test_a_fork_says_how_much_stands_in_its_siblings_requests_too(provide, new_client):
+    """More with every turn: the system text, and what was said."""
+    provider = provide("openai", Says())
+    team = wrap(RoundRobinGroupChat([role(name, new_client(provider)) for name in ROLES], max_turns=3))
+    await team.run(task=TASK)
+    session = session_of(team)
+    assert whys(session) == [(name, "fork", ["shares"]) for name in ROLES]
+    shared = [numbers(session, call)["shared"] for call in range(3)]
+    assert 1024 < shared[0] < shared[1] < shared[2]
+    assert all(one <= call.input_tokens for one, call in zip(shared, session.calls, strict=True))
+
+
+async def test_a_team_that_shares_less_than_is_cached_says_how_much(provide, new_client):
+    """The provider's minimum stands beside it."""
+    provider = provide("openai", Says())
+    agents = [role(name, new_client(provider), system_message=f"You are the {name}.") for name in ROLES]
+    team = wrap(RoundRobinGroupChat(agents, max_turns=1))
+    await team.run(task="Go.")
+    session = session_of(team)
+    assert whys(session) == [("planner", "own", ["prefix_below_minimum"])]
+    assert session.calls[0].reasons[0].name == "openai"
+    assert 0 < numbers(session)["shared"] < numbers(session)["minimum"] == 1024
+
+
+async def test_agents_whose_texts_would_cost_more_say_what_sharing_would_cost(provide, new_client):
+    """The numbers are those of the first request, in a team that was loaded too."""
+    provider = provide("openai", Says())
+
+    def build():
+        agents = [role(name, new_client(provider), system_message=LONG_DUTIES[name]) for name in ROLES]
+        return wrap(RoundRobinGroupChat(agents, max_turns=2))
+
+    team = build()
+    await team.run(task=TASK)
+    session = session_of(team)
+    assert whys(session) == [(name, "own", ["little_to_share"]) for name in ROLES[:2]]
+    assert 0 < numbers(session)["saved"] < numbers(session)["cost"]
+    resumed = build()
+    await resumed.load_state(json.loads(json.dumps(await team.save_state())))
+    await resumed.run(task="Go on.")
+    assert session_of(resumed).calls[-1].reasons == session.calls[0].reasons
+
+
+async def test_an_agent_whose_context_the_application_bounds_says_so(provide, new_client):
+    """Its history is not ours to lay out; the others share."""
+    provider = provide("openai", Says())
+    agents = [role(name, new_client(provider)) for name in ROLES[:2]]
+    agents.append(role("writer", new_client(provider), model_context=BufferedChatCompletionContext(5)))
+    team = wrap(RoundRobinGroupChat(agents, max_turns=3))
+    await team.run(task=TASK)
+    session = session_of(team)
+    assert [layout for _, layout, _ in whys(session)] == ["fork", "fork", "own"]
+    assert [str(one) for one in session.calls[2].reasons] == ["own_history bounded context"]
+
+
+async def test_an_agent_that_works_as_a_tool_is_alone(provide, new_client):
+    """It starts from a task of its own, which nobody else reads."""
+    call = ToolCall("critic", {"task": "Look at it."})
+    provider = provide("openai", Says({"planner": [call, "Done."]}))
+    tool = AgentTool(role("critic", new_client(provider)))
+    client = new_client(provider, fresh=True, parallel_tool_calls=False)
+    agent = wrap(role("planner", client, tools=[tool]), Session(HANDBOOK))
+    await agent.run(task=TASK)
+    inner = [(layout, reasons) for name, layout, reasons in whys(session_of(agent)) if name.endswith("critic/critic")]
+    assert inner == [("own", ["alone"])]
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")  # AutoGen dumps what the SDK parsed
+async def test_a_request_with_a_schema_or_a_tool_to_call_says_what_sets_it_apart(provide, new_client):
+    """Its siblings' requests are other prompts for the provider."""
+    provider = provide("openai", Says())
+    session = Session(SharedPrefix(system=HANDBOOK))
+    client = PrefixClient(new_client(provider), session, role="planner")
+    tool = FunctionTool(search(), name="search", description="Looks things up.")
+    await client.create(asks("planner"), json_output=Answer)
+    await client.create(asks("planner"), tools=[tool], tool_choice=tool)
+    assert [(layout, reasons) for _, layout, reasons in whys(session)] == [
+        ("fork", ["response_schema", "shares"]),
+        ("fork", ["forced_tool", "shares"]),
+    ]
+
+
+async def test_an_observed_call_says_so(provide, new_client):
+    """Nothing was laid out."""
+    provider = provide("openai", Says())
+    team = RoundRobinGroupChat([role(name, new_client(provider)) for name in ROLES], max_turns=1)
+    session = Session(mode="observe")
+    await wrap(team, session).run(task=TASK)
+    assert whys(session) == [("planner", "observed", ["observe_mode"])]
+
+
+async def test_a_call_whose_layout_failed_says_so(provide, new_client, monkeypatch):
+    """The application's own request went out."""
+    monkeypatch.setattr("cacheprefix_autogen.member.Member.split", lambda *_: 1 / 0)
+    provider = provide("openai", Says())
+    team = wrap(RoundRobinGroupChat([role(name, new_client(provider)) for name in ROLES], max_turns=1))
+    await team.run(task=TASK)
+    assert [str(one) for one in session_of(team).calls[0].reasons] == ["failed layout"]
+
+
+def _one(text: str) -> str:
+    return text
+
+
+def _search(description: str) -> FunctionTool:
+    return FunctionTool(_one, name="search", description=description)
+
+
+@pytest.mark.parametrize(
+    ("why", "options", "sent"),
+    [
+        # Whose schema is meant nobody knows, so that the first who has the tool is told.
+        ("'planner'.*another schema", {"tools": [_search("Looks other things up.")]}, 0),
+        ("'writer'.*in other words", {"system_message": f"You are the writer.\n\n{SPACED}"}, 2),
+    ],
+    ids=["schema", "whitespace"],
+)
+async def test_strict_mode_raises_out_of_a_team_before_the_request_is_sent(provide, new_client, why, options, sent):
+    """AutoGen gives a team's errors on as text; the fix stands in it."""
+    provider = provide("openai", Says({name: [f"{name} has spoken."] for name in ROLES}))
+
+    def build():
+        agents = [role(n, new_client(provider), tools=[_search("Looks things up.")]) for n in ROLES[:2]]
+        agents.append(role("writer", new_client(provider), **options))
+        return wrap(RoundRobinGroupChat(agents, max_turns=3), Session(HANDBOOK, mode="strict"))
+
+    with pytest.raises(RuntimeError, match=f"NotSharedError.*{why}"):
+        await build().run(task=TASK)
+    assert len(provider.requests) == sent
+    with pytest.raises(RuntimeError, match="NotSharedError"):
+        async for _ in build().run_stream(task=TASK):
+            pass
+    assert len(provider.requests) == 2 * sent
+
+
+async def test_strict_mode_raises_for_another_model_by_mistake(provide, new_client):
+    """All others ask one and the same."""
+    provider = provide("openai", Says())
+    agents = [role(name, new_client(provider)) for name in ROLES[:2]]
+    agents.append(role("writer", new_client(provider, model="gpt-4o-mini")))
+    with pytest.raises(RuntimeError, match=r"NotSharedError.*asks gpt-4o-mini"):
+        await wrap(RoundRobinGroupChat(agents, max_turns=3), Session(HANDBOOK, mode="strict")).run(task=TASK)
+    assert len(provider.requests) == 2
+
+
+async def test_strict_mode_raises_out_of_an_agent_whose_tools_came_too_late(provide, new_client):
+    """The first request has settled which tools all carry."""
+    provider = provide("openai", Says())
+    session = Session(SharedPrefix(system=HANDBOOK), mode="strict")
+    await wrap(role("planner", new_client(provider)), session).run(task=TASK)
+    tool = FunctionTool(search(), name="search", description="Looks things up.")
+    late = wrap(role("writer", new_client(provider, fresh=True), tools=[tool]), session)
+    with pytest.raises(NotSharedError) as raised:
+        await late.run(task=TASK)
+    assert (raised.value.role, [str(one) for one in raised.value.reasons]) == ("writer", ["made_too_late search"])
+    with pytest.raises(NotSharedError):
+        async for _ in late.run_stream(task=TASK):
+            pass
+    assert len(provider.requests) == 1
+
+
+async def test_strict_mode_raises_out_of_a_client(provide, new_client):
+    """Asked at once, and as a stream; what costs decide raises nothing."""
+    provider = provide("openai", Says())
+    session = Session(SharedPrefix(system=HANDBOOK), mode="strict")
+    client = PrefixClient(new_client(provider), session, role="planner")
+    asked = [SystemMessage(content=SPACED), UserMessage(content=TASK, source="user")]
+    with pytest.raises(NotSharedError, match="give the role the very text"):
+        await client.create(asked)
+    with pytest.raises(NotSharedError):
+        async for _ in client.create_stream(asked):
+            pass
+    assert provider.requests == []
+    answer = await client.create(asks("planner"))
+    assert isinstance(answer, CreateResult)
+    assert (session.failures, len(provider.requests)) == ({}, 1)
