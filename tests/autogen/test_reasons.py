@@ -157,7 +157,7 @@ def _search(description: str) -> FunctionTool:
     [
         # Whose schema is meant nobody knows, so that the first who has the tool is told.
         ("'planner'.*another schema", {"tools": [_search("Looks other things up.")]}, 0),
-        ("'writer'.*in other words", {"system_message": f"You are the writer.\n\n{SPACED}"}, 2),
+        ("'writer'.*as it was given", {"system_message": f"You are the writer.\n\n{SPACED}"}, 2),
     ],
     ids=["schema", "whitespace"],
 )
