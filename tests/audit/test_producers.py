@@ -291,3 +291,31 @@ def test_a_recording_without_bodies_says_so(tmp_path, capsys):
     log.write_text(json.dumps(recorded))
     assert main(["audit", str(log), "--plain"]) == 1
     assert "5 requests of a model without their bodies" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("otlp", [False, True])
+def test_phoenixs_api_tells_the_kind_beside_the_attributes_and_writes_other_types_as_null(tmp_path, otlp):
+    """Both of its ways to ask for spans, as Phoenix 20.26 answered them."""
+    log = tmp_path / "log"
+
+    def told(one):
+        found = {
+            "llm.model_name": "gpt-4.1", "input.value": json.dumps(one.body), "input.mime_type": "application/json",
+            "llm.token_count.prompt": one.total, "llm.token_count.prompt_details.cache_read": 0,
+        }  # fmt: skip
+        if not otlp:
+            return {
+                "name": "ChatCompletion", "span_kind": "LLM", "start_time": one.iso, "attributes": found,
+                "context": {"trace_id": f"{one.number}", "span_id": f"{one.number}"}, "status_code": "OK",
+            }  # fmt: skip
+        kinds = dict.fromkeys(("array_value", "bool_value", "int_value", "string_value"))
+        held = {**found, "openinference.span.kind": "LLM"}.items()
+        values = [
+            {"key": key, "value": {**kinds, ("int_value" if isinstance(one, int) else "string_value"): one}}
+            for key, one in held
+        ]
+        name = {"trace_id": f"{one.number}", "span_id": f"{one.number}"}
+        return {**name, "start_time_unix_nano": int(one.at) * 10**9, "attributes": values}
+
+    log.write_text(json.dumps({"data": [told(one) for one in calls()], "next_cursor": None}))
+    shown_first(log)

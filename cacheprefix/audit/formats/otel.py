@@ -177,6 +177,9 @@ class _Span:
         code = _first(status, "code", "status_code") if isinstance(status, Mapping) else span.get("status_code")
         self.failed = code in (2, "STATUS_CODE_ERROR", "ERROR")
         self.attributes = _plain(_attributes(_first(span, "attributes", "tags")))
+        if isinstance(span.get("span_kind"), str):
+            # Phoenix's API tells it beside the attributes.
+            self.attributes.setdefault("openinference.span.kind", span["span_kind"])
         if "mlflow.spanType" in self.attributes:
             # MLflow writes every value as JSON, a name too.
             self.attributes = {name: _named(held) for name, held in self.attributes.items()}
@@ -537,10 +540,15 @@ def _attributes(given: Any) -> Mapping[str, Any]:
     return {str(pair.get("key")): _any_value(pair.get("value", pair.get("vStr"))) for pair in _list(given)}
 
 
+_CAMEL = {"int_value": "intValue", "array_value": "arrayValue", "kvlist_value": "kvlistValue"}
+
+
 def _any_value(value: Any) -> Any:
     """An OTLP AnyValue as a plain one; 64-bit integers are text in JSON."""
     if not isinstance(value, Mapping):
         return value
+    # Phoenix's API writes all the other types as null, under names with underscores.
+    value = {_CAMEL.get(name, name): held for name, held in value.items() if held is not None}
     if "intValue" in value:
         return int(value["intValue"])
     if "arrayValue" in value:
