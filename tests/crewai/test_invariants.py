@@ -156,7 +156,7 @@ class Raising:
         return hook
 
 
-STEPS = ("history.views_of", "layout.offer", "layout.tail_of", "layout.pays", "history.apply")
+STEPS = ("history.views_of", "layout.offer", "layout.tail_of", "layout.economics.crew_position", "history.apply")
 
 
 @pytest.mark.filterwarnings("ignore")
