@@ -36,7 +36,7 @@ from cacheprefix.history import (
 from cacheprefix.history import Mode as CommitMode
 from cacheprefix.history.settling import Ask, AsyncAsk
 from cacheprefix.layout import FOLLOW, Fork, Pass, SharedPrefix, TailPlacement, Tool, Worth, union_tools
-from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, failed
+from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, RoleTold, failed
 from cacheprefix.layout.role_position import History, RolePosition, Told
 from cacheprefix.layout.team import Team
 from cacheprefix.layout.tool_sets import ToolSet
@@ -301,6 +301,10 @@ class AdapterSession:
         if removable and self.mode == "strict":
             raise NotSharedError(asked.role, removable)
         return made
+
+    def told(self, asked: AgentRequest[M]) -> RoleTold:
+        """What ``plan`` will tell the role, and its tools: for adapters that ask a model before (a summary)."""
+        return self._planner.told(asked)
 
     def place(
         self,

@@ -98,8 +98,6 @@ class ForkBody:
         read = (lambda _: session.decode(self.given, self.api)) if known is None else (lambda _: known)
         plain = read if self.forked and not self.tries else None
         plan = self.plan
-        # A layout of its own that costs decided on may come again, and is marked then.
-        costs = plan is not None and plan.layout == "own" and plan.reasons[-1].why not in ("failed", "kept_by_provider")
         asked = Request(
             self.body,
             self.api,
@@ -108,7 +106,7 @@ class ForkBody:
             boundary=self._boundary if self.forked else None,
             original=plain,
             rewrite=self.forked,
-            repeated=costs,
+            repeated=plan is not None and plan.repeats,
             continues=plan is not None and plan.continues,
         )
         if plan is not None:

@@ -26,9 +26,10 @@ from cacheprefix.services import Services
 
 M = TypeVar("M")
 
-Carried = Literal["open", "union"] | tuple[str, ...]
+Carried = Literal["open", "union", "own"] | tuple[str, ...]
 """Which tools a role's requests carry. ``open``: those of all, or its own, by what an open-ended run is expected to
-cost (``ToolSets.choose``); ``union``: those of all; names: those, as a team that is known beforehand settled."""
+cost (``ToolSets.choose``); ``union``: those of all; ``own``: the application's array as it is, as where nobody else is
+there to carry the same; names: those, as a team that is known beforehand settled."""
 
 Place = Literal["cheapest", "end", "front"] | Callable[[], TaskPosition]
 """Where a role's text stands. ``cheapest``: where it costs least (``RolePositions.place``); ``end``: behind the
@@ -51,6 +52,9 @@ class OwnTools:
     """Whether the client takes a list of allowed tools as ``tool_choice``."""
     calls: bool = True
     """False where this request alone must call none, although the role has some."""
+    differ: tuple[str, ...] | None = None
+    """Those that it declares in another way than the union has them, for which it keeps its own array; None where the
+    adapter does not know, and goes by what was declared in two ways by anybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,17 @@ class AgentRequest(Generic[M]):
     """Whether a short text of the role counts as shared: with it, the agent's own requests would soon be kept."""
     long_text_stays: bool = False
     """Whether a role keeps its own layout as long as its text is longer than all that it shares."""
+    base: str | None = None
+    """The system text of an agent that no other role is there to share with, in place of the shared one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleTold:
+    """What a role is told in its request, and the tools that it is given."""
+
+    text: str
+    tools: ToolSet | None
+    restriction: Restriction
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +131,12 @@ class RequestPlan(Generic[M]):
     restriction: Restriction = FREE
     continues: bool = False
     """Whether the role's next request may begin with this one, so that its end is written to the cache."""
+
+    @property
+    def repeats(self) -> bool:
+        """Whether costs decided for the application's own layout: so it may come again, and is marked then."""
+        others = ("failed", "kept_by_provider", "own_prompt")
+        return self.at is None and self.layout == "own" and self.reasons[-1].why not in others
 
     @property
     def forks(self) -> bool:
@@ -144,11 +165,8 @@ class Planner:
         """The layout of one request. What ``asked.history`` raises, it raises."""
         if not self.active:
             return RequestPlan("observed", (reason("observe_mode"),))
-        mistakes = (*self._mistakes(asked), *asked.known)
-        tools, restriction = self._tools(asked)
-        text = asked.worded
-        if text is None:
-            text = self.team.tail_for(asked.role, asked.instruction, tools=restriction.said, volatile=asked.volatile)
+        mistakes, told = (*self._mistakes(asked), *asked.known), self.told(asked)
+        text, tools, restriction = told.text, told.tools, told.restriction
         history = asked.history(text)
         said = (*history.messages, *history.behind)
         if asked.own:
@@ -164,13 +182,23 @@ class Planner:
             size = self._size(text, asked.model)
             why = refused or reason("role_costs_more", size=size)
             return RequestPlan("own", (*mistakes, why), text, None, said, tools, restriction)
-        reasons = [*mistakes, reason("shares", shared=shared)]
+        reasons = [*mistakes, reason("shares", shared=shared) if asked.base is None else reason("alone")]
         if tools is not None and tools.name:
             reasons.append(reason("own_tools", foreign=self._foreign(tools, asked.model)))
         in_front = position.at < len(history.messages) and asked.place == "cheapest"
         if in_front or (position.continues and callable(asked.place)):
             reasons.append(reason("role_kept", size=self._size(text, asked.model)))
-        return RequestPlan("fork", tuple(reasons), text, position.at, said, tools, restriction, position.continues)
+        # With nobody to share with and nothing moved, it is the application's own, which is only marked.
+        layout: Layout = "fork" if asked.base is None or text else "own"
+        return RequestPlan(layout, tuple(reasons), text, position.at, said, tools, restriction, position.continues)
+
+    def told(self, asked: AgentRequest[M]) -> RoleTold:
+        """What ``plan`` will tell the role, before anything is decided on its history."""
+        tools, restriction = self._tools(asked)
+        text = asked.worded
+        if text is None:
+            text = self.team.tail_for(asked.role, asked.instruction, tools=restriction.said, volatile=asked.volatile)
+        return RoleTold(text, tools, restriction)
 
     def _mistakes(self, asked: AgentRequest[M]) -> tuple[Reason, ...]:
         """What keeps the request from sharing, or from sharing all, that the user can remove."""
@@ -179,9 +207,11 @@ class Planner:
         # The very text was taken out of the role's before; what is left of it stands there in other words.
         if known and known in " ".join(asked.instruction.split()):
             found.append(reason("text_not_found", asked.role))
-        if asked.tools is not None:
-            found += [reason("made_too_late", name) for name in asked.tools.names if name in self.team.late]
-            found += [reason("tool_schema_differs", name) for name in asked.tools.names if name in self.team.clashing]
+        own = asked.tools
+        if own is not None and own.carried != "own":
+            differ = self.team.clashing if own.differ is None else own.differ
+            found += [reason("made_too_late", name) for name in own.names if name in self.team.late]
+            found += [reason("tool_schema_differs", name) for name in own.names if name in differ]
         if self.team.other_model(asked.role, asked.model):
             found.append(reason("other_model", asked.model))
         return tuple(found)
@@ -191,6 +221,8 @@ class Planner:
         own, union = asked.tools, tuple(tool.name for tool in self.team.prefix.tools if isinstance(tool, Tool))
         if own is None:
             return None, FREE
+        if own.carried == "own":
+            return None, Restriction(said=own.may_use)
         if own.carried == "open":
             tools = self.tool_sets.choose(
                 self.team, self.services, asked.conversation, asked.role, own.names, asked.model, spoken=asked.spoken
@@ -200,16 +232,20 @@ class Planner:
         else:
             wanted = set(own.carried)
             tools = ToolSet(tuple(name for name in union if name in wanted), shares=True)
+        if own.differ:
+            # Chosen all the same, as it says whether others carry tools of these names; the array stays its own.
+            return tools, Restriction(said=own.may_use)
         rules = self.services.profile(asked.model, asked.api)
         names = own.names if own.may_use is None else own.may_use
         return tools, restrict(names, tools.tools, rules, free=own.free, lists=own.lists, calls=own.calls)
 
     def _shared(self, asked: AgentRequest[M], tools: ToolSet | None, history: History[M]) -> int:
-        """Tokens before the role's text: the shared system text, the tools carried, the history."""
-        count, names = self.services.count, set(tools.tools) if tools is not None else set[str]()
+        """Tokens before the role's text: the system text, the tools carried, the history; each once."""
+        count, own = self.services.count, asked.tools.names if asked.tools is not None else ()
+        names, system = set(own if tools is None else tools.tools), self.team.prefix.text
         schemas = (tool.schema.decode() for tool in self.team.prefix.tools if tool.name in names)
         return (
-            self._size(self.team.prefix.text, asked.model)
+            self._size(system if asked.base is None else asked.base, asked.model)
             + sum(count(schema, asked.model) for schema in schemas)
             + sum(map(history.tokens, history.messages))
         )

@@ -13,6 +13,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from cacheprefix import Compaction, RequestBudget
 from cacheprefix.errors import BudgetError
 from cacheprefix.history import drop_tool_messages, trim_tool_outputs
+from cacheprefix.layout.team import Team
 from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix_langgraph import (
     CommitMiddleware,
@@ -354,7 +355,7 @@ def test_a_failure_of_ours_keeps_what_the_application_left_to_us_to_say(bench, k
     def broken(*_, **__):
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr(session, step, broken)
+    monkeypatch.setattr(Team if step == "tail_for" else session.adapter, step, broken)
     with pytest.warns(UserWarning, match="on purpose"):
         if kind == "agent":
             create_agent(bench.model(), [], middleware=[PrefixMiddleware(session, **doors)]).invoke(given, config)

@@ -53,7 +53,7 @@ def histories(draw):
 def sent(messages, state, **options):
     """What is sent of a history under a conversation's decisions."""
     session = Session(SharedPrefix(system="Rules."), provider="exact", counter=ESTIMATE, **options)
-    frame = Frame(session=session, role="r", state=state)
+    frame = Frame(session=session.adapter, role="r", state=state)
     done = settled(list(messages), frame, Views(), "m", [SystemMessage("Rules.")], "tail")
     assert session.failures == {}
     return done
@@ -146,7 +146,7 @@ def test_without_decisions_every_message_is_the_same_object(messages):
 def test_the_shared_text_is_taken_out_of_a_roles_text_as_a_whole():
     """Handbook and durable context together where the application has both, the handbook alone where it has that."""
     session = Session(SharedPrefix(system="Rules.", context={"facts": "The sea is blue."}))
-    frame = Frame(session=session, role="r")
+    frame = Frame(session=session.adapter, role="r")
     assert instruction_of((f"You write.\n\n{session.prefix.text}",), frame) == "You write."
     assert instruction_of(("You write.\n\nRules.",), frame) == "You write."
     assert instruction_of(("You write.",), frame) == "You write."

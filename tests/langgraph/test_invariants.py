@@ -174,7 +174,7 @@ def test_4_observing_sends_the_very_same_bytes(bench, messages):
 
 
 STEPS = {
-    "rewrite": "cacheprefix_langgraph.calls.rewrite",
+    "rewrite": "cacheprefix_langgraph.calls.laid_out",
     "union": "cacheprefix_langgraph.calls.with_union",
     "views": "cacheprefix_langgraph.views.view_of",
     "boundary": "cacheprefix_langgraph.sending.boundary",

@@ -10,6 +10,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.calls import state
+from cacheprefix.layout.team import Team
 from cacheprefix.prompt import chain
 from cacheprefix_langgraph import PrefixMiddleware, forked, sending, wrap_model
 
@@ -162,8 +163,8 @@ def test_a_failure_of_ours_sends_the_users_request(bench, step, how, monkeypatch
     bench.release()
     session = bench.session(HANDBOOK)
     model = wrap_model(bench.model(), session)
-    target = {"begin": session.adapter.shared.model, "as_sent": sending, "decode": state}.get(step, session.adapter)
-    monkeypatch.setattr(target, step, lambda *a, **k: (_ for _ in ()).throw(RuntimeError("broken")))
+    targets = {"begin": session.adapter.shared.model, "as_sent": sending, "decode": state, "tail_for": Team}
+    monkeypatch.setattr(targets[step], step, lambda *a, **k: (_ for _ in ()).throw(RuntimeError("broken")))
     with pytest.warns(UserWarning, match="broken"):
         out = go(team(model.bind_tools(bench.tools[:1]), session, how), how)
     assert len(out["messages"]) == 4

@@ -14,13 +14,13 @@ from typing_extensions import Unpack
 
 from cacheprefix.adapter import AdapterSession, Api, AskOptions, ForkOptions, ForkResult, ask_options
 from cacheprefix.errors import SetupError
-from cacheprefix_langgraph.calls import with_union
 from cacheprefix_langgraph.fork_context import Frame, scope_of
 from cacheprefix_langgraph.layout import settled
 from cacheprefix_langgraph.model import bound_of
 from cacheprefix_langgraph.request_bodies import model_name
 from cacheprefix_langgraph.sdk_clients import body_of, sender
 from cacheprefix_langgraph.state import CHANNEL, conversation_of, ledger_in, messages_in
+from cacheprefix_langgraph.tools import union_of, with_union
 from cacheprefix_langgraph.wrapping import wrapping
 
 
@@ -101,10 +101,10 @@ def _asked(model: Any, values: Any, options: ThreadOptions, *, later: bool) -> _
     ledger = values.get(CHANNEL) if isinstance(values, Mapping) else ledger_in(None, session)
     found = conversation_of(session, settings, ledger, history, returned=False)
     frame = Frame(session=session, role=known["role"], conversation=found.id, state=found, base=system, scope=scope)
-    responses = bool(getattr(model, "use_responses_api", False))
     kwargs.pop("tool_choice", None)
-    kwargs, _ = with_union(model, kwargs, frame, responses=responses)
-    kwargs.pop("tool_choice", None)
+    # An agent alone keeps its own order: helpers that are no forks begin with the same tools.
+    if session.prefix.tools and system is None and "response_format" not in kwargs:
+        kwargs = with_union(kwargs, union_of(model, kwargs, frame), frame)
     while history and isinstance(history[0], SystemMessage):
         history = history[1:]
     prefix = session.prefix.text if system is None else system

@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import dropwhile
-from typing import Any, NamedTuple
+from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables.config import RunnableConfig, ensure_config
 
-from cacheprefix.adapter import AdapterSession, ToolSet, allowed_choice
+from cacheprefix.adapter import (
+    AdapterSession,
+    AgentRequest,
+    Api,
+    Carried,
+    History,
+    OwnTools,
+    Reason,
+    RequestPlan,
+    Restriction,
+    SummaryRequest,
+    ToolSet,
+    allowed_choice,
+    reason,
+)
 from cacheprefix.errors import BudgetError
-from cacheprefix_langgraph.fork_context import FRAME, Frame, Rewritten, scope_of, thread_of
-from cacheprefix_langgraph.layout import completed, missing, placed, rewrite, summarise_first
+from cacheprefix_langgraph.fork_context import FRAME, Frame, scope_of, thread_of
+from cacheprefix_langgraph.history import Decided
+from cacheprefix_langgraph.layout import (
+    Parts,
+    completed,
+    history_of,
+    instruction_of,
+    laid_out,
+    missing,
+    settled,
+    summarise_first,
+    taken_apart,
+    together,
+)
 from cacheprefix_langgraph.pending import SENDING, Sending
 from cacheprefix_langgraph.request_bodies import base_of, kept_elsewhere, model_name, shows_body
 from cacheprefix_langgraph.sdk_clients import asummariser, summariser
 from cacheprefix_langgraph.sending import session_in
 from cacheprefix_langgraph.state import conversation_of, ledger_in
-from cacheprefix_langgraph.tools import ONE_CALL, name_of, one_call, union_of, without_limit
+from cacheprefix_langgraph.tools import ONE_CALL, Union, name_of, one_call, union_of, with_union, without_limit
 from cacheprefix_langgraph.tracing import agent_in, outside, traced_config
 from cacheprefix_langgraph.wrapping import wrapping
 
@@ -54,26 +80,44 @@ def enter(
     if session.mode == "observe":
         return given, config, kwargs, token
     config = session.attempt("tracing", lambda: traced_config(config, settled, frame, sending), config)
+    try:
+        made = _made(model, given, kwargs, frame, sending, whole=whole, asks=waited is None)
+    except BaseException:
+        # A budget that cannot be met, or strict mode: the application's to hear of.
+        SENDING.reset(token)
+        raise
+    return (given, config, kwargs, token) if made is None else (made[0], config, made[1], token)
+
+
+def _made(
+    model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, sending: Sending, *, whole: bool, asks: bool
+) -> tuple[Any, dict[str, Any]] | None:
+    """What the class is to be asked in place of what the application asks; None for the very same."""
+    session = frame.session
     over: list[BudgetError] = []
 
     def changed() -> tuple[Any, dict[str, Any]] | None:
-        if kept_elsewhere(model, kwargs):
-            return _in_instructions(model, given, kwargs, frame)
         if not frame.laid:
+            sending.plan = _failed("fork")
             return _in_own_layout(model, given, kwargs, frame)
         try:
-            return _rewritten(model, given, kwargs, frame, sending, whole=whole, asks=waited is None)
+            return _rewritten(_asked(model, given, kwargs, frame, whole=whole), sending, asks=asks)
         except BudgetError as error:
             over.append(error)
             return None
 
     done = session.attempt("rewrite", lambda: (changed(),), None)
     if over:
-        SENDING.reset(token)
         raise over[0]
+    if done is not None:
+        return done[0]
     # What the application left to us to say is said in its own layout too.
-    made = done[0] if done else session.attempt("rewrite", lambda: _in_own_layout(model, given, kwargs, frame), None)
-    return (given, config, kwargs, token) if made is None else (made[0], config, made[1], token)
+    sending.plan = _failed("rewrite")
+    return session.attempt("rewrite", lambda: _in_own_layout(model, given, kwargs, frame), None)
+
+
+def _failed(step: str) -> RequestPlan[BaseMessage]:
+    return RequestPlan("own", (reason("failed", step),))
 
 
 def waiting(model: Any, given: Any, config: Any) -> Frame | None:
@@ -91,14 +135,10 @@ async def ahead(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame | N
         return
     try:
         now = _asked(model, given, kwargs, frame, whole=whole)
-        await summarise_first(
-            now.messages,
-            now.frame,
-            wrapping(model).views,
-            allowed=now.said,
-            model=model_name(model),
-            summarise=asummariser(model, now.frame, now.kwargs),
-        )
+        told = frame.session.told(now.request())
+        summarise = asummariser(model, now.frame, now.options(told.tools, told.restriction))
+        views, name = wrapping(model).views, model_name(model)
+        await summarise_first(now.parts, now.frame, views, told.text, model=name, summarise=summarise)
     except Exception as error:
         frame.session.attempt("summary", partial(_raise, error), None)
 
@@ -128,76 +168,128 @@ def _bound(model: Any, session: AdapterSession, config: RunnableConfig, given: A
     return Frame(session=session, role=role, instruction=instruction, conversation=state.id, state=state, scope=scope)
 
 
-class _Asked(NamedTuple):
-    """A call of the model as it is made for a fork."""
+@dataclass(slots=True)
+class _Asked:
+    """A call of the model as a fork makes it, between the application's objects and the planner's."""
 
+    model: Any
+    given: Any
     messages: list[BaseMessage]
     kwargs: dict[str, Any]
+    plain: Frame
     frame: Frame
-    said: Sequence[str] | None
-    """Tools of the role that its text has to name."""
+    """The fork, which says in words what the provider is not told any more."""
+    parts: Parts
+    union: Union
     single: bool
-    lane: ToolSet | None
+    """Whether one call at most is wanted, and said in words."""
+    kept: bool
+    """Whether the provider keeps the history."""
+    decided: Decided | None = None
+    """The history after its decisions, once the planner asked for it."""
+
+    def request(self, *, asks: bool = False) -> AgentRequest[BaseMessage]:
+        """What the role asks, for the planner; ``asks`` has it write a summary that is due."""
+        model, frame, session = self.model, self.frame, self.frame.session
+        name, count = model_name(model), session.counter(model_name(model))
+        made: AgentRequest[BaseMessage]
+
+        def summarise(messages: list[BaseMessage], request: SummaryRequest) -> str:
+            told = session.told(made)
+            return summariser(model, frame, self.options(told.tools, told.restriction))(messages, request)
+
+        def history(text: str) -> History[BaseMessage]:
+            views, ask = wrapping(model).views, summarise if asks else None
+            if self.kept:
+                self.decided = Decided(self.parts.rest, len(self.parts.rest), (), lossless=True)
+            else:
+                self.decided = settled(self.parts.rest, frame, views, name, self.parts.head, text, ask)
+            return history_of(self.decided, frame, name, text)
+
+        made = AgentRequest(
+            frame.role,
+            name,
+            frame.state or session.conversation(frame.conversation, scope=frame.scope),
+            instruction_of(self.parts.texts, frame),
+            history,
+            spoken=lambda: [count(message.text) for message in self.parts.rest if not _leads(message)],
+            tools=self._tools(),
+            volatile={} if frame.trails else frame.volatile,
+            own=(reason("kept_by_provider"),) if self.kept else (),
+            known=tuple(self._known()),
+            long_text_stays=True,
+            base=frame.base,
+        )
+        return made
+
+    def _known(self) -> Iterator[Reason]:
+        """What makes the request another prompt for the provider than those of the other roles."""
+        choice = self.kwargs.get("tool_choice")
+        if "response_format" in self.kwargs:
+            yield reason("response_schema")
+        kind = choice.get("type") if isinstance(choice, Mapping) else choice
+        if kind not in (None, False, "auto", "none", "allowed_tools"):
+            yield reason("forced_tool")
+
+    def _tools(self) -> OwnTools:
+        frame, allowed = self.frame, self.frame.allowed
+        bound = tuple(name_of(tool) for tool in self.kwargs.get("tools") or [])
+        if self.union.tools is None:
+            return OwnTools(bound, allowed, "own")
+        if allowed is not None and not self.union.differ:
+            allowed = tuple(name for name in bound if name in allowed)
+        # Nobody is there yet whose tools could cost more than they save.
+        carried: Carried = "union" if frame.session.alone else "open"
+        free, lists = self.kwargs.get("tool_choice") in (None, "auto"), shows_body(base_of(self.model))
+        return OwnTools(bound, allowed, carried, free, lists, self.union.differ)
+
+    def options(self, tools: ToolSet | None, restriction: Restriction) -> dict[str, Any]:
+        """The options of the call with the tools that it carries."""
+        kwargs = self.kwargs if tools is None else with_union(self.kwargs, self.union, self.frame, tools)
+        if restriction.allowed is not None:
+            api: Api = "openai-responses" if getattr(self.model, "use_responses_api", False) else "openai-chat"
+            kwargs = {**kwargs, "tool_choice": allowed_choice(restriction.allowed, api)}
+        return without_limit(kwargs) if self.single else kwargs
 
 
 def _asked(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, *, whole: bool) -> _Asked:
-    responses = bool(getattr(model, "use_responses_api", False))
     messages = model._convert_input(given).to_messages()
-    lane = _lane(model, messages, kwargs, frame)
-    united, said = with_union(model, kwargs, frame, responses=responses, lane=lane)
-    single = whole and one_call(model, united, frame)
+    plain, kept = frame, kept_elsewhere(model, kwargs)
+    single = whole and not kept and one_call(model, kwargs, frame)
     if single:
-        united = without_limit(united)
         frame = replace(frame, instruction="\n\n".join(filter(None, (frame.instruction, ONE_CALL))))
-    return _Asked(messages, united, frame, said, single, lane)
+    # An agent alone keeps its own order: helpers that are no forks begin with the same tools. An answer's schema is
+    # another prompt for the provider, so that nobody's tools are read with it.
+    own = kept or not frame.session.prefix.tools or frame.base is not None or "response_format" in kwargs
+    union = Union(None) if own else union_of(model, kwargs, frame)
+    return _Asked(model, given, messages, kwargs, plain, frame, taken_apart(messages, frame), union, single, kept)
 
 
-def _lane(model: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any], frame: Frame) -> ToolSet | None:
-    """The lane of the role's tools; None where the union does not come into it."""
-    session = frame.session
-    if not session.prefix.tools or frame.base is not None or session.alone or "response_format" in kwargs:
-        return None
-    name = model_name(model)
-    bound = [name_of(tool) for tool in kwargs.get("tools") or []]
-    talk = frame.state or session.conversation(frame.conversation, scope=frame.scope)
-
-    def said() -> list[int]:
-        return [session.count(message.text, name) for message in messages if not isinstance(message, SystemMessage)]
-
-    return session.lane(talk, frame.role, bound, name, spoken=said)
-
-
-def _rewritten(
-    model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, sending: Sending, *, whole: bool, asks: bool
-) -> tuple[Any, dict[str, Any]] | None:
-    plain = frame
-    messages, united, frame, said, single, lane = _asked(model, given, kwargs, frame, whole=whole)
-    summarise = summariser(model, frame, united) if asks and _summarises(frame.session) else None
-    name = model_name(model)
-    done = rewrite(messages, frame, wrapping(model).views, allowed=said, model=name, summarise=summarise)
-    kept = placed(done, frame, name, lane, shared=_worth(model, done, frame, lane))
-    if kept is not None:
-        done = kept
-        if done.trailing and not shows_body(base_of(model)):
-            done = replace(done, messages=[*done.messages, HumanMessage(done.trailing)], trailing="")
-        # What goes out where the fork cannot be begun says what the application left to us all the same.
-        own = _own(messages, list(dropwhile(_leads, messages)), plain, kwargs)
-        sending.rewritten, sending.single, sending.asked = done, single, own or (messages, kwargs)
-        return done.messages, united
-    # The layout stays the application's; what was decided on its history holds from the first request on.
-    sending.own = True
-    return _own(messages, done.history, frame, kwargs)
+def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dict[str, Any]] | None:
+    session, parts = asked.frame.session, asked.parts
+    plan = sending.plan = session.plan(asked.request(asks=asks and _summarises(session)))
+    if asked.kept:
+        return _in_instructions(asked.model, asked.given, asked.kwargs, asked.plain)
+    if plan.at is None or asked.decided is None:
+        # The layout stays the application's; what was decided on its history holds from the first request on.
+        failed = plan.reasons[-1].why == "failed"
+        return _own(parts, parts.rest if failed else together(plan.history), asked.plain, asked.kwargs)
+    done = laid_out(parts, asked.decided, asked.frame, plan)
+    if done.trailing and not shows_body(base_of(asked.model)):
+        done = replace(done, messages=[*done.messages, HumanMessage(done.trailing)], trailing="")
+    # What goes out where the fork cannot be begun says what the application left to us all the same.
+    own = _own(parts, parts.rest, asked.plain, asked.kwargs)
+    sending.rewritten, sending.single, sending.asked = done, asked.single, own or (asked.messages, asked.kwargs)
+    return done.messages, asked.options(plan.tools, plan.restriction)
 
 
 def _in_own_layout(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame) -> tuple[Any, dict[str, Any]] | None:
     """The request as the application made it, with what it leaves to us to say; None where that is nothing."""
-    messages = model._convert_input(given).to_messages()
-    return _own(messages, list(dropwhile(_leads, messages)), frame, kwargs)
+    parts = taken_apart(model._convert_input(given).to_messages(), frame)
+    return _own(parts, parts.rest, frame, kwargs)
 
 
-def _in_instructions(
-    model: Any, given: Any, kwargs: dict[str, Any], frame: Frame
-) -> tuple[Any, dict[str, Any]] | None:
+def _in_instructions(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame) -> tuple[Any, dict[str, Any]] | None:
     """``_in_own_layout`` where the provider keeps the messages: what is said beside them is for one request alone."""
     frame.session.note(
         "requests that go on from what the provider keeps (use_previous_response_id, conversation) have the "
@@ -211,11 +303,10 @@ def _in_instructions(
 
 
 def _own(
-    messages: Sequence[BaseMessage], history: Sequence[BaseMessage], frame: Frame, kwargs: dict[str, Any]
+    parts: Parts, history: Sequence[BaseMessage], frame: Frame, kwargs: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]] | None:
-    lead = len(messages) - sum(1 for _ in dropwhile(_leads, messages))
-    laid = completed(messages[:lead], history, frame)
-    same = len(laid) == len(messages) and all(a is b for a, b in zip(laid, messages, strict=True))
+    given, laid = [*parts.lead, *parts.rest], completed(parts.lead, history, frame)
+    same = len(laid) == len(given) and all(map(operator.is_, laid, given))
     return None if same else (laid, kwargs)
 
 
@@ -225,65 +316,3 @@ def _leads(message: BaseMessage) -> bool:
 
 def _summarises(session: AdapterSession) -> bool:
     return session.compaction is not None and session.compaction.summarise == "fork"
-
-
-def with_union(
-    model: Any, kwargs: dict[str, Any], frame: Frame, *, responses: bool, lane: ToolSet | None = None
-) -> tuple[dict[str, Any], Sequence[str] | None]:
-    """The tools of the role's lane (the union without one) in place of its own; what the tail has to say of them."""
-    session = frame.session
-    union = [tool for tool in session.prefix.tools if lane is None or tool.name in lane.tools]
-    # An agent alone keeps its own order: helpers that are no forks begin with the same tools.
-    if not union or frame.base is not None or "response_format" in kwargs:
-        return kwargs, frame.allowed
-    bound = [name_of(tool) for tool in kwargs.get("tools") or []]
-    names, known = {tool.name for tool in union}, set(session.prefix.tool_names)
-    formatted = union_of(model, union, kwargs, frame)
-    if formatted is None:
-        return kwargs, frame.allowed
-    extra = [tool for tool in kwargs.get("tools") or [] if name_of(tool) not in known]
-    if extra and (lane is None or lane.shares):
-        listed = ", ".join(sorted(name_of(tool) for tool in extra))
-        session.note(f"tools outside the shared union were appended for role {frame.role!r}: {listed}")
-    kwargs = {**kwargs, "tools": [*formatted, *extra]}
-    allowed = [name for name in bound if frame.allowed is None or name in frame.allowed]
-    if set(allowed) >= names:
-        return kwargs, None
-    safe = session.profile(model_name(model)).tool_choice_safe
-    free = kwargs.get("tool_choice") in (None, "auto")
-    if safe == "allowed_tools" and free and shows_body(base_of(model)):
-        choice = allowed_choice(allowed, "openai-responses" if responses else "openai-chat")
-        return {**kwargs, "tool_choice": choice}, None
-    if safe == "none" and free and not allowed:
-        return {**kwargs, "tool_choice": "none"}, None
-    return kwargs, allowed
-
-
-def _worth(model: Any, done: Rewritten, frame: Frame, lane: ToolSet | None) -> bool:
-    """Whether the shared part is long enough to be cached; a conversation that once was, stays so."""
-    if lane is not None and not lane.shares:
-        return False
-    session = frame.session
-    name = model_name(model)
-    common = done.messages if frame.pinned else done.shared
-
-    def shared() -> int:
-        return sum(session.count(message.text, name) for message in common)
-
-    moved = (f"{frame.conversation}\0{frame.role}", name, "moved")
-    known = session.shared.sharing
-    if done.tail and moved not in known and session.count(done.tail, name) > shared():
-        session.note(
-            f"role {frame.role!r} brings more text of its own than it shares with others, and is left as it is "
-            "until the conversation is longer"
-        )
-        return False
-
-    def tokens() -> int:
-        carried = (tool for tool in session.prefix.tools if lane is None or tool.name in lane.tools)
-        return shared() + sum(session.count(tool.schema.decode(), name) for tool in carried)
-
-    if not session.shares(frame.conversation, name, tokens):
-        return False
-    known.add(moved)
-    return True

@@ -74,8 +74,6 @@ class Rewritten:
     """Shortened tool results: the text sent and the text the application had."""
     given: list[BaseMessage] | None = None
     """The messages as the application made them, where a compaction took some away."""
-    history: Sequence[BaseMessage] = ()
-    """The conversation as decided on, without system text and tail."""
     trailing: str = ""
     """Text for this request alone that is put behind the finished body."""
     trailing_role: VolatileRole = "user"

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from cacheprefix import Prompt
-from cacheprefix.adapter import AdapterSession, RestOfRequest, ToolSet, digest_of, dumps, replay
+from cacheprefix.adapter import AdapterSession, History, RequestPlan, RestOfRequest, digest_of, dumps, replay
 from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph.fork_context import Frame, Rewritten
 from cacheprefix_langgraph.history import Decided, carried_out
@@ -64,37 +65,6 @@ def _ends_a_request(message: BaseMessage, behind: Sequence[BaseMessage], *, shar
     return shared_ends or spoken
 
 
-def placed(done: Rewritten, frame: Frame, model: str, lane: ToolSet | None, *, shared: bool) -> Rewritten | None:
-    """The request with its role text in its place; None where the application's own layout costs less.
-
-    ``shared`` says whether what stands before the text is long enough to be shared.
-    """
-    if frame.volatile and not frame.trails:
-        # The role's text holds what is for this request alone, and nothing can be read behind that.
-        return done if shared else None
-    session, start, border = frame.session, done.head, done.at - done.head
-    state = frame.state or session.conversation(frame.conversation, scope=frame.scope)
-    found = session.place(
-        state,
-        frame.role,
-        done.tail,
-        done.messages[start : done.at],
-        model,
-        digest=_digest,
-        tokens=lambda message: sum(session.count(text, model) for text in _said(message)),
-        shared=shared,
-        lane=lane.name if lane else "",
-    )
-    if found.at is None:
-        return None
-    if found.at == border or not done.tail:
-        return replace(done, continues=found.continues)
-    messages = list(done.messages)
-    messages.insert(start + found.at, messages.pop(done.at))
-    own = max(0, done.own - (border - found.at))
-    return replace(done, messages=messages, at=start + found.at, own=own, continues=found.continues)
-
-
 def _said(message: BaseMessage) -> list[str]:
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     return [message.text, *(f"{call['name']} {dumps(call['args'], 'tool call').decode()}" for call in calls)]
@@ -118,32 +88,58 @@ TAIL_KEY = "cacheprefix_tail"
 """Marks our own tail messages in ``additional_kwargs``, which no provider sees."""
 
 
-def rewrite(
-    messages: Sequence[BaseMessage],
-    frame: Frame,
-    views: Views,
-    *,
-    allowed: Sequence[str] | None,
-    model: str = "",
-    summarise: Summarise | None = None,
-) -> Rewritten:
-    """The messages of a fork. Every message that is not a leading system message stays the same object.
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The messages of a call, taken apart."""
 
-    ``allowed`` names the role's tools where the restriction has to be said in the tail. ``summarise`` asks the model
-    for a summary of messages that a compaction removes. Raises ``BudgetError`` where the session's request budget
-    cannot be met.
-    """
-    texts, rest, head, text = _parts(messages, frame, allowed)
-    done = settled(rest, frame, views, model, head, text, summarise)
-    sent, shared = done.messages, done.border
-    given = None if done.lossless else list(messages)
-    end = shared if frame.pinned and text else len(sent)
-    laid, at = [*head, *sent], len(head) + end
-    if text:
-        laid.insert(at, HumanMessage(text, additional_kwargs={TAIL_KEY: frame.role}))
-    trailing = frame.passing if frame.trails else ""
-    restored, history, own = done.restored, together(sent), end - shared
-    return Rewritten(laid, text, len(head), at, own, texts, restored, given, history, trailing, frame.volatile_role)
+    lead: list[BaseMessage]
+    """The application's system messages."""
+    rest: list[BaseMessage]
+    """The conversation."""
+    head: list[BaseMessage]
+    """The system message that a fork begins with."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The application's system texts."""
+        return tuple(message.text for message in self.lead)
+
+
+def taken_apart(messages: Sequence[BaseMessage], frame: Frame) -> Parts:
+    """What a call's messages are made of."""
+    rest = list(dropwhile(lambda message: isinstance(message, SystemMessage), messages))
+    system = frame.session.prefix.text if frame.base is None else frame.base
+    return Parts(list(messages[: len(messages) - len(rest)]), rest, [SystemMessage(system)] if system else [])
+
+
+def history_of(done: Decided, frame: Frame, model: str, text: str) -> History[BaseMessage]:
+    """The conversation as decided on; ``text`` may stand anywhere in it, or where it is pinned, in the shared part."""
+    count = frame.session.counter(model)
+    end = done.border if frame.pinned and text else len(done.messages)
+
+    def tokens(message: BaseMessage) -> int:
+        return sum(map(count, _said(message)))
+
+    return History(done.messages[:end], _digest, tokens, done.messages[end:])
+
+
+def laid_out(parts: Parts, done: Decided, frame: Frame, plan: RequestPlan[BaseMessage]) -> Rewritten:
+    """The messages of a fork as planned. Each that is not a leading system message stays the same object."""
+    at = plan.at if plan.at is not None and plan.text else len(plan.history)
+    tail = [HumanMessage(plan.text, additional_kwargs={TAIL_KEY: frame.role})] if plan.text else []
+    return Rewritten(
+        [*parts.head, *plan.history[:at], *tail, *plan.history[at:]],
+        plan.text,
+        len(parts.head),
+        len(parts.head) + at,
+        max(0, at - done.border),
+        parts.texts,
+        done.restored,
+        None if done.lossless else [*parts.lead, *parts.rest],
+        frame.passing if frame.trails else "",
+        frame.volatile_role,
+        plan.continues,
+    )
 
 
 def completed(lead: Sequence[BaseMessage], history: Sequence[BaseMessage], frame: Frame) -> list[BaseMessage]:
@@ -169,20 +165,13 @@ def missing(said: str, frame: Frame) -> list[str]:
 
 
 async def summarise_first(
-    messages: Sequence[BaseMessage],
-    frame: Frame,
-    views: Views,
-    *,
-    allowed: Sequence[str] | None,
-    model: str,
-    summarise: AsyncSummarise,
+    parts: Parts, frame: Frame, views: Views, text: str, *, model: str, summarise: AsyncSummarise
 ) -> None:
-    """Where a compaction is due, have its summary written; ``rewrite``, which does not wait, repeats what is recorded.
+    """Where a compaction is due, have its summary written; ``settled``, which does not wait, repeats what is recorded.
 
-    A budget that cannot be met is left for ``rewrite`` to raise.
+    ``text`` is the role's. A budget that cannot be met is left for ``settled`` to raise.
     """
-    _, rest, head, text = _parts(messages, frame, allowed)
-    work = _settling(rest, frame, views, model, head, text)
+    work = _settling(parts.rest, frame, views, model, parts.head, text)
     if work is None:
         return
 
@@ -193,20 +182,6 @@ async def summarise_first(
         beside = RestOfRequest(work.static, work.own, work.front_moves())
         await work.session.acondense(work.state, work.seen, model, rest=beside, ask=ask)
         work.refreshed()
-
-
-def _parts(
-    messages: Sequence[BaseMessage], frame: Frame, allowed: Sequence[str] | None
-) -> tuple[tuple[str, ...], list[BaseMessage], list[BaseMessage], str]:
-    """The application's system texts, the conversation, the shared system message, and the role's text."""
-    lead = 0
-    while lead < len(messages) and isinstance(messages[lead], SystemMessage):
-        lead += 1
-    texts = tuple(message.text for message in messages[:lead])
-    volatile = {} if frame.trails else frame.volatile
-    text = frame.session.tail_for(frame.role, instruction_of(texts, frame), tools=allowed, volatile=volatile)
-    system = frame.session.prefix.text if frame.base is None else frame.base
-    return texts, list(messages[lead:]), [SystemMessage(system)] if system else [], text
 
 
 def settled(

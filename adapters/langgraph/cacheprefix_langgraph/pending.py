@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage
 
-from cacheprefix.adapter import AdapterSession, BlockVar
+from cacheprefix.adapter import AdapterSession, BlockVar, RequestPlan
 from cacheprefix_langgraph.fork_context import Frame, Rewritten
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class Sending:
     """Whose cache it is; None for the session's."""
     traced: dict[str, Any] | None = None
     """The metadata that callbacks were given for this call."""
-    own: bool = False
-    """Whether it keeps the application's own layout because that costs less."""
+    plan: RequestPlan[BaseMessage] | None = None
+    """How it is laid out, and why; None for a call outside of any fork."""
     single: bool = False
     """Whether the application wants no more than one tool call, which the provider is no longer told."""
     agent: str = ""

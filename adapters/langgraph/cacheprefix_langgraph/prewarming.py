@@ -93,18 +93,17 @@ def _turn(
         # The application would not have sent it.
         return replace(prompt, sections=())
 
-    return session.begin(
-        Request(
-            payload,
-            body.api,
-            agent=frame.role if frame else "",
-            conversation=sending.conversation,
-            boundary=lambda prompt: len(prompt.sections),
-            original=nothing,
-            policy=_POLICY,
-            scope=sending.scope,
-        )
+    asked = Request(
+        payload,
+        body.api,
+        agent=frame.role if frame else "",
+        conversation=sending.conversation,
+        boundary=lambda prompt: len(prompt.sections),
+        original=nothing,
+        policy=_POLICY,
+        scope=sending.scope,
     )
+    return session.begin(asked if sending.plan is None else asked.laid_out(sending.plan))
 
 
 def _type(value: Any) -> str:

@@ -12,7 +12,17 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, SystemMessage
 
 from cacheprefix import Prompt
-from cacheprefix.adapter import FOLLOW, AdapterSession, Boundary, Pass, Request, unmodified, with_volatile
+from cacheprefix.adapter import (
+    FOLLOW,
+    AdapterSession,
+    Boundary,
+    Pass,
+    Request,
+    RequestPlan,
+    reason,
+    unmodified,
+    with_volatile,
+)
 from cacheprefix_langgraph.fork_context import FRAME, siblings
 from cacheprefix_langgraph.layout import apart, boundary
 from cacheprefix_langgraph.pending import SENDING, Sending, fail
@@ -129,6 +139,7 @@ def undone(sending: Sending, messages: Any = None, kwargs: Mapping[str, Any] | N
 
 def _undo(sending: Sending) -> None:
     sending.undone, sending.rewritten, sending.payload, sending.single = sending.asked, None, None, False
+    sending.plan = RequestPlan("own", (reason("failed", "begin"),))
 
 
 def _lets_go_early(model: Any, base: type[BaseChatModel], body: Body) -> bool:
@@ -256,23 +267,22 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
             apart(prompt), system=done.system, tools=sending.tools, tail=tail, count=session.count, restored=restored
         )
 
-    sending.turn = session.begin(
-        Request(
-            _seen(body, model),
-            body.api,
-            agent=frame.role if frame else sending.agent,
-            conversation=sending.conversation if frame is None or frame.state is None else frame.state,
-            boundary=_boundary(model, base, body, sending),
-            original=original if done is not None else None,
-            rewrite=body.own and done is not None and not alone,
-            repeated=body.own and sending.own,
-            policy=frame.policy if frame else None,
-            scope=sending.scope,
-            continues=done is not None and done.continues,
-            trailing=bool(done is not None and done.trailing),
-        ),
-        leave,
+    plan = sending.plan
+    asked = Request(
+        _seen(body, model),
+        body.api,
+        agent=frame.role if frame else sending.agent,
+        conversation=sending.conversation if frame is None or frame.state is None else frame.state,
+        boundary=_boundary(model, base, body, sending),
+        original=original if done is not None else None,
+        rewrite=body.own and done is not None and not alone,
+        repeated=body.own and plan is not None and plan.repeats,
+        policy=frame.policy if frame else None,
+        scope=sending.scope,
+        continues=done is not None and done.continues,
+        trailing=bool(done is not None and done.trailing),
     )
+    sending.turn = session.begin(asked if plan is None else asked.laid_out(plan), leave)
     sent = sending.turn.body
     if done is not None and done.trailing and body.own:
         sent = with_volatile(sent, body.api, done.trailing, done.trailing_role)
@@ -287,6 +297,9 @@ def current(model: Any) -> tuple[Sending, Token[list[Sending] | None]]:
         frame = FRAME.get()
         conversation, scope = (frame.conversation, frame.scope) if frame else ("", None)
         sending = Sending(session_in(model), frame, None, None, conversation, scope)
+        if frame is not None:
+            # ``generate`` of the class goes by no front door of ours.
+            sending.plan = RequestPlan("own", (reason("own_prompt", "generate"),))
     return sending, SENDING.set(sending)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from cacheprefix.adapter import AdapterSession, Tool, loads
+from cacheprefix.adapter import AdapterSession, ToolSet, loads
 from cacheprefix.errors import SetupError, ToolClashError
 from cacheprefix_langgraph.fork_context import Frame
 from cacheprefix_langgraph.request_bodies import base_of, model_name, shows_body
@@ -69,34 +69,47 @@ CHOSEN = ("tools", "tool_choice", _LIMIT)
 _CALLS = ("tool_use", "function_call", "tool_call")
 
 
-def union_of(model: Any, union: Sequence[Tool], kwargs: Mapping[str, Any], frame: Frame) -> list[Any] | None:
-    """The union in the model's own wire form; None where the class binds no tools, or the role another of one name.
+class Union(NamedTuple):
+    """The shared tools in a model's own wire form."""
+
+    tools: Sequence[Any] | None
+    """None where the class binds no tools."""
+    differ: tuple[str, ...] = ()
+    """Names of those that the role binds with another schema, so that it keeps its own array."""
+
+
+def union_of(model: Any, kwargs: Mapping[str, Any], frame: Frame) -> Union:
+    """The union for a call of the model.
 
     A tool that the role bound as ``strict`` stays so: a looser schema would change its answers.
     """
     natives = [
         tool.native if tool.native is not None else {"type": "function", "function": loads(tool.schema)}
-        for tool in union
+        for tool in frame.session.prefix.tools
     ]
     try:
         bound = base_of(model).bind_tools(model, natives)
     except NotImplementedError:
-        return None
+        return Union(None)
     # A class may keep its tools to itself, and give back whatever it likes.
     found = (getattr(bound, "kwargs", None) or {}).get("tools")
     if not isinstance(found, list):
-        return None
+        return Union(None)
     formatted = list(found)
     own = {name_of(tool): tool for tool in kwargs.get("tools") or []}
     strict = {name: tool for name, tool in own.items() if _strict(tool)}
-    other = [name_of(tool) for tool in formatted if _differs(own.get(name_of(tool), tool), tool)]
-    if other:
-        frame.session.note(
-            f"role {frame.role!r} binds {', '.join(sorted(other))} with another schema than the shared one of that "
-            "name and keeps its own tools"
-        )
-        return None
-    return [strict.get(name_of(tool), tool) for tool in formatted] if strict else formatted
+    differ = tuple(name_of(tool) for tool in formatted if _differs(own.get(name_of(tool), tool), tool))
+    return Union([strict.get(name_of(tool), tool) for tool in formatted] if strict else formatted, differ)
+
+
+def with_union(kwargs: dict[str, Any], union: Union, frame: Frame, tools: ToolSet | None = None) -> dict[str, Any]:
+    """The tools of a role's tool set (without one, the whole union) in place of its own; what is in no union stays."""
+    kept = [tool for tool in union.tools or () if tools is None or name_of(tool) in tools.tools]
+    if union.differ or not kept:
+        return kwargs
+    known = set(frame.session.prefix.tool_names)
+    extra = [tool for tool in kwargs.get("tools") or [] if name_of(tool) not in known]
+    return {**kwargs, "tools": [*kept, *extra]}
 
 
 def _differs(own: Any, shared: Any) -> bool:

@@ -1,0 +1,296 @@
+"""Why a request went out as it did, as an application sees it; and what strict mode raises at every front door."""
+
+import asyncio
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from cacheprefix.errors import NotSharedError
+from cacheprefix.prompt import ESTIMATE
+from cacheprefix_langgraph import PrefixMiddleware, forked, wrap_model
+from tests.langgraph.conftest import Bench
+
+HANDBOOK = "The handbook says that every statement needs a source. " * 200
+OTHER_SPACES = HANDBOOK.replace(". ", ".\n")
+
+
+def why(call):
+    """The reasons of a call, in words."""
+    return [one.why for one in call.reasons]
+
+
+def numbers(call, name):
+    """The numbers of one reason of a call."""
+    return next(dict(one.numbers) for one in call.reasons if one.why == name)
+
+
+def chain(session, model, texts, kits=None):
+    """A graph of one node a role, each with a system text and tools of its own."""
+    graph, previous = StateGraph(MessagesState), START
+    for role, text in texts.items():
+        asked = model[role] if isinstance(model, dict) else model
+        bound = asked.bind_tools(kits[role]) if kits and kits[role] else asked
+
+        def node(state, bound=bound, text=text):
+            return {"messages": [bound.invoke([SystemMessage(text), *state["messages"]])]}
+
+        graph.add_node(role, forked(session, role=role)(node))
+        graph.add_edge(previous, role)
+        previous = role
+    graph.add_edge(previous, END)
+    return graph.compile(checkpointer=InMemorySaver())
+
+
+def go(graph, said="Look into it.", thread="one"):
+    """One turn of a thread."""
+    return graph.invoke({"messages": [HumanMessage(said)]}, {"configurable": {"thread_id": thread}})
+
+
+def tools(kind, number, words="words "):
+    """So many tools with names of this kind."""
+
+    def run(text: str) -> str:
+        return text
+
+    return [
+        StructuredTool.from_function(run, name=f"{kind}_{n}", description=f"Tool {n} for {kind}. " + words * 30)
+        for n in range(number)
+    ]
+
+
+@pytest.fixture
+def no_tools(chat, monkeypatch):
+    """A bench whose sessions begin without tools."""
+    monkeypatch.setattr(Bench, "tools", [])
+    return chat
+
+
+def test_a_fork_says_how_much_it_shares(bench):
+    """The shared text, the shared tools and the history, each once; each role's answer adds to it."""
+    session = bench.session(HANDBOOK)
+    go(chain(session, wrap_model(bench.model(), session), {"planner": "You plan.", "writer": "You write."}))
+    first, second = session.calls
+    assert [call.layout for call in session.calls] == ["fork", "fork"]
+    assert [why(call) for call in session.calls] == [["shares"], ["shares"]]
+    schemas = [tool.schema.decode() for tool in session.prefix.tools]
+    texts = [session.prefix.text, *schemas, "Look into it."]
+    assert numbers(first, "shares") == {"shared": sum(ESTIMATE.count(text) for text in texts)}
+    assert numbers(second, "shares")["shared"] > numbers(first, "shares")["shared"]
+
+
+def test_below_the_minimum_it_says_both_numbers(chat):
+    """What is shared, and from how much on the provider caches."""
+    session = chat.session("A short rule.")
+    go(chain(session, wrap_model(chat.model(), session), {"planner": "You plan.", "writer": "You write."}))
+    call = session.calls[-1]
+    assert (call.layout, why(call)) == ("own", ["prefix_below_minimum"])
+    found = numbers(call, "prefix_below_minimum")
+    assert found["shared"] < found["minimum"] == call.profile.min_tokens
+
+
+def test_a_long_text_of_its_own_is_weighed_against_what_is_shared(chat):
+    """A role that brings more than it shares keeps its layout, and says how much either is."""
+    session = chat.session("Rule. " * 1_200)
+    texts = {"planner": "You plan. " * 2_000, "writer": "You write."}
+    go(chain(session, wrap_model(chat.model(), session), texts))
+    call = session.calls[0]
+    assert (call.layout, why(call)) == ("own", ["text_longer_than_shared"])
+    found = numbers(call, "text_longer_than_shared")
+    assert found["size"] > found["shared"] > 1_024
+
+
+def test_an_agent_alone_says_so(bench):
+    """Its requests are the application's own, which at most are marked."""
+    session = bench.session(HANDBOOK)
+    agent = create_agent(bench.model(), [], system_prompt=HANDBOOK, middleware=[PrefixMiddleware(session, role="one")])
+    agent.invoke({"messages": [HumanMessage("Look into it.")]})
+    call = session.calls[-1]
+    assert (call.layout, why(call)) == ("own", ["alone"])
+
+
+def test_tools_of_ones_own_are_counted(no_tools):
+    """Who shares with the same tools says what it does not carry; who is the only one with its tools, why it stays."""
+    session = no_tools.session(HANDBOOK)
+    kits = {"searcher": tools("search", 60), "critic": [], "writer": []}
+    graph = chain(session, wrap_model(no_tools.model(), session), dict.fromkeys(kits, "You answer."), kits)
+    for turn in range(2):
+        go(graph, f"Turn {turn}?")
+    searcher, writer = session.calls[-3], session.calls[-1]
+    schemas = sum(ESTIMATE.count(tool.schema.decode()) for tool in session.prefix.tools)
+    assert (searcher.layout, why(searcher)) == ("own", ["tools_cost_more"])
+    assert numbers(searcher, "tools_cost_more") == {"foreign": 0}
+    assert (writer.layout, why(writer)) == ("fork", ["shares", "own_tools"])
+    assert numbers(writer, "own_tools") == {"foreign": schemas}
+
+
+def test_a_long_text_that_stays_says_its_size(chat):
+    """A role that asks again before anybody else keeps its text where it was, since moving it would be paid for."""
+    session = chat.session(HANDBOOK)
+    model, text = wrap_model(chat.model(), session), "You plan with care. " * 100
+
+    def planner(state):
+        said = [SystemMessage(text), *state["messages"]]
+        model.invoke(said)
+        call = {"id": "c", "name": "read_file", "args": {"path": "a"}}
+        loop = [AIMessage("", tool_calls=[call]), ToolMessage("found", tool_call_id="c")]
+        return {"messages": [model.invoke([*said, *loop])]}
+
+    session.adapter.join("writer")
+    graph = StateGraph(MessagesState)
+    graph.add_node("planner", forked(session, role="planner")(planner))
+    graph.add_edge(START, "planner")
+    graph.add_edge("planner", END)
+    go(graph.compile(checkpointer=InMemorySaver()))
+    call = session.calls[-1]
+    assert (call.layout, why(call)) == ("fork", ["shares", "role_kept"])
+    assert numbers(call, "role_kept")["size"] >= ESTIMATE.count(text)
+
+
+def test_what_the_provider_keeps_is_said(servers):
+    """A model that goes on from the provider's own copy of the history keeps the application's layout."""
+    bench = Bench("openai-responses", servers("openai-5.6"))
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(use_previous_response_id=True), session)
+    go(chain(session, model, {"planner": "You plan.", "writer": "You write."}))
+    call = session.calls[-1]
+    assert (call.layout, why(call)) == ("own", ["kept_by_provider"])
+    bench.release()
+
+
+def test_calls_outside_of_any_role_are_only_observed(chat):
+    """Neither a layout nor a cost was decided for them."""
+    session = chat.session(HANDBOOK)
+    wrap_model(chat.model(), session).invoke("Hello.")
+    assert (session.calls[-1].layout, why(session.calls[-1])) == ("observed", ["outside_fork"])
+
+
+def test_observing_is_said(chat):
+    """Each request of a session that only observes."""
+    session = chat.session(HANDBOOK, mode="observe")
+    go(chain(session, wrap_model(chat.model(), session), {"planner": "You plan.", "writer": "You write."}))
+    assert {(call.layout, *why(call)) for call in session.calls} == {("observed", "observe_mode")}
+
+
+@pytest.mark.filterwarnings("ignore::cacheprefix.errors.CacheprefixWarning")
+@pytest.mark.parametrize("step", ["calls.laid_out", "calls.settled", "sending.own_body"])
+def test_a_step_that_failed_is_said(chat, step, monkeypatch):
+    """The application's own request goes out, and its call says why."""
+    session = chat.session(HANDBOOK)
+    graph, times = chain(session, wrap_model(chat.model(), session), {"planner": "You plan."}), []
+    real = getattr(__import__(f"cacheprefix_langgraph.{step.split('.')[0]}", fromlist=["x"]), step.split(".")[1])
+
+    def broken(*args, **kwargs):
+        times.append(1)
+        if len(times) > 1:
+            return real(*args, **kwargs)
+        raise RuntimeError("broken on purpose")
+
+    monkeypatch.setattr(f"cacheprefix_langgraph.{step}", broken)
+    session.adapter.join("writer")
+    go(graph)
+    assert (session.calls[-1].layout, why(session.calls[-1])) == ("own", ["failed"])
+
+
+def by_node(bench, session, model):
+    go(chain(session, model, {"planner": OTHER_SPACES}))
+
+
+def by_async_node(bench, session, model):
+    async def planner(state):
+        return {"messages": [await model.ainvoke([SystemMessage(OTHER_SPACES), *state["messages"]])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("planner", forked(session, role="planner")(planner))
+    graph.add_edge(START, "planner")
+    asyncio.run(graph.compile().ainvoke({"messages": [HumanMessage("Look into it.")]}))
+
+
+def by_middleware(bench, session, model):
+    middleware = [PrefixMiddleware(session, role="planner")]
+    agent = create_agent(bench.model(), [], system_prompt=OTHER_SPACES, middleware=middleware)
+    agent.invoke({"messages": [HumanMessage("Look into it.")]})
+
+
+def by_role(bench, session, model):
+    wrap_model(bench.model(), session, role="planner").invoke([SystemMessage(OTHER_SPACES), HumanMessage("And?")])
+
+
+def by_stream(bench, session, model):
+    asked = wrap_model(bench.model(), session, role="planner")
+    list(asked.stream([SystemMessage(OTHER_SPACES), HumanMessage("And?")]))
+
+
+def by_astream(bench, session, model):
+    async def read():
+        asked = wrap_model(bench.model(), session, role="planner")
+        return [one async for one in asked.astream([SystemMessage(OTHER_SPACES), HumanMessage("And?")])]
+
+    asyncio.run(read())
+
+
+def by_batch(bench, session, model):
+    asked = wrap_model(bench.model(), session, role="planner")
+    asked.batch([[SystemMessage(OTHER_SPACES), HumanMessage(f"{n}?")] for n in range(2)])
+
+
+DOORS = [by_node, by_async_node, by_middleware, by_role, by_stream, by_astream, by_batch]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_strict_reaches_the_application_through_every_front_door(chat, door):
+    """The handbook in other words is the user's to mend: the error names the role, and nothing is sent."""
+    session = chat.session(HANDBOOK, mode="strict")
+    session.adapter.join("writer")
+    with pytest.raises(NotSharedError, match="planner") as caught:
+        door(chat, session, wrap_model(chat.model(), session))
+    assert [one.why for one in caught.value.reasons] == ["text_not_found"]
+    assert chat.bodies == []
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_without_strict_the_same_goes_out_and_is_said(chat, door):
+    """What strict mode raises for is a reason of the call."""
+    session = chat.session(HANDBOOK)
+    session.adapter.join("writer")
+    door(chat, session, wrap_model(chat.model(), session))
+    assert {why(call)[0] for call in session.calls} == {"text_not_found"}
+
+
+def test_strict_names_a_tool_with_another_schema(no_tools):
+    """It is raised for the role whose tool differs from the shared one, and not for the role that has that."""
+    session = no_tools.session(HANDBOOK, mode="strict")
+    kits = {"planner": tools("search", 1), "writer": tools("search", 1, "other ")}
+    graph = chain(session, wrap_model(no_tools.model(), session), dict.fromkeys(kits, "You answer."), kits)
+    with pytest.raises(NotSharedError) as caught:
+        go(graph)
+    assert caught.value.role == "writer"
+    assert [(one.why, one.name) for one in caught.value.reasons] == [("tool_schema_differs", "search_0")]
+    assert len(no_tools.bodies) == 1
+
+
+def test_strict_names_a_tool_that_came_too_late(no_tools):
+    """A tool that is bound after the first request stays outside the shared ones."""
+    session = no_tools.session(HANDBOOK, mode="strict")
+    model = wrap_model(no_tools.model(), session)
+    go(chain(session, model, {"planner": "You plan.", "writer": "You write."}))
+    late = chain(session, model, {"critic": "You answer."}, {"critic": tools("late", 1)})
+    with pytest.raises(NotSharedError) as caught:
+        go(late)
+    assert [(one.why, one.name) for one in caught.value.reasons] == [("made_too_late", "late_0")]
+
+
+def test_strict_names_another_model(chat):
+    """One role asks a model that nobody else asks, while all others ask the same."""
+    session = chat.session(HANDBOOK, mode="strict")
+    same, other = wrap_model(chat.model(), session), wrap_model(chat.model(model="gpt-5.6-mini"), session)
+    models = {"planner": same, "writer": same, "critic": other}
+    with pytest.raises(NotSharedError) as caught:
+        go(chain(session, models, dict.fromkeys(models, "You answer.")))
+    assert caught.value.role == "critic"
+    assert [(one.why, one.name) for one in caught.value.reasons] == [("other_model", "gpt-5.6-mini")]
+    assert len(chat.bodies) == 2
