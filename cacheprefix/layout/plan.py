@@ -208,7 +208,7 @@ class Planner:
         if known and known in " ".join(asked.instruction.split()):
             found.append(reason("text_not_found", asked.role))
         own = asked.tools
-        if own is not None and own.carried != "own":
+        if own is not None and asked.base is None:
             differ = self.team.clashing if own.differ is None else own.differ
             found += [reason("made_too_late", name) for name in own.names if name in self.team.late]
             found += [reason("tool_schema_differs", name) for name in own.names if name in differ]

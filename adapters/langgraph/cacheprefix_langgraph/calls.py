@@ -235,13 +235,13 @@ class _Asked:
         frame, allowed = self.frame, self.frame.allowed
         bound = tuple(name_of(tool) for tool in self.kwargs.get("tools") or [])
         if self.union.tools is None:
-            return OwnTools(bound, allowed, "own")
+            return OwnTools(bound, allowed, carried="own", differ=())
         if allowed is not None and not self.union.differ:
             allowed = tuple(name for name in bound if name in allowed)
         # Nobody is there yet whose tools could cost more than they save.
         carried: Carried = "union" if frame.session.alone else "open"
         free, lists = self.kwargs.get("tool_choice") in (None, "auto"), shows_body(base_of(self.model))
-        return OwnTools(bound, allowed, carried, free, lists, self.union.differ)
+        return OwnTools(bound, allowed, carried, free=free, lists=lists, differ=self.union.differ)
 
     def options(self, tools: ToolSet | None, restriction: Restriction) -> dict[str, Any]:
         """The options of the call with the tools that it carries."""
