@@ -118,11 +118,12 @@ def test_a_finished_thread_is_never_dearer(server, long, turns, short):
     assert not session.failures
 
 
-def test_a_broken_choice_of_the_place_leaves_the_text_at_the_end(server, monkeypatch):
-    """The failure is counted, and the request is a fork all the same."""
+def test_a_broken_choice_of_the_place_leaves_the_applications_own_request(server, monkeypatch):
+    """The failure is counted, and every call says it."""
     monkeypatch.setattr("cacheprefix.layout.role_position.RolePositions.choose", lambda *_, **__: 1 / 0)
     session = fresh()
-    with pytest.warns(UserWarning, match="place"):
+    with pytest.warns(UserWarning, match="layout"):
         sent = talk(server, session, LONG, 1)
-    assert session.failures["place"] == 2
-    assert all(LONG[name] in str(messages[-1]) for name, messages in zip(LONG, sent, strict=True))
+    assert session.failures["layout"] == 2
+    assert all(LONG[name] in str(messages[0]) for name, messages in zip(LONG, sent, strict=True))
+    assert {(call.layout, call.reasons[-1].why) for call in session.calls} == {("own", "failed")}

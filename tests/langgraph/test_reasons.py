@@ -115,7 +115,12 @@ def test_an_agent_alone_says_so(bench):
 def test_tools_of_ones_own_are_counted(no_tools):
     """Who shares with the same tools says what it does not carry; who is the only one with its tools, why it stays."""
     session = no_tools.session(HANDBOOK)
-    kits = {"searcher": tools("search", 90, "words " * 7), "coder": tools("code", 90, "words " * 7), "critic": [], "writer": []}
+    kits = {
+        "searcher": tools("search", 90, "words " * 7),
+        "coder": tools("code", 90, "words " * 7),
+        "critic": [],
+        "writer": [],
+    }
     graph = chain(session, wrap_model(no_tools.model(), session), dict.fromkeys(kits, "You answer."), kits)
     for turn in range(2):
         go(graph, f"Turn {turn}?")
@@ -149,6 +154,19 @@ def test_a_long_text_that_stays_says_its_size(chat):
     call = session.calls[-1]
     assert (call.layout, why(call)) == ("fork", ["shares", "role_kept"])
     assert numbers(call, "role_kept")["size"] >= ESTIMATE.count(text)
+
+
+def test_another_prompt_for_the_provider_is_said(chat):
+    """A schema of the answer and a forced tool are known beside what is shared."""
+    session = chat.session(HANDBOOK)
+    model = wrap_model(chat.model(), session)
+    schema = {"type": "json_schema", "json_schema": {"name": "grade", "schema": {"type": "object"}}}
+    models = {
+        "planner": model.bind(response_format=schema),
+        "writer": model.bind_tools(chat.tools, tool_choice="read_file"),
+    }
+    go(chain(session, models, {"planner": "You plan.", "writer": "You write."}))
+    assert [why(call) for call in session.calls] == [["response_schema", "shares"], ["forced_tool", "shares"]]
 
 
 def test_what_the_provider_keeps_is_said(servers):

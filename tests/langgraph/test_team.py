@@ -208,7 +208,7 @@ def test_a_tool_that_does_not_exist_is_an_error_result():
             message = AIMessage(f"la {len(messages)}", tool_calls=[call])
             return ChatResult(generations=[ChatGeneration(message=message)])
 
-    worker = worker_for(Singing(), Session(mode="observe", provider="exact"), "zoe", "Sing.", (), 2)
+    worker = worker_for(Singing(), Session(mode="observe", provider="exact").adapter, "zoe", "Sing.", (), 2)
     first, error, last = work(worker, [], "Go.")
     assert "there is no tool 'sing' for this role" in error.text
     assert (error.tool_call_id, error.status) == (first.tool_calls[0]["id"], "error")

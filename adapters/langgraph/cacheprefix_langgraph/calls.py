@@ -271,6 +271,11 @@ def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dic
     if asked.kept:
         return _in_instructions(asked.model, asked.given, asked.kwargs, asked.plain)
     if plan.at is None or asked.decided is None:
+        if plan.reasons[-1].why == "text_longer_than_shared":
+            session.note(
+                f"role {asked.frame.role!r} brings more text of its own than it shares with others, and is left as it "
+                "is until the conversation is longer"
+            )
         # The layout stays the application's; what was decided on its history holds from the first request on.
         failed = plan.reasons[-1].why == "failed"
         return _own(parts, parts.rest if failed else together(plan.history), asked.plain, asked.kwargs)

@@ -45,13 +45,13 @@ def subgraph(
     not a compiled graph, and ``ToolClashError`` when a tool's name already has another schema.
     """
     given: object = graph
-    bound = session.adapter
     if not isinstance(given, Pregel):
         todo = "call .compile() first, or decorate a function with forked(...)"
         if isinstance(given, PregelProtocol):
             todo = "a remote graph asks its models where it is served: wrap them and its nodes there"
         message = f"subgraph takes a compiled LangGraph graph, found {type(given).__name__}; {todo}"
         raise SetupError(message)
+    bound = session.adapter
     for node in graph.nodes.values():
         if isinstance(node.bound, ToolNode):
             bound.adopt_tools(list(node.bound.tools_by_name.values()), render)
