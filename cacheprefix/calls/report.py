@@ -95,6 +95,27 @@ class Break:
 
 
 @dataclass(frozen=True, slots=True)
+class WentOut:
+    """How many requests of an agent went out in one layout for one reason."""
+
+    agent: str
+    layout: Layout
+    reason: Reason
+    """The newest one of its kind, with that request's numbers."""
+    count: int
+
+    @property
+    def told(self) -> bool:
+        """Whether a report says it in words: what kept the application's own layout, and what the user can remove."""
+        return self.layout == "own" or self.reason.removable
+
+    def __str__(self) -> str:
+        own = " in the application's own layout" if self.layout == "own" else ""
+        fix = f"; {self.reason.fix}" if self.reason.fix else ""
+        return f"{self.count} x {plain(self.agent) or 'unnamed'}{own}: {plain(self.reason.said)}{fix}"
+
+
+@dataclass(frozen=True, slots=True)
 class GateUse:
     """What requests did at the gate on a cold prefix, what that cost in seconds and what it saved."""
 
@@ -151,6 +172,8 @@ class Report:
     """What the tool-result cache did; None without one."""
     gate: GateUse | None = None
     """What waiting for siblings cost and saved; None where nobody came to the gate."""
+    layouts: tuple[WentOut, ...] = ()
+    """How the requests went out and why, by agent."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON. Holds no prompt text."""
@@ -164,6 +187,10 @@ class Report:
             "failures": dict(self.failures),
             "tool_cache": None if self.tool_cache is None else self.tool_cache.as_dict(),
             "gate": None if self.gate is None else asdict(self.gate),
+            "layouts": [
+                {"agent": one.agent, "layout": one.layout, "count": one.count, **one.reason.as_dict()}
+                for one in self.layouts
+            ],
         }
 
     def __str__(self) -> str:
@@ -297,6 +324,7 @@ def _text(report: Report) -> Iterable[str]:
         where = f" at {plain(item.path)}" if item.path else ""
         lost = "" if item.lost_usd is None else f" ({item.lost_usd:.4f} USD)"
         yield f"{item.count} x {item.cause}{where}: {item.lost_tokens:,} tokens lost{lost}. {item.fix}"
+    yield from (str(one) for one in report.layouts if one.told)
     yield from map(plain, report.notes)
     if report.tool_cache is not None:
         yield str(report.tool_cache)
@@ -318,6 +346,7 @@ class Totals:
         self._calls: list[Call] = []
         self._folded: dict[str, ReportLine] = {}
         self._breaks: list[Break] = []
+        self._layouts: tuple[WentOut, ...] = ()
         self._agents: set[str] = set()
         self._lock = Lock()
         self.last: Call | None = None
@@ -347,6 +376,7 @@ class Totals:
         """Lines by agent and in all, and the breaks, dearest first."""
         with self._lock:
             calls, folded, old = list(self._calls), dict(self._folded), list(self._breaks)
+            layouts = _went_out(self._layouts, calls)
         by_agent: dict[str, list[Call]] = {}
         for call in calls:
             by_agent.setdefault(call.agent, []).append(call)
@@ -355,7 +385,7 @@ class Totals:
             line = tally(agent, by_agent.get(agent, ()))
             lines.append(_sum(agent, (folded[agent], line)) if agent in folded else line)
         breaks = _merged([*old, *breaks_of(calls)])
-        return Report(tuple(lines), _sum("all", lines), breaks, counter, notes, dict(failures))
+        return Report(tuple(lines), _sum("all", lines), breaks, counter, notes, dict(failures), layouts=layouts)
 
     def _fold(self) -> None:
         half = self._keep // 2
@@ -365,6 +395,7 @@ class Totals:
             known = self._folded.get(agent)
             self._folded[agent] = line if known is None else _sum(agent, (known, line))
         self._breaks = list(_merged([*self._breaks, *breaks_of(old)]))
+        self._layouts = _went_out(self._layouts, old)
 
 
 def _sum(agent: str, lines: Iterable[ReportLine]) -> ReportLine:
@@ -383,6 +414,17 @@ def _sum(agent: str, lines: Iterable[ReportLine]) -> ReportLine:
         sum(usd) if usd else None,
         sum(row.unreported for row in rows),
     )
+
+
+def _went_out(earlier: Iterable[WentOut], calls: Iterable[Call]) -> tuple[WentOut, ...]:
+    """What was known, and the calls that came since, by agent, layout and reason in the order of their first."""
+    known = {(one.agent, one.layout, one.reason.why, one.reason.name): one for one in earlier}
+    for call in calls:
+        for each in call.reasons:
+            key = (call.agent, call.layout, each.why, each.name)
+            count = known[key].count if key in known else 0
+            known[key] = WentOut(call.agent, call.layout, each, count + 1)
+    return tuple(sorted(known.values(), key=lambda one: one.agent))
 
 
 def _merged(breaks: Iterable[Break]) -> tuple[Break, ...]:

@@ -52,8 +52,14 @@ def line_of(call: Call) -> str:
     mark = "BREAK" if verdict.alarm else "     "
     return (
         f"{mark} {call.index:>5} {call.agent or 'unnamed':<16} {total:>8,} in {read:>8,} read {written:>8,} written  "
-        f"{verdict.kind} {verdict.cause}{lost}"
+        f"{verdict.kind} {verdict.cause}{lost}{_own(call)}"
     )
+
+
+def _own(call: Call) -> str:
+    """Why a call kept the application's own layout; empty for others."""
+    why = "; ".join(map(str, call.reasons))
+    return f", own layout: {why}" if call.layout == "own" and why else ""
 
 
 def _head(run: Run, total: ReportLine) -> Text:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cacheprefix.server import Queue, Reply, Rule, Rules, SimulatedProvider, ToolCall
-    from cacheprefix.testing.assertions import assert_prefix_stable, assert_shared_prefix, shared_shares
+    from cacheprefix.testing.assertions import assert_forked, assert_prefix_stable, assert_shared_prefix, shared_shares
     from cacheprefix.testing.conformance import AdapterConformance
     from cacheprefix.testing.driver import Driver, Role, Team, Way, play
     from cacheprefix.testing.recorder import PrefixRecorder, RecordedCall
@@ -36,6 +36,7 @@ _HOMES = {
     "ToolCall": "server",
     "Way": "testing.driver",
     "assert_prefix_stable": "testing.assertions",
+    "assert_forked": "testing.assertions",
     "assert_shared_prefix": "testing.assertions",
     "assert_valid_requests": "testing.requests",
     "frozen_prefix": "testing.snapshot",
@@ -60,6 +61,7 @@ __all__ = [
     "Team",
     "ToolCall",
     "Way",
+    "assert_forked",
     "assert_prefix_stable",
     "assert_shared_prefix",
     "assert_valid_requests",

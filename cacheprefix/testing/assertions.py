@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cacheprefix.cache import FIXES, Cause, Smell, lint
+from cacheprefix.calls.report import Call
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, default_registry, lost_money
 from cacheprefix.prompt import Prompt, Section, chain, common_prefix, lane_key, loads, placed
 from cacheprefix.wire import decode, guess_api
@@ -43,6 +44,22 @@ class _Share:
     @property
     def share(self) -> float:
         return self.tokens / self.prompt.tokens if self.prompt.tokens else 1.0
+
+
+def assert_forked(calls: Iterable[Call]) -> None:
+    """Assert that every one of a session's ``calls`` that a role made went out as a fork.
+
+    Calls outside of any role are left out. The error names each agent's reasons with their numbers, and what to do
+    about those that can be removed.
+    """
+    __tracebackhide__ = True
+    asked = [call for call in calls if all(one.why != "outside_fork" for one in call.reasons)]
+    if not asked:
+        raise AssertionError("no call was made by a role: is the model wrapped with the session?")
+    own = {f"{call.agent or 'unnamed'}: {one.said}{f'; {one.fix}' if one.fix else ''}": None
+           for call in asked if call.layout != "fork" for one in call.reasons}  # fmt: skip
+    if own:
+        raise AssertionError("not all calls are forks of the shared prefix:\n  " + "\n  ".join(own))
 
 
 def assert_shared_prefix(calls: Any, min_share: float = 0.5, *, provider: str | None = None) -> None:

@@ -118,7 +118,8 @@ def test_a_span_says_what_was_expected_and_of_which_prefix(watch):
     assert told["cacheprefix.expected_tokens"] == told["gen_ai.usage.cache_read.input_tokens"]
     assert told["cacheprefix.lost_tokens"] == 0
     assert told["cacheprefix.cause"] == told["cacheprefix.verdict"] == "hit"
-    assert told["cacheprefix.layout"] == run.session.prefix.key
+    assert told["cacheprefix.prefix"] == run.session.prefix.key
+    assert (told["cacheprefix.layout"], told["cacheprefix.reasons"]) == ("observed", "outside_fork")
     assert 0 < told["cacheprefix.cost_units"] < told["gen_ai.usage.input_tokens"]
 
 

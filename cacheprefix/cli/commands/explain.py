@@ -73,6 +73,8 @@ def _data(call: "Call") -> dict[str, Any]:
         "conversation": call.conversation,
         "model": call.model,
         "rules": call.profile.name,
+        "layout": call.layout,
+        "reasons": [one.as_dict() for one in call.reasons],
         "input_tokens": call.usage.input_tokens if call.usage.input_tokens is not None else call.input_tokens,
         **{name: value for name, value in asdict(call.verdict).items() if name not in named},
     }
@@ -89,6 +91,9 @@ def _text(call: "Call") -> Iterator[str]:
     read = "not reported" if verdict.reported_tokens is None else f"{verdict.reported_tokens:,} read"
     expected = f"{verdict.expected_tokens:,} expected, {verdict.reusable_tokens:,} had nothing gone wrong"
     yield f"  input {total:,} tokens: {read}; {expected}"
+    yield f"  layout: {call.layout}"
+    for one in call.reasons:
+        yield f"    {one.said}" + (f"; {one.fix}" if one.fix else "")
     if verdict.ancestor_index is not None:
         yield f"  compared with call {verdict.ancestor_index}"
     if verdict.path:

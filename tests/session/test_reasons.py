@@ -1,0 +1,159 @@
+"""Why requests went out as they did: on calls, in reports and recorded runs, in tests, and raised when strict."""
+
+from __future__ import annotations
+
+import pytest
+
+from cacheprefix import Session, SharedPrefix, ToolResultBudget
+from cacheprefix.adapter import Request, Role, fork_body
+from cacheprefix.cli.files import read_run
+from cacheprefix.errors import NotSharedError, SetupError
+from cacheprefix.events import EventLog
+from cacheprefix.prompt import FIXES, SAID, WHYS, Reason
+from cacheprefix.testing import assert_forked
+
+HANDBOOK = "Every claim names its source and the page on which it stands. " * 200
+
+
+def asked(session, role, text="What is step 1?", *, system=HANDBOOK, model="gpt-5.2", tools=(), conversation="one"):
+    """The call of one request, answered."""
+    body = {"model": model, "messages": [{"role": "system", "content": system}, {"role": "user", "content": text}]}
+    if tools:
+        body["tools"] = [{"type": "function", "function": {"name": n, "description": d}} for n, d in tools]
+    turn = fork_body(session.adapter, body, "openai-chat", Role(role, f"You are the {role}.", conversation)).begin()
+    turn.finish({"prompt_tokens": turn.seen.prompt.tokens})
+    return turn.call
+
+
+def whys(call):
+    """The layout, and the kinds of its reasons."""
+    return call.layout, [one.why for one in call.reasons]
+
+
+def test_each_reason_has_a_sentence_that_takes_its_numbers():
+    """A closed list, and what can be removed says how."""
+    assert set(SAID) == set(WHYS) >= set(FIXES)
+    numbers = dict.fromkeys(("shared", "foreign", "size", "minimum", "cost", "saved"), 1234)
+    for why in WHYS:
+        one = Reason(why, "a name", tuple(numbers.items()))
+        assert one.said
+        assert one.removable == bool(one.fix)
+
+
+def test_a_fork_says_what_it_shares():
+    """The tokens that stand before the role's text."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    asked(session, "reader")
+    call = asked(session, "writer")
+    assert whys(call) == ("fork", ["shares"])
+    shared = dict(call.reasons[0].numbers)["shared"]
+    assert session.adapter.count(HANDBOOK, "gpt-5.2") <= shared < call.input_tokens
+
+
+def test_a_short_prompt_says_how_much_is_missing():
+    """Shared tokens and the provider's minimum."""
+    call = asked(Session(SharedPrefix(system="Be brief.")), "reader", system="Be brief.")
+    assert whys(call) == ("own", ["prefix_below_minimum"])
+    numbers = dict(call.reasons[0].numbers)
+    assert numbers["shared"] < numbers["minimum"] == 1_024
+
+
+def test_calls_that_no_role_makes_and_observed_ones_say_so():
+    """They are measured, and nothing else."""
+    body = {"model": "gpt-5.2", "messages": [{"role": "user", "content": "hello"}]}
+    for mode, why in (("fork", "outside_fork"), ("observe", "observe_mode")):
+        session = Session(HANDBOOK, mode=mode)
+        session.adapter.begin(Request(body, "openai-chat")).finish({"prompt_tokens": 9})
+        assert whys(session.calls[0]) == ("observed", [why])
+
+
+def test_a_failed_layout_names_the_step(monkeypatch):
+    """What was sent is the application's own."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    monkeypatch.setattr("cacheprefix.layout.team.tail_text", lambda *_, **__: 1 / 0)
+    with pytest.warns(UserWarning, match="layout"):
+        call = asked(session, "reader")
+    assert whys(call) == ("own", ["failed"])
+    assert call.reasons[0].name == "layout"
+
+
+LATE = [("look", "Look."), ("find", "Find.")]
+
+
+@pytest.mark.parametrize("mode", ["fork", "strict"])
+def test_a_tool_that_comes_late_is_named_and_raised_for_when_strict(mode):
+    """The user can give it to the prefix."""
+    session = Session(SharedPrefix(system=HANDBOOK, tools=[{"name": "look", "description": "Look."}]), mode=mode)
+    asked(session, "reader", tools=LATE[:1])
+    if mode == "strict":
+        with pytest.raises(NotSharedError, match=r"find.*SharedPrefix\(tools") as caught:
+            asked(session, "writer", tools=LATE)
+        assert [one.why for one in caught.value.reasons] == ["made_too_late"]
+        assert len(session.calls) == 1
+    else:
+        assert "made_too_late find" in map(str, asked(session, "writer", tools=LATE).reasons)
+
+
+def test_a_handbook_in_other_words_is_told_and_raised_for_when_strict():
+    """It would be sent twice."""
+    indented = "  " + HANDBOOK.replace(". ", ".\n  ")
+    call = asked(Session(SharedPrefix(system=HANDBOOK)), "reader", system=indented)
+    assert "text_not_found" in whys(call)[1]
+    with pytest.raises(NotSharedError, match="very text"):
+        asked(Session(SharedPrefix(system=HANDBOOK), mode="strict"), "reader", system=indented)
+
+
+def test_one_role_with_another_model_than_all_others_is_told():
+    """Nothing is shared between models."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    assert "other_model" not in whys(asked(session, "one"))[1] + whys(asked(session, "two"))[1]
+    assert "other_model" in whys(asked(session, "three", model="gpt-5"))[1]
+
+
+def test_strict_never_raises_for_what_costs_decide():
+    """A short prompt goes out as it is."""
+    call = asked(Session(SharedPrefix(system="Be brief."), mode="strict"), "reader", system="Be brief.")
+    assert call.layout == "own"
+
+
+def test_the_report_says_what_kept_its_own_layout_with_numbers():
+    """Per agent, counted, newest numbers; forks are counted in the data alone."""
+    session = Session(SharedPrefix(system="Be brief."), budget=ToolResultBudget(max_tokens=100))
+    for number in range(3):
+        asked(session, "reader", f"What is step {number}?", system="Be brief.", conversation=f"c{number}")
+    report = session.report()
+    (line,) = report.layouts
+    assert (line.agent, line.layout, line.count, line.reason.why) == ("reader", "own", 3, "prefix_below_minimum")
+    assert "3 x reader in the application's own layout" in str(report)
+    assert "none below 1,024" in str(report)
+    assert report.as_dict()["layouts"][0]["minimum"] == 1_024
+
+
+def test_a_recorded_run_keeps_the_reasons(tmp_path):
+    """As ``cacheprefix explain`` reads them."""
+    session = Session(SharedPrefix(system="Be brief."))
+    EventLog(tmp_path / "run.events").bind(session)
+    call = asked(session, "reader", system="Be brief.")
+    (read,) = read_run(tmp_path / "run.events").totals.calls
+    assert (read.layout, read.reasons) == (call.layout, call.reasons)
+
+
+def test_a_test_can_ask_that_all_roles_share():
+    """And is told who does not, and why."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    with pytest.raises(AssertionError, match="no call was made by a role"):
+        assert_forked(session.calls)
+    asked(session, "reader")
+    assert_forked(session.calls)
+    asked(session, "writer", tools=[("look", "Look. " * 4_000)], conversation="two")
+    asked(session, "reader", conversation="two")
+    other = Session(SharedPrefix(system="Be brief."))
+    asked(other, "reader", system="Be brief.")
+    with pytest.raises(AssertionError, match=r"reader: .* none below 1,024"):
+        assert_forked(other.calls)
+
+
+def test_an_unknown_mode_is_refused():
+    """With the modes there are."""
+    with pytest.raises(SetupError, match="strict"):
+        Session(mode="loud")
