@@ -79,7 +79,8 @@ def _of(value: Any, name: str) -> Any:
 
 def _dumped(response: Any, spoken: str) -> Mapping[str, Any]:
     dump = getattr(response, "model_dump", None)
-    data = dump(exclude_none=True) if callable(dump) else None
+    # Of a parsed answer pydantic warns that its fields hold more than they declare; the application would see that.
+    data = dump(exclude_none=True, warnings=False) if callable(dump) else None
     if not isinstance(data, Mapping):
         raise BodyError("response", f"expected a dict or an SDK's response, found {type(response).__name__}")
     return {name: _as_answered(value) if name == spoken else value for name, value in data.items()}
