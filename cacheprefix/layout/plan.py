@@ -197,7 +197,13 @@ class Planner:
         tools, restriction = self._tools(asked)
         text = asked.worded
         if text is None:
-            text = self.team.tail_for(asked.role, asked.instruction, tools=restriction.said, volatile=asked.volatile)
+            text = self.team.tail_for(
+                asked.role,
+                asked.instruction,
+                tools=restriction.said,
+                volatile=asked.volatile,
+                sent=not asked.own,
+            )
         return RoleTold(text, tools, restriction)
 
     def _mistakes(self, asked: AgentRequest[M]) -> tuple[Reason, ...]:

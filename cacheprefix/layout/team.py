@@ -120,9 +120,13 @@ class Team:
         *,
         tools: Sequence[str] | None = None,
         volatile: Mapping[str, str] | None = None,
+        sent: bool = True,
     ) -> str:
-        """The text that makes a request this role's: the only thing that differs between forks."""
+        """The text that makes a request this role's: the only thing that differs between forks.
+
+        ``sent`` is False for one in the application's own layout, which the advice on cards does not go by.
+        """
         card = self.tail == "cards" and self.prefix.roles.get(role) == instruction
-        if not card:
+        if sent and not card:
             self.cards.told(role, instruction)
         return tail_text(role, instruction, card=card, tools=tools, volatile=volatile)
