@@ -101,7 +101,7 @@ class WentOut:
     agent: str
     layout: Layout
     reason: Reason
-    """The newest one of its kind, with that request's numbers."""
+    """The one with the largest numbers of its kind, so that a report does not go by which request ended last."""
     count: int
 
     @property
@@ -417,14 +417,16 @@ def _sum(agent: str, lines: Iterable[ReportLine]) -> ReportLine:
 
 
 def _went_out(earlier: Iterable[WentOut], calls: Iterable[Call]) -> tuple[WentOut, ...]:
-    """What was known, and the calls that came since, by agent, layout and reason in the order of their first."""
+    """What was known, and the calls that came since, by agent, layout and reason."""
     known = {(one.agent, one.layout, one.reason.why, one.reason.name): one for one in earlier}
     for call in calls:
         for each in call.reasons:
             key = (call.agent, call.layout, each.why, each.name)
-            count = known[key].count if key in known else 0
-            known[key] = WentOut(call.agent, call.layout, each, count + 1)
-    return tuple(sorted(known.values(), key=lambda one: one.agent))
+            earlier_one = known.get(key)
+            count, largest = (0, each) if earlier_one is None else (earlier_one.count, earlier_one.reason)
+            shown = max(largest, each, key=lambda one: one.numbers)
+            known[key] = WentOut(call.agent, call.layout, shown, count + 1)
+    return tuple(known[key] for key in sorted(known))
 
 
 def _merged(breaks: Iterable[Break]) -> tuple[Break, ...]:

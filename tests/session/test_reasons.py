@@ -117,7 +117,7 @@ def test_strict_never_raises_for_what_costs_decide():
 
 
 def test_the_report_says_what_kept_its_own_layout_with_numbers():
-    """Per agent, counted, newest numbers; forks are counted in the data alone."""
+    """Per agent, counted, with the largest numbers; forks are counted in the data alone."""
     session = Session(SharedPrefix(system="Be brief."), budget=ToolResultBudget(max_tokens=100))
     for number in range(3):
         asked(session, "reader", f"What is step {number}?", system="Be brief.", conversation=f"c{number}")
