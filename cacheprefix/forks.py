@@ -19,7 +19,7 @@ from cacheprefix.errors import UnsafeForkError
 from cacheprefix.history import SummaryRequest
 from cacheprefix.history.settling import Ask, AsyncAsk
 from cacheprefix.layout import AbortHandle, Compatibility, Fork, ForkPolicy, compatibility
-from cacheprefix.prompt import Api, Prompt, dumps
+from cacheprefix.prompt import Api, Prompt, dumps, reason
 from cacheprefix.wire import apply, encode, form_of, views_of
 from cacheprefix.wire.answers import (
     Answer,
@@ -108,6 +108,8 @@ class Plan:
     """Messages of the parent."""
     boundary: int
     """Sections of the parent."""
+    shared: int
+    """Their tokens; 0 for a fork that its policy lets share nothing."""
     policy: ForkPolicy
     compatibility: Compatibility
     conversation: Conversation
@@ -260,8 +262,8 @@ class SideForks:
         # A fork that reads nothing pays for the whole history once more: only where its policy says so.
         if not found and policy.cache_safe:
             raise UnsafeForkError(found.reasons)
-        for reason in found.reasons:
-            shared.notices.note(f"fork {role!r}: {reason}")
+        for why in found.reasons:
+            shared.notices.note(f"fork {role!r}: {why}")
         owned = self.history.conversation(conversation, scope=scope)
         return Plan(
             body=forked,
@@ -269,6 +271,7 @@ class SideForks:
             role=role,
             parent=len(history),
             boundary=len(parent.sections) if found else 0,
+            shared=parent.tokens if found else 0,
             policy=policy,
             compatibility=found,
             conversation=owned.fork() if policy.isolated else owned,
@@ -300,6 +303,8 @@ class SideForks:
                     boundary=plan.boundary,
                     policy=plan.policy,
                     scope=plan.scope,
+                    layout="fork",
+                    reasons=(reason("shares", shared=plan.shared),),
                 )
             )
             with turn:

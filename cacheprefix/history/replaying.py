@@ -185,7 +185,8 @@ def _partial(
     runs_only = all(value.startswith("r:") for value in actions.values())
     step = current_step(shape)
     # A rewound history may end with results again: what they were asked for with stays, as Anthropic wants it back.
-    asking = step if step < len(views) and shape.views[step].calls else len(views)
+    # Of an empty history, as after a rewind to its beginning, there is no step.
+    asking = step if 0 <= step < len(views) and views[step].calls else len(views)
     for index, view in enumerate(() if runs_only else views):
         if index in dropped:
             continue

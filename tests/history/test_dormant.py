@@ -132,3 +132,9 @@ def test_a_ledger_that_does_not_say_what_a_summary_speaks_of_is_read_with_both_e
     for part in (talk[:6], talk[6:]):
         views = views_of(part, "openai-chat")
         assert not any(isinstance(d, (Drop, Insert)) for d in replay(views, old).decisions)
+
+
+def test_of_an_empty_history_nothing_is_shown():
+    """As after a rewind to its beginning: decisions on single messages are dormant, and nothing fails."""
+    ledger = Ledger().record([("actions", "a message that is gone", "t"), ("epochs", "1", "")])
+    assert replay((), ledger, None, count=len).decisions == ()

@@ -157,3 +157,14 @@ def test_an_unknown_mode_is_refused():
     """With the modes there are."""
     with pytest.raises(SetupError, match="strict"):
         Session(mode="loud")
+
+
+def test_a_side_fork_says_what_it_shares():
+    """All of its parent."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    body = {"model": "gpt-5.2", "messages": [{"role": "system", "content": HANDBOOK}]}
+    answer = {"choices": [{"message": {"role": "assistant", "content": "Yes."}}], "usage": {"prompt_tokens": 2_000}}
+    session.fork("Is it right?", body=body, api="openai-chat", send=lambda _: answer)
+    (call,) = session.calls
+    assert whys(call) == ("fork", ["shares"])
+    assert dict(call.reasons[0].numbers)["shared"] == session.adapter.decode(body, "openai-chat").tokens

@@ -55,7 +55,7 @@ def test_a_report_is_text_line_by_line():
     broken = Break("x", NAME, 1, 1, None, (), "")
     told = replace(session.report(), notes=(f"agent {NAME}",), failures={NAME: 1}, breaks=(broken,))
     assert all(line.isprintable() for line in str(told).split("\n"))
-    assert str(told).count("critic\\x1b") == 4
+    assert str(told).count("critic\\x1b") == 5
     assert "\nWARNING" not in str(told)
 
 
