@@ -249,7 +249,8 @@ def _as_forks(run: Run, profile: Profile, tail: TailPlacement) -> Iterator[Promp
     for ask in run.asks:
         now = ask.at
         said = sum(estimate_tokens(message["content"]) for message in ask.messages)
-        forks = session.adapter.shares(run.name, _model(profile), partial(int, said))
+        state, model = session.adapter.shared, _model(profile)
+        forks = state.sharing.holds(session.adapter.team, state.services, run.name, model, partial(int, said))
         messages, system, limit = list(ask.messages), ask.system, None
         told = session.adapter.tail_for(ask.agent, ask.system)
         history = [{**message, "role": "user"} for message in messages]

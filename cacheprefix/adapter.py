@@ -47,6 +47,7 @@ from cacheprefix.layout import (
 )
 from cacheprefix.layout.baseline import unmodified
 from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, failed
+from cacheprefix.layout.plan import failed as failed_plan
 from cacheprefix.layout.role_position import History, RolePosition
 from cacheprefix.layout.tool_restriction import Restriction, restrict
 from cacheprefix.locks import Lock, RLock, reset_in_child
@@ -139,6 +140,7 @@ __all__ = [
     "dumps",
     "economics",
     "failed",
+    "failed_plan",
     "fork_body",
     "given_or_configured",
     "instruction_of",

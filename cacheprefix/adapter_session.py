@@ -39,7 +39,6 @@ from cacheprefix.layout import FOLLOW, Fork, Pass, SharedPrefix, TailPlacement, 
 from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, RoleTold, failed
 from cacheprefix.layout.role_position import History, RolePosition, Told
 from cacheprefix.layout.team import Team
-from cacheprefix.layout.tool_sets import ToolSet
 from cacheprefix.plugins import Plugins
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import (
@@ -48,7 +47,6 @@ from cacheprefix.prompt import (
     Decision,
     MessageView,
     Prompt,
-    Reason,
     ReplaceResult,
 )
 from cacheprefix.wire import Form
@@ -248,35 +246,6 @@ class AdapterSession:
     def profile(self, model: str, api: Api | None = None, provider: str | None = None) -> Profile:
         """The provider rules in force for a model."""
         return self.shared.services.profile(model, api, provider)
-
-    def shares(self, conversation: str, model: str, tokens: Callable[[], int]) -> bool:
-        """Whether requests of a conversation are to become forks: what they share must be long enough to be cached.
-
-        ``tokens`` counts what the next request shares beside the prefix's own text. Once a conversation shares,
-        it goes on, because its layout must not change. What is left alone is noted once.
-        """
-        return self.shared.sharing.holds(self.team, self.shared.services, conversation, model, tokens)
-
-    def refusal(self, conversation: str, model: str, shared: int) -> Reason | None:
-        """Why requests that share so many tokens, the prefix's text among them, are no forks; None where they may be.
-
-        A stage of ``plan``, for an adapter that asks stage by stage.
-        """
-        return self.shared.sharing.refusal(self.team, self.shared.services, conversation, model, shared)
-
-    def lane(
-        self,
-        conversation: Conversation,
-        role: str,
-        own: Sequence[str],
-        model: str = "",
-        *,
-        spoken: Callable[[], Sequence[int]],
-    ) -> ToolSet:
-        """Which tools a role's requests carry; for adapters, before a request is laid out (``ToolSets.choose``)."""
-        return self.shared.tool_sets.choose(
-            self.team, self.shared.services, conversation, role, own, model, spoken=spoken
-        )
 
     def plan(self, asked: AgentRequest[M]) -> RequestPlan[M]:
         """How a request is laid out, and why; the application's own layout where that fails.

@@ -23,7 +23,7 @@ from cacheprefix.layout.role_position import LONG as LONG_ROLE
 from cacheprefix.layout.role_position import History
 from cacheprefix.layout.tool_sets import ToolSet
 from cacheprefix.profiles import merge_usage
-from cacheprefix.prompt import Api, MessageView, Prompt, digest_of, dumps_sorted, loads, reason
+from cacheprefix.prompt import Api, MessageView, Prompt, Reason, digest_of, dumps_sorted, loads, reason
 from cacheprefix.wire import apply, form_of, sendable, views_of
 from cacheprefix.wire.answers import begins, history_field, read_answer, result_messages, user_message
 from cacheprefix.wire.apis import CHATS, SHAPES, chat_of
@@ -298,7 +298,7 @@ def fork_body(
 ) -> ForkBody:
     """A body as a fork of ``role``: shared system text and tools, the conversation as it is, the role's text last.
 
-    A long role text stays where the role last had it while that costs less (``Session.place``).
+    A long role text stays where the role last had it while that costs less (``AdapterSession.place``).
 
     ``body`` is JSON as ``openai-chat``, ``openai-responses`` or ``anthropic`` takes it, and is not changed. It stays as
     it is without a role and in observe mode; while less is shared than the provider caches it only gets what it leaves
@@ -382,6 +382,7 @@ class _Read:
             api=api,
             tools=OwnTools(names, free=choice in (None, "auto")) if self.shared else None,
             volatile=role.volatile,
+            known=_providers(self.tools),
             own=(reason("kept_by_provider"),) if _kept_elsewhere(session, body, api, role) else (),
         )
 
@@ -563,6 +564,16 @@ def _rendered(native: Any, schema: Mapping[str, Any], api: Api) -> Any:
     """A tool as the application declared it, where that is this API's form."""
     shape = chat_of(api)
     return dict(native) if isinstance(native, Mapping) and shape.declares(native) else shape.tool(schema)
+
+
+def _providers(tools: Sequence[Any]) -> tuple[Reason, ...]:
+    """That a request has tools which the provider runs, by their types: they are in no union."""
+    kinds = {
+        str(tool.get("type") if isinstance(tool, Mapping) else type(tool).__name__)
+        for tool in tools
+        if not _plain(tool)
+    }
+    return (reason("provider_tools", ", ".join(sorted(kinds))),) if kinds else ()
 
 
 def _plain(tool: Any) -> bool:

@@ -168,3 +168,16 @@ def test_a_side_fork_says_what_it_shares():
     (call,) = session.calls
     assert whys(call) == ("fork", ["shares"])
     assert dict(call.reasons[0].numbers)["shared"] == session.adapter.decode(body, "openai-chat").tokens
+
+
+def test_tools_that_the_provider_runs_are_named():
+    """They are in no union, so the role's array stays its own."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    body = {
+        "model": "gpt-5.2",
+        "messages": [{"role": "system", "content": HANDBOOK}, {"role": "user", "content": "Look."}],
+        "tools": [{"type": "web_search"}],
+    }
+    turn = fork_body(session.adapter, body, "openai-chat", Role("reader", "You read.", "one")).begin()
+    turn.finish({"prompt_tokens": 9})
+    assert "provider_tools web_search" in map(str, turn.call.reasons)

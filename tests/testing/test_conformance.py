@@ -56,7 +56,9 @@ class WireDriver:
 
     def _laid(self, team, session, role, body):
         history = body["messages"][1:]
-        if not session.adapter.shares(team.thread, "gpt-5.6", lambda: 0) and self.fault != "dear":
+        inner = session.adapter
+        sharing, services = inner.shared.sharing, inner.shared.services
+        if not sharing.holds(inner.team, services, team.thread, "gpt-5.6", lambda: 0) and self.fault != "dear":
             return None
         views = views_of(history, self.api, session.adapter.counter("gpt-5.6"))
         if self.fault == "ledger" and session.adapter.budget == ToolResultBudget(max_tokens=2_000):

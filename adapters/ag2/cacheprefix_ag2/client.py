@@ -16,7 +16,7 @@ from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
 from fast_depends.library.serializer import SerializerProto
 
 from cacheprefix import Session
-from cacheprefix.adapter import Reason, given_or_configured, reason, users_session
+from cacheprefix.adapter import RequestPlan, failed_plan, given_or_configured, users_session
 from cacheprefix_ag2.layout import Fork, Plan, conversation_id, fork_of, tail_in
 from cacheprefix_ag2.sending import SENDING, Captured, Sending, tap
 from cacheprefix_ag2.state import failed
@@ -117,14 +117,14 @@ class PrefixClient(LLMClient):
             name = "subtask" if name.startswith(SUBTASK) else name
             return await self._sent(messages, given, Sending(session, name, conversation_id(None, context)))
         plan = tail._plan
-        found: Fork | Reason = reason("failed", "fork")
+        found: Fork | RequestPlan[Any] = failed_plan("fork")
         if self.tapped:
             found = session.attempt(
                 "fork", lambda: fork_of(session, self.model, messages, given.tools, response_schema), found
             )
         fork = found if isinstance(found, Fork) else None
         sending = Sending(session, plan.role, plan.talk.id, fork, volatile=plan.volatile)
-        sending.why = found.why if isinstance(found, Fork) else found
+        sending.laid = found.laid if isinstance(found, Fork) else found
         if fork is None:
             # What only the session knows is said in the agent's own layout too.
             shared = session.prefix.system.strip() if session.mode != "observe" else ""

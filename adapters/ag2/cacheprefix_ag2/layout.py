@@ -14,7 +14,18 @@ from ag2.response import ResponseProto
 from ag2.tools.final import FunctionToolSchema
 from ag2.tools.schemas import ToolSchema
 
-from cacheprefix.adapter import LONG_ROLE, AdapterSession, Reason, digest_of, loads, reason
+from cacheprefix.adapter import (
+    LONG_ROLE,
+    AdapterSession,
+    AgentRequest,
+    History,
+    OwnTools,
+    RequestPlan,
+    RolePosition,
+    digest_of,
+    loads,
+    reason,
+)
 from cacheprefix.errors import ToolClashError
 from cacheprefix_ag2.state import Talk
 from cacheprefix_ag2.team import Seat, Stays, Team, schema_key, team_of
@@ -55,13 +66,10 @@ class Fork:
     plan: Plan
     events: list[BaseEvent]
     tools: Sequence[ToolSchema]
-    text: str
-    """The role's text as it is sent."""
+    laid: RequestPlan[BaseEvent]
+    """The core's plan: the role's text as it is sent, how it is kept to its tools, and why."""
     loops: bool
     """Whether a request that begins like this one may follow, so that its end is written to the cache."""
-    allowed: tuple[str, ...] | None
-    """Tools to restrict the request to by ``tool_choice``; the array stays as it is."""
-    why: Reason
 
 
 def tail_in(events: Sequence[Any]) -> Tail | None:
@@ -97,8 +105,8 @@ def fork_of(
     messages: Sequence[BaseEvent],
     given: Sequence[ToolSchema],
     schema: ResponseProto[Any] | None,
-) -> Fork | Reason:
-    """The request as a fork; or why it keeps the agent's own layout.
+) -> Fork | RequestPlan[BaseEvent]:
+    """The request as a fork; or the plan by which it keeps the agent's own layout.
 
     ``messages`` hold the policy's tail, ``given`` are the agent's own tools, ``schema`` that of its response.
     """
@@ -116,24 +124,43 @@ def fork_of(
     # Once settled it stays, as another layout in mid-conversation is paid for from the beginning.
     known = plan.talk.layouts.setdefault(f"{plan.stays} {plan.role}", team.layout(plan.role, plan.stays, asked))
     forks, union = known[0], known[1] and not seat.plain
-    if not forks:
-        _placed(session, model, plan, messages, messages.index(tail), shares=False)
-        return reason("alone") if len(team.seats) == 1 else reason("lane_of_its_own")
-    said, allowed = _restricted(session, seat) if union else (None, None)
-    text = session.tail_for(plan.role, plan.instruction, tools=said)
-    shared = sum(_tokens(session, model, event) for event in plan.events)
-    # A short text counts: with it, the agent's own requests would soon be kept, and leaving those is paid for.
-    shared += tail_tokens if tail_tokens < LONG_ROLE else 0
+    shared = sum(_tokens(session, model, event) for event in plan.events) + session.count(session.prefix.text, model)
     shared += sum(session.count(tool.schema.decode(), model) for tool in session.prefix.tools) if union else 0
-    shared += session.count(session.prefix.text, model)
-    refused = session.refusal(plan.talk.id, model, shared)
-    at, continues = _placed(session, model, plan, messages, messages.index(tail), shares=refused is None)
-    if at is None:
-        return refused or reason("role_costs_more", size=tail_tokens)
+    own = reason("alone") if len(team.seats) == 1 else reason("lane_of_its_own")
+    theirs = ", ".join(sorted({type(tool).__name__ for tool in given if not isinstance(tool, FunctionToolSchema)}))
+    places: list[tuple[int | None, bool]] = []
+
+    def placed(*, shares: bool = True) -> RolePosition:
+        places.append(_placed(session, model, plan, messages, messages.index(tail), shares=shares))
+        return RolePosition(places[0][0])
+
+    # Its policy looks at the events itself: the texts stand among them, and their tokens are known.
+    nothing: History[BaseEvent] = History((), repr, lambda _: 0)
+    laid = session.plan(
+        AgentRequest(
+            plan.role,
+            model,
+            session.conversation(plan.talk.id),
+            plan.instruction,
+            lambda _: nothing,
+            tools=OwnTools(seat.tools, carried="union" if union else "own"),
+            own=() if forks else (own,),
+            known=(reason("provider_tools", theirs),) if theirs else (),
+            shared=shared,
+            place=placed,
+            text_counts=True,
+        )
+    )
+    # Asked for other requests too, since it goes by what the role's earlier ones were.
+    if not places:
+        placed(shares=False)
+    at, continues = places[0]
+    if laid.at is None or at is None:
+        return laid
     events = [event for event in messages if event is not tail]
-    events[at:at] = [Tail(plan, text)] if text else []
+    events[at:at] = [Tail(plan, laid.text)] if laid.text else []
     loops = continues or plan.stays == "stream" or (plan.stays == "turn" and bool(given))
-    return Fork(plan, events, carried if union else given, text, loops, allowed, reason("shares", shared=shared))
+    return Fork(plan, events, carried if union else given, laid, loops)
 
 
 def _placed(
@@ -142,8 +169,7 @@ def _placed(
     """How many events stand before the role's text, which the policy put at ``end``; None for its own layout.
 
     Beside it whether the role's next request may begin with this one. A long text keeps the place that it last had
-    while that costs less (``Session.place``), which is asked for other requests too, since it goes by what the role's
-    earlier ones were.
+    while that costs less, which is asked for other requests too, since it goes by what the role's earlier ones were.
     """
     others = [*messages[:end], *([] if plan.stays == "turn" else messages[end + 1 :])]
     # A storage keeps of a stream what is said, and little else; so the place is counted in that.
@@ -169,17 +195,6 @@ def _placed(
     if found.at == len(said):
         return len(others), found.continues
     return (said[found.at - 1][0] if found.at else 0), found.continues
-
-
-def _restricted(session: AdapterSession, seat: Seat) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    """Tools to name in the role's text, and those to restrict it to by ``tool_choice``."""
-    if set(seat.tools) >= set(session.prefix.tool_names):
-        return None, None
-    # Elsewhere another ``tool_choice`` is another prompt, which reads nothing of the siblings' messages.
-    safe = session.profile(seat.model).tool_choice_safe
-    if safe == "allowed_tools" or (safe == "none" and not seat.tools):
-        return None, seat.tools
-    return seat.tools, None
 
 
 def _seated(team: Team, seat: Seat, given: Sequence[ToolSchema]) -> tuple[Seat, list[ToolSchema]]:

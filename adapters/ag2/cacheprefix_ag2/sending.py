@@ -21,8 +21,8 @@ from cacheprefix.adapter import (
     ForkBody,
     Insert,
     MessageView,
-    Reason,
     Request,
+    RequestPlan,
     RestOfRequest,
     allowed_choice,
 )
@@ -62,8 +62,8 @@ class Sending:
     volatile: str = ""
     """Text for this request alone, put behind the application's own layout."""
 
-    why: Reason | None = None
-    """Why it goes out as it does; None for a call that no policy laid out."""
+    laid: RequestPlan[Any] | None = None
+    """How it is laid out, and why; None for a call that no policy laid out."""
 
     async def begin(self, body: Mapping[str, Any], api: Api) -> PendingCall:
         """The turn of a request, behind a sibling that is writing the same cold prefix."""
@@ -89,8 +89,8 @@ class Sending:
                 policy=ForkPolicy(purpose="agent", skip_cache_write=not loops) if forked else None,
                 continues=loops,
                 trailing=bool(beside),
-                layout=None if self.why is None else "fork" if forked else "own",
-                reasons=() if self.why is None else (self.why,),
+                layout=None if self.laid is None else self.laid.layout,
+                reasons=() if self.laid is None else self.laid.reasons,
             ),
             leave,
         )
@@ -117,7 +117,7 @@ class Sending:
         if self.fork is None:
             return body
         body = _unmarked(body) if api == "anthropic" else body
-        allowed = self.fork.allowed
+        allowed = self.fork.laid.restriction.allowed
         if allowed is None or "tool_choice" in body or not body.get("tools"):
             return body
         return {**body, "tool_choice": allowed_choice(allowed, api)}
@@ -130,7 +130,7 @@ class Sending:
         talk = session.conversation(self.talk)
         if form is None or not isinstance(messages, list) or not session.decides(talk):
             return body
-        mine = "" if self.fork is None else self.fork.text
+        mine = "" if self.fork is None else self.fork.laid.text
         # The system's and the role's texts stay as they are; the history is what stands around them.
         kept = [i for i, one in enumerate(messages) if one.get("role") == "system" or (mine and _text(one) == mine)]
         places = [i for i in range(len(messages)) if i not in kept]
@@ -157,7 +157,7 @@ class Sending:
 
     def _boundary(self, prompt: Prompt) -> int:
         """Where the shared part ends: before the role's text."""
-        end, text = len(prompt.sections), "" if self.fork is None else self.fork.text
+        end, text = len(prompt.sections), "" if self.fork is None else self.fork.laid.text
         data = text.encode("utf-8", "surrogatepass")
         found = (at for at in range(end - 1, -1, -1) if prompt.sections[at].data == data)
         return next(found, end) if text else end

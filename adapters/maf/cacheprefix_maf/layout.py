@@ -104,6 +104,7 @@ def laid_out(
             spoken=lambda: [session.count(message.text, model) for message in history.shared],
             api=api,
             tools=OwnTools(names, carried="union" if private else "open", free=free) if united else None,
+            known=_providers(own),
             own=refused,
             # With a history of its own the role stands before that, where it is read again with every later request.
             place="front" if private else "cheapest",
@@ -119,6 +120,12 @@ def laid_out(
     sent = [*plan.history[: plan.at], *spoken, *plan.history[plan.at :]]
     fields = carried(session, own, plan, free=free)
     return Layout(sent, {**rest, **system, **fields}, plan)
+
+
+def _providers(tools: Sequence[Any]) -> tuple[Reason, ...]:
+    """That an agent has tools which the provider runs, by their types: they are in no union."""
+    kinds = sorted({type(tool).__name__ for tool in tools if not plain(tool)})
+    return (reason("provider_tools", ", ".join(kinds)),) if kinds else ()
 
 
 def _refused(member: Member, options: Mapping[str, Any], *, alone: bool) -> tuple[Reason, ...]:

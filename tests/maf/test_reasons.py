@@ -1,0 +1,68 @@
+"""Why the Agent Framework's requests went out as they did, as the application reads it, and what strict mode raises."""
+
+from __future__ import annotations
+
+import pytest
+from maf_teams import TASK, role, served
+from test_agents import said, session_for, team
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.errors import NotSharedError
+from cacheprefix.prompt import ESTIMATE
+from cacheprefix_maf import wrap
+
+API = "openai-chat"
+HANDBOOK = "Every statement needs a source that the reader can open. " * 120
+
+
+def whys(session):
+    """Layout and kinds of reasons, a call each."""
+    return [(call.layout, [one.why for one in call.reasons]) for call in session.calls]
+
+
+def agents(client, session, *, prompt=HANDBOOK, **options):
+    """Two wrapped agents that have a text in common."""
+    names = ("planner", "critic")
+    return [
+        wrap(role(client, name, instructions=f"{prompt}\n\nYou are the {name}.", **options), session) for name in names
+    ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_forks_say_what_they_share(servers, stream):
+    """Tokens that stand before the role's text, fewer than the request has."""
+    session = session_for(API)
+    async with served(servers, API) as (client, _):
+        for agent in team(client, session, API):
+            await said(agent, stream=stream)
+    assert {layout for layout, _ in whys(session)} == {"fork"}
+    for call in session.calls:
+        assert call.reasons[0].why == "shares"
+        assert 0 < dict(call.reasons[0].numbers)["shared"] <= call.input_tokens
+
+
+async def test_what_keeps_its_own_layout_says_why(servers):
+    """A short prompt, a single role, a session that observes."""
+    short = Session(SharedPrefix(system="Be brief."), provider="openai", counter=ESTIMATE)
+    watching = Session(SharedPrefix(system=HANDBOOK), provider="openai", counter=ESTIMATE, mode="observe")
+    single = Session(SharedPrefix(system=HANDBOOK), provider="openai", counter=ESTIMATE)
+    async with served(servers, API) as (client, _):
+        for agent in [*agents(client, short, prompt="Be brief."), *agents(client, watching)]:
+            await agent.run(TASK)
+        await wrap(role(client, "planner"), single).run(TASK)
+    assert whys(short) == [("own", ["prefix_below_minimum"])] * 2
+    assert whys(watching) == [("observed", ["observe_mode"])] * 2
+    assert whys(single) == [("own", ["alone"])]
+    assert dict(short.calls[0].reasons[0].numbers)["minimum"] == 1_024
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_strict_raises_before_anything_is_sent(servers, stream):
+    """Where the shared text stands in other words it would be sent twice."""
+    session = Session(SharedPrefix(system=HANDBOOK), provider="openai", counter=ESTIMATE, mode="strict")
+    async with served(servers, API) as (client, provider):
+        for agent in agents(client, session, prompt=HANDBOOK.replace(". ", ".\n  ")):
+            with pytest.raises(NotSharedError, match="very text"):
+                await said(agent, stream=stream)
+        assert not provider.requests
+    assert not session.failures
