@@ -46,7 +46,7 @@ QUICK = re.compile(
 )
 """Something of every front door."""
 
-JOINED = re.compile(r"graphflow|example-autogen-waves")
+JOINED = re.compile(r"graphflow|example-autogen-(?:waves|specialists)")
 """Those whose framework joins the answers in the order in which they come."""
 
 
