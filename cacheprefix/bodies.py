@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any
@@ -17,7 +17,7 @@ from cacheprefix.adapter_session import AdapterSession
 from cacheprefix.calls.begin import Request
 from cacheprefix.calls.history_runner import RestOfRequest
 from cacheprefix.calls.pending import PendingCall
-from cacheprefix.layout import FOLLOW, Pass, Tool, tail_text, with_volatile
+from cacheprefix.layout import FOLLOW, Pass, Tool, find_text, tail_text, with_volatile
 from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, failed
 from cacheprefix.layout.role_position import LONG as LONG_ROLE
 from cacheprefix.layout.role_position import History
@@ -343,10 +343,14 @@ def allowed_choice(names: Sequence[str], api: Api) -> Any:
 
 
 def instruction_of(texts: Sequence[str], shared: str) -> str:
-    """A role's text: its system texts without the shared text in them, each once."""
-    shared = shared.strip()
-    own = (text.replace(shared, "", 1).strip() if shared else text for text in texts)
+    """A role's text: its system texts without the shared text in them, whatever its white space, each once."""
+    own = (_without(shared, text) for text in texts) if shared.strip() else texts
     return "\n\n".join(dict.fromkeys(part for part in own if part))
+
+
+def _without(shared: str, text: str) -> str:
+    span = find_text(shared, text)
+    return text.strip() if span is None else (text[: span[0]] + text[span[1] :]).strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,13 +412,41 @@ def _laid(
     fields, shared, at = SHAPES[api].FIELDS, session.prefix.text, plan.at
     system = [{"role": "system", "content": shared}] if shared and fields.leading else []
     spoken = [user_message(plan.text)] if plan.text else []
-    history = [*system, *plan.history[:at], *spoken, *plan.history[at:]]
+    said = _said_once(plan.history, shared)
+    history = [*system, *said[:at], *spoken, *said[at:]]
     laid = {**body, history_field(api): history, **_tools(session, read, plan, api)}
     for name in ("system", "instructions"):
         laid.pop(name, None)
     if fields.system and not fields.leading and shared:
         laid[fields.system] = shared
     return laid
+
+
+def _said_once(history: Sequence[Any], shared: str) -> list[Any]:
+    """The messages, those of the user without the shared text where they say it beside something else."""
+    sought = " ".join(shared.split())
+    if not sought:
+        return list(history)
+
+    def without(text: Any) -> Any:
+        # A message that says nothing else stays: an empty one is refused, and the model must be asked something.
+        return (isinstance(text, str) and len(text) >= len(sought) and _without(sought, text)) or text
+
+    def once(message: Any) -> Any:
+        content = message.get("content") if isinstance(message, Mapping) and message.get("role") == "user" else None
+        if isinstance(content, list):
+            parts = [_with_text(part, without) for part in content]
+            return message if all(map(operator.is_, parts, content)) else {**message, "content": parts}
+        found = without(content)
+        return message if found == content else {**message, "content": found}
+
+    return list(map(once, history))
+
+
+def _with_text(part: Any, changed: Callable[[Any], Any]) -> Any:
+    text = part.get("text") if isinstance(part, Mapping) else None
+    found = changed(text)
+    return part if found == text else {**part, "text": found}
 
 
 def _tools(session: AdapterSession, read: _Read, plan: RequestPlan[Any], api: Api) -> dict[str, Any]:
@@ -525,7 +557,7 @@ def _completed(session: AdapterSession, body: dict[str, Any], api: Api, role: Ro
     lead = [one.get("content") for one in history if _leads(one)]
     said = "\n\n".join(_text(one) for one in (own, *lead))
     texts = (session.prefix.system.strip(), role.instruction.strip())
-    missing = "\n\n".join(text for text in texts if text and text not in said)
+    missing = "\n\n".join(text for text in texts if text and find_text(text, said) is None)
     passing = tail_text("", "", volatile=role.volatile)
     if place and _kept_elsewhere(session, body, api, role):
         # The input stays in the provider's history, the instructions do not.

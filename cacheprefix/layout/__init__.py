@@ -4,7 +4,7 @@ from cacheprefix.layout.fork import Compatibility, Fork, Level, TailPlacement, c
 from cacheprefix.layout.gate import FOLLOW, Gate, Pace, Pass, Worth
 from cacheprefix.layout.policy import AbortHandle, ForkPolicy
 from cacheprefix.layout.prefix import SharedPrefix, Tool, tool_of, union_tools
-from cacheprefix.layout.shared_text import common_text
+from cacheprefix.layout.shared_text import common_text, find_text, majority_text
 from cacheprefix.layout.store_gate import StoreGate
 from cacheprefix.layout.tail import VolatileRole, tail_text, with_volatile
 
@@ -26,6 +26,8 @@ __all__ = [
     "Worth",
     "common_text",
     "compatibility",
+    "find_text",
+    "majority_text",
     "tail_text",
     "tool_of",
     "union_tools",

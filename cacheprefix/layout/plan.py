@@ -16,6 +16,7 @@ from typing import Generic, Literal, TypeVar
 from cacheprefix.layout.economics import TaskPosition
 from cacheprefix.layout.prefix import Tool
 from cacheprefix.layout.role_position import LONG, History, RolePosition, RolePositions
+from cacheprefix.layout.shared_text import find_text, mostly_holds
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.layout.tool_restriction import FREE, Restriction, restrict
 from cacheprefix.layout.tool_sets import ToolSet, ToolSets
@@ -209,9 +210,9 @@ class Planner:
     def _mistakes(self, asked: AgentRequest[M]) -> tuple[Reason, ...]:
         """What keeps the request from sharing, or from sharing all, that the user can remove."""
         found = []
-        known = " ".join(self.team.prefix.system.split())
-        # The very text was taken out of the role's before; what is left of it stands there in other words.
-        if known and known in " ".join(asked.instruction.split()):
+        known = self.team.prefix.system
+        # The text was taken out of the role's before; what is left of it stands there again, or in other words.
+        if known and (find_text(known, asked.instruction) or mostly_holds(known, asked.instruction)):
             found.append(reason("text_not_found", asked.role))
         own = asked.tools
         if own is not None and asked.base is None:

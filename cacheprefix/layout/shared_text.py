@@ -1,30 +1,137 @@
-"""What the system texts of several agents have in common, to stand once at the beginning of all their prompts."""
+"""Finds a text by its words in other texts, and what the system texts of several agents have in common.
+
+Runs of white space are equal, line ends and indentation among them: a handbook that was indented, wrapped anew or saved
+with other line ends is the same handbook. All of this takes time in proportion to the texts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 LEAST = 200
 """Characters below which moving a text is not worth a changed prompt; about 50 tokens."""
+_RUN = 5
+"""Words in a row that no two texts have by chance."""
+_WORD = re.compile(r"\S+")
+
+
+def find_text(wanted: str, text: str) -> tuple[int, int] | None:
+    """Where ``wanted`` stands in ``text``: the span of its characters there, without white space around it.
+
+    None where it stands nowhere, and where ``wanted`` has no words. Its very characters are found before the same words
+    with other white space.
+    """
+    bare = wanted.strip()
+    if not bare:
+        return None
+    start = text.find(bare)
+    if start >= 0:
+        return start, start + len(bare)
+    words = list(_WORD.finditer(text))
+    plain, sought = " ".join(word.group() for word in words), " ".join(bare.split())
+    first = plain.find(sought)
+    if first < 0:
+        return None
+    # Where each word begins in ``plain``: a space stands between any two.
+    begins = list(accumulate((len(word.group()) + 1 for word in words), initial=0))
+
+    def place(at: int) -> int:
+        word = bisect_right(begins, at) - 1
+        return words[word].start() + at - begins[word]
+
+    return place(first), place(first + len(sought) - 1) + 1
+
+
+def mostly_holds(wanted: str, text: str) -> bool:
+    """Whether most of ``wanted`` stands in ``text``: an older version of it, or a draft. False for short ones.
+
+    Counted are the runs of ``_RUN`` words of ``wanted`` that ``text`` has too.
+    """
+    # Without half of its characters it cannot have half of its words; most roles' texts are short.
+    if len(wanted) < LEAST or 2 * len(text) < len(wanted):
+        return False
+    sought, known = _shingles(wanted), _shingles(text)
+    return 2 * len(sought & known) > len(sought)
+
+
+def _shingles(text: str) -> set[tuple[str, ...]]:
+    words = text.split()
+    return {tuple(words[at : at + _RUN]) for at in range(max(1, len(words) - _RUN + 1))}
 
 
 def common_text(texts: Sequence[str]) -> str:
-    """The longest run of whole lines that all texts begin or end with.
+    """The longest run of whole lines that all texts begin or end with, as the first of them spells it.
 
     Empty for less than two texts, and where they have less than ``LEAST`` characters in common.
     """
-    if len(texts) < 2:
-        return ""
-    rows = [text.strip().split("\n") for text in texts]
-    head, tail = _common_start(rows), _common_start([row[::-1] for row in rows])[::-1]
-    longest = max("\n".join(head).strip(), "\n".join(tail).strip(), key=len)
-    return longest if len(longest) >= LEAST else ""
+    runs = [run for run in _runs(texts) if len(run.holders) == len(texts)]
+    return max(runs, key=lambda run: len(run.text), default=_NONE).text
 
 
-def _common_start(rows: Sequence[Sequence[str]]) -> list[str]:
-    found: list[str] = []
-    for lines in zip(*rows, strict=False):
-        if len(set(lines)) > 1:
-            break
-        found.append(lines[0])
-    return found
+def majority_text(texts: Sequence[str]) -> tuple[str, tuple[int, ...]]:
+    """The whole lines that most of the texts begin or end with, as the first of them spells it, and who holds it.
+
+    Of all runs of lines of ``LEAST`` characters and more that more than half of them begin or end with, the one that
+    saves most: ``(holders - 1) * length``. Where there is none, the one that saves most for at least two. Holders are
+    given by their indexes; one that has the text in its middle is one too. An empty text and nobody where none is
+    found.
+    """
+    found = max(_runs(texts), key=lambda run: run.rank(len(texts)), default=_NONE)
+    return found.text, tuple(at for at, text in enumerate(texts) if find_text(found.text, text) is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Whole lines that some texts begin or end with."""
+
+    holders: tuple[int, ...]
+    whole: str
+    start: int
+    end: int
+
+    @property
+    def text(self) -> str:
+        return self.whole[self.start : self.end]
+
+    def rank(self, texts: int) -> tuple[bool, int, int]:
+        """Larger for the one to share."""
+        holders = len(self.holders)
+        return 2 * holders > texts, (holders - 1) * (self.end - self.start), holders
+
+
+_NONE = _Run((), "", 0, 0)
+
+
+def _runs(texts: Sequence[str]) -> Iterator[_Run]:
+    """All runs of ``LEAST`` characters and more that at least two texts begin or end with."""
+    for forwards in (True, False):
+        held: dict[bytes, list[tuple[int, int]]] = {}
+        for at, text in enumerate(texts):
+            for digest, edge in _edges(text, forwards=forwards):
+                held.setdefault(digest, []).append((at, edge))
+        for found in held.values():
+            at, edge = found[0]
+            whole = texts[at]
+            start = len(whole) - len(whole.lstrip()) if forwards else edge
+            end = edge if forwards else len(whole.rstrip())
+            if len(found) > 1 and end - start >= LEAST:
+                yield _Run(tuple(at for at, _ in found), whole, start, end)
+
+
+def _edges(text: str, *, forwards: bool) -> Iterator[tuple[bytes, int]]:
+    """For each line: a digest of all words up to its end, and where that is; from the text's end backwards if told."""
+    said = hashlib.blake2b(digest_size=16)
+    lines = text.splitlines(keepends=True)
+    starts = accumulate(map(len, lines), initial=0)
+    both = list(zip(starts, lines, strict=False))
+    for start, line in both if forwards else reversed(both):
+        words = line.split()
+        if words:
+            for word in words if forwards else reversed(words):
+                said.update(word.encode("utf-8", "surrogatepass") + b" ")
+            yield said.digest(), start + (len(line.rstrip()) if forwards else len(line) - len(line.lstrip()))

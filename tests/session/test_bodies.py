@@ -137,6 +137,30 @@ def test_an_instruction_is_what_is_left_beside_the_shared_text():
     assert instruction_of([f"A\n\n{LONG}", "B", "A", ""], LONG) == "A\n\nB"
 
 
+@pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_handbook_in_the_users_message_is_sent_once(api, parts):
+    """Whatever its white space; what else the message says stays, and the application's own layout is left alone."""
+    field, kind = ("input", "input_text") if api == "openai-responses" else ("messages", "text")
+    said = f"Objections?\r\n\r\n  {LONG.replace('. ', '.  ')}\r\nThanks."
+    content = [{"type": kind, "text": said}] if parts else said
+    given = {"model": "any", "max_tokens": 9, field: [{"role": "user", "content": content}]}
+    before = copy.deepcopy(given)
+    role = Role("critic", "You object.")
+    fork = fork_body(Session(SharedPrefix(system=LONG)).adapter, given, api, role)
+    sent = " ".join(str(fork.body).replace("\\r\\n", " ").split())
+    assert fork.forked
+    assert sent.count(LONG.strip()) == sent.count("Objections?") == sent.count("Thanks.") == 1
+    assert fork.given == given == before
+
+
+def test_a_message_that_is_nothing_but_the_handbook_stays():
+    """An empty one is refused."""
+    given = {"model": "gpt-5.2", "messages": [{"role": "user", "content": LONG}]}
+    fork = fork_body(Session(SharedPrefix(system=LONG)).adapter, given, "openai-chat", Role("critic", "You object."))
+    assert fork.body["messages"][1] is given["messages"][0]
+
+
 def test_a_text_found_in_all_agents_becomes_the_shared_one_only_where_there_is_none():
     """What the user gave to the prefix stays."""
     for own, kept in (("", "found"), ("mine", "mine")):

@@ -95,12 +95,20 @@ def test_a_tool_that_comes_late_is_named_and_raised_for_when_strict(mode):
 
 
 def test_a_handbook_in_other_words_is_told_and_raised_for_when_strict():
-    """It would be sent twice."""
-    indented = "  " + HANDBOOK.replace(". ", ".\n  ")
-    call = asked(Session(SharedPrefix(system=HANDBOOK)), "reader", system=indented)
+    """It would be sent twice, in two versions."""
+    older = "You read.\n\n" + HANDBOOK.replace(".", ", as of May.", 1)
+    call = asked(Session(SharedPrefix(system=HANDBOOK)), "reader", system=older)
     assert "text_not_found" in whys(call)[1]
     with pytest.raises(NotSharedError, match="very text"):
-        asked(Session(SharedPrefix(system=HANDBOOK), mode="strict"), "reader", system=indented)
+        asked(Session(SharedPrefix(system=HANDBOOK), mode="strict"), "reader", system=older)
+
+
+def test_a_handbook_with_other_white_space_is_shared():
+    """It is the same text, sent once."""
+    indented = "You read.\r\n\r\n  " + HANDBOOK.replace(". ", ".\r\n  ")
+    asked(Session(SharedPrefix(system=HANDBOOK), mode="strict"), "reader", system=indented)
+    call = asked(Session(SharedPrefix(system=HANDBOOK)), "reader", system=indented)
+    assert whys(call) == ("fork", ["shares"])
 
 
 def test_one_role_with_another_model_than_all_others_is_told():

@@ -1,0 +1,127 @@
+"""Finding a text by its words, and what most of several texts begin or end with."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cacheprefix.adapter import common_text, find_text, majority_text
+from cacheprefix.layout.shared_text import LEAST, mostly_holds
+
+words = st.lists(st.text("abcé語.", min_size=1, max_size=4), min_size=1, max_size=12)
+spaces = st.sampled_from([" ", "\n", "\r\n", "\t", "\n\n", "\u00a0", "    ", "\u2028"])
+HANDBOOK = "\n".join(f"Rule {n}: an order of kind {n} is refunded within {n} days." for n in range(9))
+
+
+@st.composite
+def spelled(draw, what=words):
+    """Words with some white space between them and around them."""
+    found = draw(what)
+    return "".join(f"{word}{draw(spaces)}" for word in found)
+
+
+def _plain(text):
+    return " ".join(text.split())
+
+
+@given(spelled(), spelled())
+def test_a_text_is_found_exactly_where_its_words_stand(wanted, text):
+    """Whatever the white space: the words of the span are the words wanted, and no others."""
+    span = find_text(wanted, text)
+    assert (span is not None) == (_plain(wanted) in _plain(text))
+    if span is not None:
+        found = text[span[0] : span[1]]
+        assert _plain(found) == _plain(wanted)
+        assert found == found.strip()
+
+
+@given(words, spelled(), spelled(), st.data())
+def test_a_text_with_other_white_space_is_found_among_others(found, before, behind, data):
+    """Indented, wrapped anew, with other line ends."""
+    one, other = (data.draw(spelled(st.just(found))) for _ in range(2))
+    assert find_text(one, before + other + behind) is not None
+
+
+@pytest.mark.parametrize("wanted", ["", " \n\t"])
+def test_a_text_without_words_stands_nowhere(wanted):
+    """So that nothing is taken out for it."""
+    assert find_text(wanted, "a b") is None
+
+
+def test_the_very_characters_come_before_the_same_words():
+    """Of two places the one that is spelled alike."""
+    assert find_text("a\nb", "a b, a\nb") == (5, 8)
+
+
+@pytest.mark.parametrize("text", ["a " * 100_000, "a" + " " * 200_000, "\n" * 200_000 + "b"])
+def test_a_search_takes_time_in_proportion_to_the_text(text):
+    """Also where much repeats itself; a search that is not linear takes minutes here."""
+    began = time.monotonic()
+    assert find_text("a " * 50_000 + "c", text) is None
+    assert majority_text([text, text + "c"])[1] in ((), (0, 1))
+    assert time.monotonic() - began < 30
+
+
+@given(st.lists(st.sampled_from(["alpha", "beta", "gamma"]), min_size=2, max_size=7), st.booleans(), st.data())
+def test_the_text_of_most_is_found_with_who_holds_it(kinds, first, data):
+    """One with another text, or none, changes nothing for the others, and is not among them."""
+    books = {kind: "\n".join(f"{kind} {line}" for line in HANDBOOK.split("\n")) for kind in kinds}
+    texts = []
+    for at, kind in enumerate(kinds):
+        book = data.draw(st.sampled_from(["\n", "\r\n", "\n  ", "\n\n"])).join(books[kind].split("\n"))
+        texts.append(f"You are number {at}.\n{book}" if first else f"{book}\nYou are number {at}.")
+    text, holders = majority_text(texts)
+    most = max(map(kinds.count, kinds))
+    assert len(holders) == (most if most > 1 else 0)
+    assert all(find_text(text, texts[at]) for at in holders)
+    assert not any(text and find_text(text, texts[at]) for at in range(len(texts)) if at not in holders)
+    assert _plain(text) in {_plain(book) for book in books.values()} | {""}
+
+
+def test_the_text_of_most_ends_with_a_line():
+    """Words that begin alike are no text of their own."""
+    roles = ["You are the planner.", "You are the critic.", "You are the writer."]
+    text, holders = majority_text([f"{HANDBOOK}\n{role}" for role in roles])
+    assert (text, holders) == (HANDBOOK, (0, 1, 2))
+
+
+def test_a_large_text_of_most_is_taken_before_a_small_one_of_all():
+    """What saves most."""
+    opening = "A line that all of them begin with, whoever they are." * 5
+    texts = [f"{opening}\n{HANDBOOK * 4}\nYou are {at}." for at in range(4)] + [f"{opening}\nYou speak in rhymes."]
+    assert majority_text(texts)[1] == (0, 1, 2, 3)
+    assert common_text(texts) == opening
+
+
+def test_one_with_the_text_in_its_middle_holds_it():
+    """It need neither begin nor end with it."""
+    texts = [f"{HANDBOOK}\nYou plan.", f"{HANDBOOK}\nYou write.", f"You judge.\n{HANDBOOK}\nBe kind."]
+    assert majority_text(texts) == (HANDBOOK, (0, 1, 2))
+
+
+@pytest.mark.parametrize("texts", [[], [HANDBOOK], [HANDBOOK, "You write."], ["Be brief.", "Be brief."]])
+def test_without_two_holders_or_with_a_short_text_there_is_none(texts):
+    """Moving it is not worth a changed prompt."""
+    assert majority_text(texts) == ("", ())
+    assert common_text(texts) == ""
+
+
+def test_lone_surrogates_are_text_like_any_other():
+    """Python's own strings may hold them."""
+    odd = "\ud800 " * LEAST
+    assert majority_text([odd, odd])[1] == (0, 1)
+
+
+@pytest.mark.parametrize(("changed", "found"), [(1, True), (3, True), (6, False), (9, False)])
+def test_another_version_of_a_text_mostly_holds_it(changed, found):
+    """More than half of its runs of words, however it is wrapped; one wholly reworded is another text."""
+    lines = HANDBOOK.split("\n")
+    said = [f"Orders of type {at} go back." if at < changed else line for at, line in enumerate(lines)]
+    assert mostly_holds(HANDBOOK, "You write.\r\n  " + " \n".join(" ".join(said).split(" "))) == found
+
+
+def test_a_short_role_holds_no_text():
+    """Nothing that it says is somebody's handbook."""
+    assert not mostly_holds(HANDBOOK, HANDBOOK[:230])
+    assert not mostly_holds("Be brief.", "Be brief.")
