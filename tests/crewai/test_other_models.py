@@ -135,3 +135,67 @@ def test_azures_own_class_is_laid_out_and_measured(servers, stream, tools) -> No
     assert len(installed.session.calls) == len(server.requests)
     assert all(call.usage.reported for call in installed.session.calls)
     assert installed.session.failures == {}
+
+
+def narrower(shape: str) -> Any:
+    """An application's own class of CrewAI's for OpenAI, whose ``call`` takes less than that."""
+    from crewai.llms.providers.openai.completion import OpenAICompletion
+
+    def asked(llm: Any, messages: Any) -> str:
+        plain = [{key: one[key] for key in ("role", "content")} for one in messages]
+        answer = llm._get_sync_client().chat.completions.create(model=llm.model, messages=plain)
+        return str(answer.choices[0].message.content)
+
+    class ByKeyword(OpenAICompletion):
+        """All but the messages and two more by keyword."""
+
+        def call(self, messages: Any, tools: Any = None, callbacks: Any = None, **_: Any) -> str:
+            """One answer."""
+            return asked(self, messages)
+
+    class OtherOrder(OpenAICompletion):
+        """Callbacks stand where CrewAI has tools."""
+
+        def call(self, messages: Any, callbacks: Any = None, from_agent: Any = None, **_: Any) -> str:
+            """One answer."""
+            assert callbacks is None or isinstance(callbacks, list)
+            return asked(self, messages)
+
+    class MessagesOnly(OpenAICompletion):
+        """Nothing else, as an application calls it itself."""
+
+        def call(self, messages: Any) -> str:  # type: ignore[override]
+            """One answer."""
+            return asked(self, messages)
+
+    return {"by keyword": ByKeyword, "other order": OtherOrder, "messages only": MessagesOnly}[shape]
+
+
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+@pytest.mark.parametrize("shape", ["by keyword", "other order"])
+def test_a_subclass_whose_call_takes_less_is_called_as_it_was(servers, shape, mode) -> None:
+    """CrewAI's arguments come as they came: observed byte for byte, forked with other messages and nothing more."""
+    server = servers("openai")
+    llm = narrower(shape)(model="gpt-5", base_url=server.openai_base_url, api_key="any")
+    who = agents(lambda: llm, tools=False)
+    team = crew(who, tasks(who))
+    expected = outputs(team.kickoff(inputs=INPUTS))
+    before = raw(server)
+    server.reset()
+    with install(team, Session(mode=mode)) as installed:
+        assert outputs(team.kickoff(inputs=INPUTS)) == expected
+    assert (raw(server) == before) == (mode == "observe")
+    assert installed.session.failures == {}
+
+
+@pytest.mark.parametrize("mode", ["observe", "fork"])
+def test_a_subclass_that_takes_messages_only_still_answers(servers, mode) -> None:
+    """Asked by the application itself, by position and by name."""
+    server = servers("openai")
+    llm = narrower("messages only")(model="gpt-5", base_url=server.openai_base_url, api_key="any")
+    who = agents(lambda: llm, tools=False)
+    asked = [{"role": "user", "content": "Are you there?"}]
+    expected = llm.call(asked)
+    with install(crew(who, tasks(who)), Session(mode=mode)) as installed:
+        assert llm.call(asked) == llm.call(messages=asked) == expected
+    assert installed.session.failures == {}

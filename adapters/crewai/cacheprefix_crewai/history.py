@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _MARKS = "_cacheprefix"
 """Where the core notes that a message is a summary; no provider knows the field."""
 _KEEP = 2_000
+_FEWEST_LOOPS = 2.0
+"""Further requests of a task with tools that are reckoned with at least: a guess, since one is asked to use them."""
 
 
 @dataclass
@@ -48,7 +50,7 @@ class Executions:
     def __init__(self, binding: Binding) -> None:
         self._binding = binding
         self._kept: Bounded[tuple[bytes, int], Execution] = Bounded(_KEEP)
-        self._opened = self._looped = 0
+        self._opened = self._looped = self._further = 0
         self.newest: Execution | None = None
         """The run whose request was answered last."""
 
@@ -75,6 +77,16 @@ class Executions:
             if has_tools:
                 self._opened += execution.steps == 1
                 self._looped += execution.steps == 2
+                self._further += execution.steps > 1
+
+    @property
+    def loops(self) -> float:
+        """Further requests that a run of a task with tools makes after its first: as seen so far, two at least.
+
+        Runs are counted and not tasks: the tasks of a crew that is kicked off again are run again.
+        """
+        with self._binding.lock:
+            return max(_FEWEST_LOOPS, self._further / self._opened) if self._opened else _FEWEST_LOOPS
 
     @property
     def go_on(self) -> bool:

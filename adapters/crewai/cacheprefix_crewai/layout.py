@@ -21,6 +21,7 @@ from cacheprefix.adapter import (
     economics,
     reason,
 )
+from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.tools import Offer, canonical_ids, coworkers_note, differing, name_of, offer, ordered
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ _LABEL_TOKENS = 14
 """About what a reference and the label it names cost."""
 _LIMITS_TOKENS = 8
 """About what the sentence on a role's tools costs."""
-_FEWEST_LOOPS = 2.0
 _KEEP = 2_000
 _KEEP_TEXTS = 40
 
@@ -337,13 +337,6 @@ class Layouts:
         known = self.said.get(_role(agent))
         return known or "\n".join(str(getattr(agent, name, "")) for name in ("role", "goal", "backstory"))
 
-    @property
-    def loops(self) -> float:
-        """Further requests a task makes after its first: as seen so far, two at least."""
-        calls = self.binding.calls
-        tasks = len({(call.agent, task) for task, call in calls.values()})
-        return max(_FEWEST_LOOPS, len(calls) / tasks - 1) if tasks else _FEWEST_LOOPS
-
 
 def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
     """The layout of a task, as the session plans it. Called once for each, under the binding's lock.
@@ -557,7 +550,7 @@ class _Case:
             own_texts=own,
             later=tuple(self._later()),
             overhead=references + _LIMITS_TOKENS * (layout.offer.said is not None),
-            loops=self.layouts.loops if layout.has_tools else 0,
+            loops=self.layouts.binding.part(Executions).loops if layout.has_tools else 0,
         )
 
     def standing(self) -> economics.Standing:

@@ -10,6 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.adapter import BlockVar
@@ -36,8 +37,6 @@ _DEFERRED = 0.25
 _USAGE = ("_extract_openai_token_usage", "_extract_responses_token_usage", "_extract_anthropic_token_usage")
 _AZURE_USAGE = ("_extract_azure_token_usage", "_extract_finish_reason_and_id")
 """The second one sees each chunk of a stream, whose usage the class reads without what was cached."""
-_NAMES = ("messages", "tools", "callbacks", "available_functions", "from_task", "from_agent", "response_model")
-"""Arguments of ``call`` by position, in all of CrewAI's classes; an application's own may take fewer."""
 
 
 def kind_of(llm: Any) -> str | None:
@@ -83,9 +82,41 @@ def unswap(llm: Any, binding: Binding) -> None:
         object.__setattr__(llm, "__class__", type(llm).__mro__[1])
 
 
-def _open(llm: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> PendingRequest | None:
-    """What to do with a request; None to leave it to the class as it is."""
-    asked = {**dict(zip(_NAMES, given, strict=False)), **named}
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """The arguments of a model class's ``call`` or ``acall``: an application's own may take fewer than CrewAI's."""
+
+    places: tuple[str, ...]
+    """Those by position, in their order."""
+    tools: bool
+    """Whether it can be given tools that it was not called with."""
+
+    @classmethod
+    def by(cls, method: Any) -> _Taken:
+        """Those of a method, but for ``self``."""
+        taken = [*inspect.signature(method).parameters.values()][1:]
+        places = [one.name for one in taken if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        return cls(tuple(places), any(one.name == "tools" or one.kind is one.VAR_KEYWORD for one in taken))
+
+    def named(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+        """What came, by name."""
+        return {**dict(zip(self.places, given, strict=False)), **named}
+
+    def changed(
+        self, request: PendingRequest, given: tuple[Any, ...], named: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as they came, but for messages and tools of another layout."""
+        places, names = list(given), dict(named)
+        for name, value in (("messages", request.messages), ("tools", request.tools)):
+            if name in self.places[: len(places)]:
+                places[self.places.index(name)] = value
+            elif name in names or name == "messages" or (value is not None and self.tools):
+                names[name] = value
+        return tuple(places), names
+
+
+def _open(llm: Any, asked: Mapping[str, Any]) -> PendingRequest | None:
+    """What to do with a request, by its arguments; None to leave it to the class as it is."""
     call = LLMCall(
         llm,
         asked.get("messages"),
@@ -114,33 +145,19 @@ def _sending(request: PendingRequest) -> Iterator[None]:
         REQUEST.reset(token)
 
 
-def _changed(
-    request: PendingRequest, given: tuple[Any, ...], named: Mapping[str, Any], *, takes_tools: bool
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments as they came, but for messages and tools of another layout."""
-    places, names = list(given), dict(named)
-    for at, (name, value) in enumerate((("messages", request.messages), ("tools", request.tools))):
-        if at < len(places):
-            places[at] = value
-        elif name in names or name == "messages" or (value is not None and takes_tools):
-            names[name] = value
-    return tuple(places), names
-
-
 @functools.lru_cache(maxsize=64)
 def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one piece
-    taken = inspect.signature(base.call).parameters.values()
-    takes_tools = any(one.name == "tools" or one.kind is inspect.Parameter.VAR_KEYWORD for one in taken)
+    taken, ataken = _Taken.by(base.call), _Taken.by(base.acall)
 
     @functools.wraps(base.call)
     def call(self: Any, *given: Any, **named: Any) -> Any:
-        request = _open(self, given, named)
+        request = _open(self, taken.named(given, named))
         if request is None:
             return base.call(self, *given, **named)
         request.enter()
         while True:
             with _sending(request):
-                places, names = _changed(request, given, named, takes_tools=takes_tools)
+                places, names = taken.changed(request, given, named)
                 result = base.call(self, *places, **names)
             request.answered(result)
             again = request.refused(result)
@@ -150,13 +167,13 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
 
     @functools.wraps(base.acall)
     async def acall(self: Any, *given: Any, **named: Any) -> Any:
-        request = _open(self, given, named)
+        request = _open(self, ataken.named(given, named))
         if request is None:
             return await base.acall(self, *given, **named)
         await request.aenter()
         while True:
             with _sending(request):
-                places, names = _changed(request, given, named, takes_tools=takes_tools)
+                places, names = ataken.changed(request, given, named)
                 result = await base.acall(self, *places, **names)
             request.answered(result)
             again = request.refused(result)

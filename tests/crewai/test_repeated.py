@@ -1,0 +1,129 @@
+"""Kickoffs of one crew, again and again: what was shared once stays shared, and none costs more than the one before."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from crewai import Agent, Crew, Task
+from crewai.tools import BaseTool
+from documented_crews import CREWS
+
+from benchmarks.crewai_workloads import CrewModel, prose
+from cacheprefix import Session
+from cacheprefix.profiles import cost_units, default_registry, normalise_usage
+from cacheprefix_crewai import install
+
+TIMES = 30
+WAYS = ("kickoff", "kickoff_for_each", "kickoff_async", "akickoff", "kickoff_for_each_async", "akickoff_for_each")
+TOGETHER = ("kickoff_for_each_async", "akickoff_for_each")
+
+
+def repeated(made: Any, inputs: Any, way: str) -> None:
+    """Run a crew 30 times in one of CrewAI's ways; each has its number beside the inputs."""
+    each = inputs if isinstance(inputs, list) else [inputs]
+    given = [{**each[number % len(each)], "number": str(number)} for number in range(TIMES)]
+
+    async def awaited() -> None:
+        if way in TOGETHER:
+            await getattr(made, way)(inputs=given)
+        else:
+            for one in given:
+                await getattr(made, way)(inputs=one)
+
+    if way == "kickoff":
+        for one in given:
+            made.kickoff(inputs=one)
+    elif way == "kickoff_for_each":
+        made.kickoff_for_each(inputs=given)
+    else:
+        asyncio.run(awaited())
+
+
+def units(provider: Any, rules: str) -> list[float]:
+    """What each request cost, in order of arrival."""
+    profile = default_registry().get(rules)
+    return [cost_units(normalise_usage(record.usage, record.api), profile) for record in provider.requests]
+
+
+def kickoffs(session: Session) -> list[list[int]]:
+    """The numbers of each kickoff's requests, by the order in which kickoffs began."""
+    found: dict[str, list[int]] = {}
+    for at, call in enumerate(session.calls):
+        found.setdefault(call.conversation, []).append(at)
+    return list(found.values())
+
+
+def never_rises(provider: Any, session: Session, rules: str) -> None:
+    """Each kickoff cost no more than the first one, nor than the one before it but for ids that the model drew."""
+    costs = units(provider, rules)
+    per = [sum(costs[at] for at in mine) for mine in kickoffs(session)]
+    assert len(per) == TIMES
+    assert all(later <= before * 1.01 for before, later in pairwise(per)), per
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("build", CREWS, ids=lambda build: build.__name__)
+def test_a_documented_crew_costs_no_more_each_time(servers, new_llm, tmp_path, monkeypatch, build, way) -> None:
+    """Thirty kickoffs in a row never rise in cost; of those under way together none is laid out in two ways."""
+    monkeypatch.chdir(tmp_path)
+    provider = servers("exact", CrewModel())
+    made, inputs = build(new_llm(provider))
+    session = Session(provider="exact")
+    with install(made, session):
+        repeated(made, inputs, way)
+    assert session.failures == {}
+    if way not in TOGETHER:
+        never_rises(provider, session, "exact")
+    layouts: dict[str, set[str]] = {}
+    for call in session.calls:
+        layouts.setdefault(call.agent, set()).add(call.layout)
+    assert {len(found) for found in layouts.values()} == {1}
+
+
+class _Lookup(BaseTool):
+    """A tool with much to say of itself."""
+
+    name: str
+    description: str
+
+    def _run(self, query: str) -> str:
+        return "ok"
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+@pytest.mark.parametrize("way", ["kickoff", "kickoff_for_each"])
+def test_a_crew_with_other_items_each_time_stays_shared(servers, new_llm, way, kind) -> None:
+    """Tasks with names, as in every YAML project: their runs are counted, and none is taken for a tool round."""
+    provider = servers(kind, CrewModel())
+    llm = new_llm(provider, kind)
+    who = [
+        Agent(
+            role=f"Role {k}",
+            goal="Goal.",
+            backstory="Past.",
+            llm=llm,
+            tools=[_Lookup(name=f"lookup_{k}", description=f"Looks up. {prose(700, k)}")],
+            respect_context_window=False,
+            use_better_compaction=False,
+        )
+        for k in range(4)
+    ]
+    work = [
+        Task(
+            name=f"task {k}",
+            description=f"Part {k} for {{number}}.\n{{brief}}",
+            expected_output="Text.",
+            agent=one,
+            context=[],
+        )
+        for k, one in enumerate(who)
+    ]
+    session = Session()
+    made = Crew(agents=who, tasks=work)
+    with install(made, session):
+        repeated(made, {"brief": prose(4_500)}, way)
+    assert {call.layout for call in session.calls} == {"fork"}
+    never_rises(provider, session, kind)
