@@ -35,7 +35,7 @@ from cacheprefix.history import (
 )
 from cacheprefix.history import Mode as CommitMode
 from cacheprefix.history.settling import Ask, AsyncAsk
-from cacheprefix.layout import FOLLOW, Fork, Pass, SharedPrefix, TailPlacement, Tool, Worth, union_tools
+from cacheprefix.layout import FOLLOW, Fork, Pass, SharedPrefix, TailPlacement, Tool, Worth, find_text, union_tools
 from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, RoleTold, failed
 from cacheprefix.layout.role_position import History, RolePosition, Told
 from cacheprefix.layout.team import Team
@@ -217,11 +217,25 @@ class AdapterSession:
         return self.team.adopt_tools(tools, render, late)
 
     def adopt_system(self, text: str) -> None:
-        """Make ``text``, found in all agents' system messages, the shared system text; for adapters, at set-up.
+        """Make ``text``, found in most agents' own messages, the shared system text; for adapters, at set-up.
 
-        Does nothing where the prefix has a text of its own.
+        Does nothing where the prefix has a text of its own. Requests that do not hold it are not shown it: adapters say
+        so by ``AgentRequest.holds_shared``, which ``holds_shared`` finds out.
         """
         self.team.adopt_system(text)
+
+    def holds_shared(self, texts: Iterable[str]) -> bool:
+        """Whether a request with these texts may be shown the shared one: one of them holds it, or the user gave it."""
+        found = self.team.found
+        return not found or any(find_text(found, text) is not None for text in texts)
+
+    def unsaid(self, texts: Iterable[str]) -> str:
+        """The shared system text where the user gave it to the session alone: what a request with these texts lacks.
+
+        To be said in the application's own layout too. Empty for a text that was found in others' requests.
+        """
+        given = "" if self.team.found else self.prefix.system
+        return "" if not given.strip() or any(find_text(given, text) is not None for text in texts) else given
 
     def join(self, role: str) -> None:
         """Tell of a role before its first request; for adapters, at set-up."""

@@ -81,6 +81,9 @@ class AgentRequest(Generic[M]):
     """The role's text, where the adapter words it itself; None for ``Team.tail_for``."""
     shared: int | None = None
     """Tokens before the role's text, where the adapter knows them; None to have them counted."""
+    holds_shared: bool = True
+    """Whether the application's own request holds the shared system text, in whichever message. One that does not is
+    no fork where that text was found in others' requests (``adopt_system``): it is not shown what is theirs."""
     own: tuple[Reason, ...] = ()
     """Why the adapter knows that it keeps the application's own layout; empty where costs decide."""
     known: tuple[Reason, ...] = ()
@@ -170,8 +173,9 @@ class Planner:
         text, tools, restriction = told.text, told.tools, told.restriction
         history = asked.history(text)
         said = (*history.messages, *history.behind)
-        if asked.own:
-            return RequestPlan("own", (*mistakes, *asked.own), text, None, said, tools, restriction)
+        own = asked.own or (() if self._may_see(asked) else (reason("other_text", asked.role),))
+        if own:
+            return RequestPlan("own", (*mistakes, *own), text, None, said, tools, restriction)
         shared = self._shared(asked, tools, history) if asked.shared is None else asked.shared
         refused = self._refused(asked, tools, shared, text, history)
         if not callable(asked.place):
@@ -203,9 +207,13 @@ class Planner:
                 asked.instruction,
                 tools=restriction.said,
                 volatile=asked.volatile,
-                sent=not asked.own,
+                sent=not asked.own and self._may_see(asked),
             )
         return RoleTold(text, tools, restriction)
+
+    def _may_see(self, asked: AgentRequest[M]) -> bool:
+        """Whether the role may be shown the shared text: it holds it itself, or the user gave it for all."""
+        return asked.holds_shared or not self.team.found or asked.base is not None
 
     def _mistakes(self, asked: AgentRequest[M]) -> tuple[Reason, ...]:
         """What keeps the request from sharing, or from sharing all, that the user can remove."""

@@ -53,6 +53,8 @@ class Team:
     """Names of tools that came after the first request."""
     clashing: set[str] = field(default_factory=set)
     """Names of tools that were declared with two schemas."""
+    found: str = ""
+    """The shared system text, where it was found in the agents' own and nobody gave it to the session."""
     _models: dict[str, str] = field(default_factory=dict)
     """The model that each role asked last."""
 
@@ -105,6 +107,7 @@ class Team:
         with self.lock:
             if not self.prefix.text:
                 self.prefix = self.freeze(replace(self.prefix, system=text))
+                self.found = self.prefix.system
 
     def other_model(self, role: str, model: str) -> bool:
         """Note which model a role asks; whether all others, two at least, ask one and the same other model."""

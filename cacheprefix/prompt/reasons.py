@@ -24,6 +24,8 @@ Why = Literal[
     "little_to_share",
     "alone",
     "lane_of_its_own",
+    # the application's own layout, since a fork would show it what is not its own
+    "other_text",
     # the application's own layout, since the request is of another kind
     "response_schema",
     "forced_tool",
@@ -58,6 +60,7 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "little_to_share": "sharing costs {cost:,} tokens and saves {saved:,}",
         "alone": "no other role is there to share with",
         "lane_of_its_own": "no other role gains by requests that begin like these, by model, schema and tools",
+        "other_text": "it does not hold the text that others have in common, and is not shown that ({name})",
         "response_schema": "its answer follows a schema, which is another prompt for the provider",
         "forced_tool": "it must call a tool, which is another prompt for the provider",
         "provider_tools": "it has tools that the provider runs ({name})",

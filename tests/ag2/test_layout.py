@@ -67,6 +67,20 @@ async def test_on_a_stream_of_its_own_the_role_stands_behind_the_first_request(f
     assert second[-1] == "And then?"
 
 
+async def test_one_with_another_prompt_keeps_it_and_the_others_share(fresh):
+    """The outlier is not shown what the others have in common."""
+    server = fresh("openai-chat")
+    async with configured("openai-chat", server) as config:
+        team = [agent(name, config) for name in NAMES]
+        odd = Agent("auditor", "You are the auditor. You look at prices alone.", config=config)
+        stream, shared = MemoryStream(), session()
+        for each in wrap([*team, odd], shared):
+            await each.ask("What now?", stream=stream)
+    assert [call.layout for call in shared.calls] == ["fork"] * 3 + ["own"]
+    assert shared.calls[-1].reasons[0].why == "other_text"
+    assert [HANDBOOK[:100] in str(record.json) for record in server.requests] == [True] * 3 + [False]
+
+
 async def test_on_a_stream_of_several_the_role_stands_at_the_end(fresh):
     """All that stands before is everybody's, tool calls too."""
     server = fresh("openai-chat")

@@ -33,6 +33,21 @@ async def test_a_sequence_is_a_row_of_forks(servers):
     assert session_of(workflow).failures == {}
 
 
+async def test_one_with_other_instructions_keeps_them_and_the_others_share(servers):
+    """Neither an outlier nor other line ends turn sharing off, and the outlier is not shown the others' handbook."""
+    async with served(servers, "openai-chat") as (client, provider):
+        team = [role(client, name) for name in NAMES]
+        team[1].default_options["instructions"] = f"You are the critic.\r\n\r\n  {HANDBOOK}"
+        odd = role(client, "auditor", instructions="You are the auditor. You look at prices alone.")
+        workflow = wrap(SequentialBuilder(participants=[*team, odd]).build())
+        await workflow.run(TASK)
+    found, session = prompts(provider), session_of(workflow)
+    assert [call.layout for call in session.calls] == ["fork"] * 3 + ["own"]
+    assert [one.why for one in session.calls[-1].reasons] == ["other_text"]
+    assert ["The handbook." in "".join(texts(prompt)) for prompt in found] == [True] * 3 + [False]
+    assert all("".join(texts(prompt)).count("The handbook.") == 1 for prompt in found[:3])
+
+
 async def test_what_others_looked_up_stays_where_the_framework_hands_it_on(servers):
     """A sequence shows later agents the tool traffic of earlier ones; calls stay with their results."""
     steps = {name: [call("look", query=name), f"{name} is done."] for name in NAMES}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cacheprefix import Session, SharedPrefix, ToolResultBudget
-from cacheprefix.adapter import Request, Role, fork_body
+from cacheprefix.adapter import AgentRequest, History, Request, Role, fork_body
 from cacheprefix.cli.files import read_run
 from cacheprefix.errors import NotSharedError, SetupError
 from cacheprefix.events import EventLog
@@ -109,6 +109,28 @@ def test_a_handbook_with_other_white_space_is_shared():
     asked(Session(SharedPrefix(system=HANDBOOK), mode="strict"), "reader", system=indented)
     call = asked(Session(SharedPrefix(system=HANDBOOK)), "reader", system=indented)
     assert whys(call) == ("fork", ["shares"])
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_a_role_is_not_shown_a_text_that_only_others_hold(found):
+    """One that was found in the others' requests is theirs; what the user gave to the session is for all."""
+    session = Session() if found else Session(SharedPrefix(system=HANDBOOK))
+    session.adapter.adopt_system(HANDBOOK)
+    one = asked_as(session, "outsider", holds=session.adapter.holds_shared(["You judge prices."]))
+    other = asked_as(session, "reader", holds=session.adapter.holds_shared([f"You read.\n\n{HANDBOOK}"]))
+    assert (one.layout, [reason.why for reason in one.reasons]) == (
+        ("own", ["other_text"]) if found else ("fork", ["shares"])
+    )
+    assert other.layout == "fork"
+
+
+def asked_as(session, role, *, holds):
+    """The plan of a request whose own texts hold the shared one or do not."""
+    session.adapter.join(role)
+    nothing = History((), str, len)
+    talk = session.adapter.conversation("one")
+    asks = AgentRequest(role, "gpt-5.2", talk, f"You are {role}.", lambda _: nothing, holds_shared=holds)
+    return session.adapter.plan(asks)
 
 
 def test_one_role_with_another_model_than_all_others_is_told():

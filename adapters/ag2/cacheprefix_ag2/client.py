@@ -127,9 +127,8 @@ class PrefixClient(LLMClient):
         sending.laid = found.laid if isinstance(found, Fork) else found
         if fork is None:
             # What only the session knows is said in the agent's own layout too.
-            shared = session.prefix.system.strip() if session.mode != "observe" else ""
-            missing = shared and shared not in "\n\n".join(plan.prompts)
-            prompts = [shared, *plan.prompts] if missing else plan.prompts
+            missing = session.unsaid(["\n".join(plan.prompts)]).strip() if session.mode != "observe" else ""
+            prompts = [missing, *plan.prompts] if missing else plan.prompts
             response = await self._sent(plan.events, given, sending, prompts=prompts)
         else:
             sending.original = await self._original(plan, given)

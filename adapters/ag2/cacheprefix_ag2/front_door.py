@@ -15,9 +15,9 @@ from cacheprefix import Session
 from cacheprefix.adapter import (
     AdapterSession,
     BlockVar,
-    common_text,
     given_or_configured,
     instruction_of,
+    majority_text,
     users_session,
 )
 from cacheprefix.errors import SetupError
@@ -70,7 +70,7 @@ def wrap(
 ) -> T:
     """Make an agent, or a list, tuple or dict of agents, send forks of the session's shared prefix; in place.
 
-    What the agents' system prompts have in common becomes the shared system text unless the session's prefix has
+    What most agents' system prompts have in common becomes the shared system text unless the session's prefix has
     one. ``volatile`` gives texts for one request (time, retrieval), which stand at its end; ``conversation`` the id
     of a request's conversation, by default its channel's or stream's. Nothing that an agent shows of itself changes.
     Without a session one is made from the configuration; ``session_of`` finds it.
@@ -95,7 +95,7 @@ def wrap(
     if double:
         raise SetupError(f"two agents are named {min(double)!r}; roles are told apart by name")
     if not bound.prefix.text:
-        bound.adopt_system(common_text(["\n".join(agent.system_prompt) for agent in agents]))
+        bound.adopt_system(majority_text(["\n".join(agent.system_prompt) for agent in agents])[0])
     for agent in agents:
         _bind(agent, bound, BoundPolicy(users_session(bound), volatile=volatile, conversation=conversation))
     return target

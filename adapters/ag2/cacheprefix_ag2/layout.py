@@ -144,6 +144,7 @@ def fork_of(
             plan.instruction,
             lambda _: nothing,
             tools=OwnTools(seat.tools, carried="union" if union else "own"),
+            holds_shared=session.holds_shared((*plan.prompts, "\n".join(plan.prompts))),
             own=() if forks else (own,),
             known=(reason("provider_tools", theirs),) if theirs else (),
             shared=shared,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from agent_framework import Agent, Workflow, WorkflowAgent
 
 from cacheprefix import Session
-from cacheprefix.adapter import VolatileRole, common_text, given_or_configured, users_session
+from cacheprefix.adapter import VolatileRole, given_or_configured, majority_text, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_maf.member import Member, ToolMemory, Volatile
 from cacheprefix_maf.middleware import PrefixChatMiddleware, PrefixFunctionMiddleware, middleware_of
@@ -38,8 +38,9 @@ def wrap(
 
     In place; ``unwrap`` takes it back, and it does nothing where it was done. Wrap a workflow when it is built:
     then the tools of all its agents, hand-offs included, are in the union from the first request on, and what
-    their instructions have in common becomes the shared system text unless the session's prefix has one. An agent
-    that leads a group chat or a Magentic team keeps its layout and is measured and marked. For the options see
+    most of their instructions have in common becomes the shared system text unless the session's prefix has one (an
+    agent whose instructions do not hold it keeps its own layout). An agent that leads a
+    group chat or a Magentic team keeps its layout and is measured and marked. For the options see
     ``prefix_middleware``; ``role`` is by default the agent's name.
 
     Raises ``SetupError`` for anything but an agent or a workflow.
@@ -51,7 +52,7 @@ def wrap(
     found = [(agent, leads) for agent, leads in _agents(target) if session_of(agent) is None]
     if bound.mode != "observe" and not bound.prefix.text and len(found) > 1:
         texts = [str(agent.default_options.get("instructions") or "") for agent, leads in found if not leads]
-        if common := common_text(texts):
+        if common := majority_text(texts)[0]:
             bound.adopt_system(common)
     for agent, leads in found:
         own = agent.name or agent.id

@@ -105,6 +105,7 @@ def laid_out(
             api=api,
             tools=OwnTools(names, carried="union" if private else "open", free=free) if united else None,
             known=_providers(own),
+            holds_shared=session.holds_shared((*texts, *(one.text for one in messages if one.role == "user"))),
             own=refused,
             # With a history of its own the role stands before that, where it is read again with every later request.
             place="front" if private else "cheapest",
@@ -144,8 +145,9 @@ def _refused(member: Member, options: Mapping[str, Any], *, alone: bool) -> tupl
 def _plain(member: Member, messages: Sequence[Message], options: Mapping[str, Any]) -> Layout:
     """The agent's own layout, with the shared text where only the session knows it."""
     sent = own_history(messages, member.name, lead=False).local
-    own, shared = options.get("instructions") or "", member.session.prefix.system
-    if shared.strip() and isinstance(own, str) and shared.strip() not in own:
+    own = options.get("instructions") or ""
+    said = (own, *(one.text for one in messages if one.role in ("system", "user"))) if isinstance(own, str) else ()
+    if said and (shared := member.session.unsaid(said)):
         return Layout(sent, {**options, "instructions": f"{shared}\n\n{own}" if own else shared})
     return Layout(sent, options, changed=not all(map(operator.is_, sent, messages)))
 
