@@ -11,6 +11,7 @@ import functools
 import inspect
 import logging
 import os
+import time
 import types
 import warnings
 from collections import Counter
@@ -40,6 +41,14 @@ Origin = Literal["built-in", "entry point", "registered"]
 
 log = logging.getLogger("cacheprefix")
 
+SLOW = 1.0
+"""Seconds of one hook's call from which the plugin is named: the call waits for its hooks, and its event loop too."""
+
+_USERS = (KeyboardInterrupt, SystemExit)
+"""What a hook raises that is no failure of its plugin: the user or the application wants the program to end.
+
+All else is one, also what is no ``Exception``: nobody else cancels or closes a plain function, and Rust panics so."""
+
 _HOOKS: tuple[str, ...] = tuple(PREFIX + name for name in get_args(HookName))
 
 _named: set[tuple[str, str]] = set()
@@ -47,7 +56,7 @@ _named: set[tuple[str, str]] = set()
 
 
 class CacheprefixPluginWarning(UserWarning):
-    """A plugin failed; the call went on without it. Every plugin is named once."""
+    """A plugin failed, and the call went on without it; or it took long. Every plugin is named once for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,7 @@ class Plugins:
         self._pm.add_hookspecs(hookspecs)
         self._lock = RLock()
         self._failures: Counter[str] = Counter()
+        self._slow: set[str] = set()
         self._infos: list[PluginInfo] = []
         self._given: list[object] = []
         self._discovered = not discover
@@ -205,11 +215,16 @@ class Plugins:
     def _guard(self, function: Callable[..., Any], plugin: str, hook: HookName) -> Callable[..., Any]:
         @functools.wraps(function)
         def guarded(*arguments: Any) -> Any:
+            began = time.monotonic()
             try:
                 return function(*arguments)
-            except Exception as error:
+            except _USERS:
+                raise
+            except BaseException as error:
                 self._report(plugin, hook, error)
                 return None
+            finally:
+                self._timed(plugin, hook, time.monotonic() - began)
 
         return guarded
 
@@ -218,24 +233,44 @@ class Plugins:
 
         @functools.wraps(function)
         def guarded(*arguments: Any) -> Generator[None, Any, Any]:
+            began = time.monotonic()
             try:
                 wrapper = function(*arguments)
                 next(wrapper)
-            except Exception as error:
+            except _USERS:
+                raise
+            except BaseException as error:
                 self._report(plugin, hook, error)
                 return (yield)
+            own = time.monotonic() - began
+            # The others' time, and what closes this one in the middle, are theirs.
             result = yield
+            began = time.monotonic()
             try:
                 wrapper.send(result)
             except StopIteration as stop:
                 return stop.value
-            except Exception as error:
+            except _USERS:
+                raise
+            except BaseException as error:
                 self._report(plugin, hook, error)
                 return result
+            finally:
+                self._timed(plugin, hook, own + time.monotonic() - began)
             self._report(plugin, hook, RuntimeError("a hook wrapper yields exactly once"))
             return result
 
         return guarded
+
+    def _timed(self, plugin: str, hook: str, seconds: float) -> None:
+        """Name, once, a plugin that the call waited for."""
+        if seconds < SLOW:
+            return
+        with self._lock:
+            first = plugin not in self._slow
+            self._slow.add(plugin)
+        if first:
+            _warn(f"plugin {plugin!r} took {seconds:.1f} s in {hook}, and the call waited: do long work in a thread")
 
     def _report(self, plugin: str, hook: str, error: BaseException) -> None:
         with self._lock:

@@ -262,6 +262,8 @@ class Requests:
                     released(turn)
             if call is not None:
                 gating.answered(leave, call.usage.cache_read_tokens)
+                # Behind the release: a plugin may take its time, and siblings wait for none.
+                self._tell(call)
             return call
 
         def failed(turn: PendingCall) -> None:
@@ -297,13 +299,16 @@ class Requests:
         state.totals.remember(call)
         if seen.held is not None:
             seen.held.answered(seen.agent, seen.prompt.model, seen.epoch, _cold_after(seen.prompt, seen.profile, ended))
+        return call
+
+    def _tell(self, call: Call) -> None:
+        """Tell plugins and the application what came of a call."""
         self.plugins.call_all("after_call", call=call, verdict=call.verdict)
         if call.verdict.alarm:
             self.plugins.call_all("cache_break", verdict=call.verdict)
             alarm = self.on_break
             if alarm is not None:
-                state.notices.attempt("on_break", lambda: alarm(call.verdict), None)
-        return call
+                self.state.notices.attempt("on_break", lambda: alarm(call.verdict), None)
 
     def _record(
         self,

@@ -53,8 +53,14 @@ class Counter:
     """What the model's chat template puts around each message."""
 
     def __call__(self, text: str, model: str = "") -> int:
-        """Tokens of ``text`` for ``model``."""
-        return self.count(text, model)
+        """Tokens of ``text`` for ``model``; by the estimate where the counter itself breaks down."""
+        try:
+            return self.count(text, model)
+        except BaseException as error:
+            # Tiktoken panics on a megabyte of spaces, and a panic of Rust is no ``Exception`` that others would catch.
+            if type(error).__module__ != "pyo3_runtime":
+                raise
+            return estimate_tokens(text, model)
 
 
 def estimate_tokens(text: str, model: str = "") -> int:  # noqa: ARG001 - one signature for all counters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import types
 import warnings
@@ -174,15 +175,104 @@ def test_a_warning_filter_cannot_break_the_call():
         assert _plugins(Answers(1), Raises()).call_first("count_tokens", **COUNT) == 1
 
 
-def test_interrupts_are_not_swallowed():
-    """Only errors are a plugin's own business; the user's ctrl-c is not."""
+class Strange(BaseException):
+    """What is no ``Exception``, as a panic of Rust is."""
 
-    class Interrupted:
-        def cacheprefix_before_call(self):
-            raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        _plugins(Interrupted()).call_all("before_call", prompt="p")
+def _raising(error, way):
+    """A plugin that raises in a hook, in a wrapper before the others are asked, or in one behind them."""
+
+    class Plain:
+        def cacheprefix_count_tokens(self):
+            raise error
+
+    class Before:
+        @hookimpl(wrapper=True)
+        def cacheprefix_count_tokens(self):
+            raise error
+            yield
+
+    class After:
+        @hookimpl(wrapper=True)
+        def cacheprefix_count_tokens(self):
+            yield
+            raise error
+
+    return {"plain": Plain, "before": Before, "after": After}[way]()
+
+
+WAYS = pytest.mark.parametrize("way", ["plain", "before", "after"])
+
+
+@WAYS
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_interrupts_are_not_swallowed(error, way):
+    """Only errors are a plugin's own business; the user's ctrl-c is not, nor is an exit."""
+    with pytest.raises(error):
+        _plugins(_raising(error, way), builtins=[Answers(21)]).call_first("count_tokens", **COUNT)
+
+
+@WAYS
+@pytest.mark.parametrize("error", [Strange, asyncio.CancelledError, GeneratorExit])
+def test_what_is_no_exception_does_not_break_the_call_either(error, way):
+    """Nobody cancels or closes a plain function from outside: such an error is the plugin's own."""
+    broken = _plugins(_raising(error, way), builtins=[Answers(21)])
+    assert _quietly(broken.call_first, "count_tokens", **COUNT) == 21
+    assert sum(broken.failures.values()) == 1
+
+
+@WAYS
+def test_a_plugin_that_takes_its_time_is_named_once(monkeypatch, way):
+    """With its hook and the seconds for which the call waited; it has not failed, and its answer counts."""
+    now = [0.0]
+    monkeypatch.setattr("cacheprefix.plugins.time.monotonic", lambda: now[0])
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    class Plain:
+        def cacheprefix_count_tokens(self):
+            sleep(30)
+            return 42
+
+    class Wraps:
+        @hookimpl(wrapper=True)
+        def cacheprefix_count_tokens(self):
+            sleep(0 if way == "after" else 30)
+            answer = yield
+            sleep(30 if way == "after" else 0)
+            return 2 * answer
+
+    slow = _plugins(Answers(21))
+    name = slow.register(Plain() if way == "plain" else Wraps(), "mine")
+    told = r"'mine' took 30\.0 s in count_tokens, and the call waited"
+    with pytest.warns(CacheprefixPluginWarning, match=told) as seen:
+        assert [slow.call_first("count_tokens", **COUNT) for _ in range(2)] == [42, 42]
+    assert len(seen) == 1
+    assert name not in slow.failures
+
+
+def test_the_time_of_the_others_is_not_a_wrappers(monkeypatch):
+    """The one that sleeps is named, and not the one around it."""
+    now = [0.0]
+    monkeypatch.setattr("cacheprefix.plugins.time.monotonic", lambda: now[0])
+
+    class Sleeps:
+        def cacheprefix_count_tokens(self):
+            now[0] += 30
+            return 21
+
+    class Doubles:
+        @hookimpl(wrapper=True)
+        def cacheprefix_count_tokens(self):
+            return 2 * (yield)
+
+    several = _plugins()
+    several.register(Sleeps(), "sleeps")
+    several.register(Doubles(), "doubles")
+    with pytest.warns(CacheprefixPluginWarning, match="'sleeps' took") as seen:
+        assert several.call_first("count_tokens", **COUNT) == 42
+    assert len(seen) == 1
 
 
 def test_two_plugins_of_one_class_have_two_names():

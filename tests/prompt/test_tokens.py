@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cacheprefix.errors import MissingExtraError, SetupError
 from cacheprefix.prompt import (
     ESTIMATE,
+    Counter,
     count_messages,
     default_counter,
     estimate_tokens,
@@ -153,6 +154,18 @@ def test_tiktoken_counts_exactly_where_its_vocabulary_is_at_hand(vocabulary):
     assert counter("<|end|>") == 7
     assert folders == [str(file.parent)]
     assert os.environ["TIKTOKEN_CACHE_DIR"] == ""
+
+
+def test_a_counter_that_breaks_down_is_replaced_by_the_estimate():
+    """Tiktoken panics on a megabyte of spaces, with what is no ``Exception``; what a counter raises is its own."""
+    tiktoken = pytest.importorskip("tiktoken")
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    encoding = tiktoken.Encoding("small", pat_str=r"\S+|\s+(?!\S)|\s", mergeable_ranks=ranks, special_tokens={})
+    counter = Counter("small", exact=True, count=lambda text, model="": len(encoding.encode_ordinary(text)))
+    assert counter("ab ") == 3
+    assert counter(" " * 1_000_000) == estimate_tokens(" " * 1_000_000)
+    with pytest.raises(TypeError):
+        counter(7)
 
 
 def test_a_damaged_vocabulary_is_no_vocabulary(vocabulary):

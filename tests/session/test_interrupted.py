@@ -84,3 +84,22 @@ def test_a_request_that_is_interrupted_anywhere_leads_nobody(place: str, error: 
         assert len(session.calls) == before + 1
         point += PLACES[place]
     assert point > 5
+
+
+def test_who_waits_for_a_leader_waits_for_no_plugin() -> None:
+    """When a hook is told of the answer, the siblings are on their way: it may take its time."""
+    left: list[int] = []
+
+    class Slow:
+        def cacheprefix_after_call(self) -> None:
+            left.append(len(session.adapter._gate._flights))
+
+    session = Session(
+        SharedPrefix(system=HANDBOOK), provider="anthropic", counter=ESTIMATE, gate=600, gate_price=0, plugins=[Slow()]
+    )
+    body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]}
+    fork = fork_body(session.adapter, body, "anthropic", Role("first", "You are first.", "first"))
+    with fork.begin(fork.queue()) as turn:
+        assert session.adapter._gate._flights
+        turn.finish(USAGE)
+    assert left == [0]
