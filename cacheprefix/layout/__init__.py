@@ -1,15 +1,18 @@
 """How one request is laid out: the shared prefix, forks that extend it, their policies, and the gate before it."""
 
 from cacheprefix.layout.fork import Compatibility, Fork, Level, TailPlacement, compatibility
+from cacheprefix.layout.framing import NEXT, ONE_CALL, unframed
 from cacheprefix.layout.gate import FOLLOW, Gate, Pace, Pass, Worth
 from cacheprefix.layout.policy import AbortHandle, ForkPolicy
-from cacheprefix.layout.prefix import SharedPrefix, Tool, tool_of, union_tools
-from cacheprefix.layout.shared_text import common_text, find_text, majority_text
+from cacheprefix.layout.prefix import SharedPrefix, Tool, context_block, tool_of, union_tools
+from cacheprefix.layout.shared_text import common_text, find_text, majority_text, mostly_holds
 from cacheprefix.layout.store_gate import StoreGate
 from cacheprefix.layout.tail import VolatileRole, tail_text, with_volatile
 
 __all__ = [
     "FOLLOW",
+    "NEXT",
+    "ONE_CALL",
     "AbortHandle",
     "Compatibility",
     "Fork",
@@ -26,10 +29,13 @@ __all__ = [
     "Worth",
     "common_text",
     "compatibility",
+    "context_block",
     "find_text",
     "majority_text",
+    "mostly_holds",
     "tail_text",
     "tool_of",
+    "unframed",
     "union_tools",
     "with_volatile",
 ]

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from cacheprefix.errors import SetupError, ToolClashError
+from cacheprefix.layout.framing import CARDS
 from cacheprefix.prompt import dumps, loads
 
 _KEY_BYTES = 12
@@ -61,13 +62,10 @@ class SharedPrefix:
 
     def _written(self) -> str:
         parts = [self.system]
-        parts += [f'<context key="{key}">\n{value}\n</context>' for key, value in self.context.items()]
+        parts += [context_block(key, value) for key, value in self.context.items()]
         if self.roles:
             cards = "\n".join(f'<role name="{name}">\n{text}\n</role>' for name, text in self.roles.items())
-            parts.append(
-                "Several agents share this conversation. The last message names the one that speaks next; "
-                f"its role is one of:\n{cards}"
-            )
+            parts.append(f"{CARDS}\n{cards}")
         return "\n\n".join(part for part in parts if part)
 
     @property
@@ -102,6 +100,11 @@ class SharedPrefix:
     def tool_names(self) -> tuple[str, ...]:
         """Names of the union, in its order."""
         return tuple(tool.name for tool in self.tools if isinstance(tool, Tool))
+
+
+def context_block(key: str, text: str) -> str:
+    """Durable keyed text as it stands in the shared system text."""
+    return f'<context key="{key}">\n{text}\n</context>'
 
 
 def union_tools(tools: Iterable[Any], *, render: Callable[[Any], Mapping[str, Any]] | None = None) -> tuple[Tool, ...]:

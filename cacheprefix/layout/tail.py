@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from cacheprefix.layout.framing import card as card_of
+from cacheprefix.layout.framing import role_element, tools_allowed
 from cacheprefix.prompt import Api
 from cacheprefix.wire.apis import CHATS, form_of
 
@@ -28,19 +29,13 @@ def tail_text(
     """
     parts: list[str] = []
     if card:
-        parts.append(f"You now speak as {_quoted(role)}.")
+        parts.append(card_of(role))
     elif instruction:
-        parts.append(f"<role name={_quoted(role)}>\n{instruction}\n</role>")
+        parts.append(role_element(role, instruction))
     if tools is not None:
-        listed = ", ".join(tools) if tools else "none"
-        parts.append(f"Tools you may use in this role: {listed}.")
+        parts.append(tools_allowed(tools))
     parts += [f"<{key}>\n{value}\n</{key}>" for key, value in (volatile or {}).items()]
     return "\n\n".join(parts)
-
-
-def _quoted(role: str) -> str:
-    """A role's name in quotes; none can end the element that it names or begin another."""
-    return json.dumps(role, ensure_ascii=False).replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def with_volatile(body: Mapping[str, Any], api: Api, text: str, role: VolatileRole = "user") -> dict[str, Any]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cacheprefix.testing.assertions import assert_forked, assert_prefix_stable, assert_shared_prefix, shared_shares
     from cacheprefix.testing.conformance import AdapterConformance
     from cacheprefix.testing.driver import Driver, Role, Team, Way, play
+    from cacheprefix.testing.equal_information import Information, information
     from cacheprefix.testing.recorder import PrefixRecorder, RecordedCall
     from cacheprefix.testing.requests import assert_valid_requests, request_errors
     from cacheprefix.testing.scripted_model import ScriptedModel
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AdapterConformance": "testing.conformance",
     "Driver": "testing.driver",
+    "Information": "testing.equal_information",
     "PrefixRecorder": "testing.recorder",
     "PrefixSnapshot": "testing.snapshot",
     "Queue": "server",
@@ -40,6 +42,7 @@ _HOMES = {
     "assert_shared_prefix": "testing.assertions",
     "assert_valid_requests": "testing.requests",
     "frozen_prefix": "testing.snapshot",
+    "information": "testing.equal_information",
     "play": "testing.driver",
     "request_errors": "testing.requests",
     "shared_shares": "testing.assertions",
@@ -48,6 +51,7 @@ _HOMES = {
 __all__ = [
     "AdapterConformance",
     "Driver",
+    "Information",
     "PrefixRecorder",
     "PrefixSnapshot",
     "Queue",
@@ -66,6 +70,7 @@ __all__ = [
     "assert_shared_prefix",
     "assert_valid_requests",
     "frozen_prefix",
+    "information",
     "play",
     "request_errors",
     "shared_shares",

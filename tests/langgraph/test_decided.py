@@ -8,7 +8,8 @@ from cacheprefix import Compaction, Conversation, Session, SharedPrefix, ToolRes
 from cacheprefix.prompt import ESTIMATE, DropCall, DropResult, DropThinking, Insert
 from cacheprefix_langgraph.fork_context import Frame
 from cacheprefix_langgraph.history import carried_out
-from cacheprefix_langgraph.layout import instruction_of, settled
+from cacheprefix_langgraph.layout import settled
+from cacheprefix_langgraph.parts import instruction_of, taken_apart
 from cacheprefix_langgraph.views import KEY, Views
 
 WORDS = st.sampled_from(["yes", "no " * 200, "a line\n" * 150, "\ud800 é 日本", "value_1 = 42"])
@@ -54,7 +55,7 @@ def sent(messages, state, **options):
     """What is sent of a history under a conversation's decisions."""
     session = Session(SharedPrefix(system="Rules."), provider="exact", counter=ESTIMATE, **options)
     frame = Frame(session=session.adapter, role="r", state=state)
-    done = settled(list(messages), frame, Views(), "m", [SystemMessage("Rules.")], "tail")
+    done = settled(taken_apart(messages, frame), frame, Views(), "m", "tail")
     assert session.failures == {}
     return done
 
@@ -147,9 +148,8 @@ def test_the_shared_text_is_taken_out_of_a_roles_text_as_a_whole():
     """Handbook and durable context together where the application has both, the handbook alone where it has that."""
     session = Session(SharedPrefix(system="Rules.", context={"facts": "The sea is blue."}))
     frame = Frame(session=session.adapter, role="r")
-    assert instruction_of((f"You write.\n\n{session.prefix.text}",), frame) == "You write."
-    assert instruction_of(("You write.\n\nRules.",), frame) == "You write."
-    assert instruction_of(("You write.",), frame) == "You write."
+    for text in (f"You write.\n\n{session.prefix.text}", "You write.\n\nRules.", "You write."):
+        assert instruction_of(taken_apart([SystemMessage(text)], frame), frame) == "You write."
 
 
 def test_one_call_of_several_goes_with_its_result_in_every_form_of_content():

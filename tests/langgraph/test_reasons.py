@@ -15,7 +15,7 @@ from cacheprefix_langgraph import PrefixMiddleware, forked, wrap_model
 from tests.langgraph.conftest import Bench
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 200
-OTHER_SPACES = HANDBOOK.replace(". ", ".\n")
+OLDER = HANDBOOK[:-600] + "This is the second edition."
 
 
 def why(call):
@@ -216,14 +216,14 @@ def test_a_step_that_failed_is_said(chat, step, monkeypatch):
 
 def by_node(bench, session, model):
     """A graph's node."""
-    go(chain(session, model, {"planner": OTHER_SPACES}))
+    go(chain(session, model, {"planner": OLDER}))
 
 
 def by_async_node(bench, session, model):
     """The same, awaited."""
 
     async def planner(state):
-        return {"messages": [await model.ainvoke([SystemMessage(OTHER_SPACES), *state["messages"]])]}
+        return {"messages": [await model.ainvoke([SystemMessage(OLDER), *state["messages"]])]}
 
     graph = StateGraph(MessagesState)
     graph.add_node("planner", forked(session, role="planner")(planner))
@@ -234,19 +234,19 @@ def by_async_node(bench, session, model):
 def by_middleware(bench, session, model):
     """An agent of LangChain's."""
     middleware = [PrefixMiddleware(session, role="planner")]
-    agent = create_agent(bench.model(), [], system_prompt=OTHER_SPACES, middleware=middleware)
+    agent = create_agent(bench.model(), [], system_prompt=OLDER, middleware=middleware)
     agent.invoke({"messages": [HumanMessage("Look into it.")]})
 
 
 def by_role(bench, session, model):
     """A model bound to a role."""
-    wrap_model(bench.model(), session, role="planner").invoke([SystemMessage(OTHER_SPACES), HumanMessage("And?")])
+    wrap_model(bench.model(), session, role="planner").invoke([SystemMessage(OLDER), HumanMessage("And?")])
 
 
 def by_stream(bench, session, model):
     """Its stream."""
     asked = wrap_model(bench.model(), session, role="planner")
-    list(asked.stream([SystemMessage(OTHER_SPACES), HumanMessage("And?")]))
+    list(asked.stream([SystemMessage(OLDER), HumanMessage("And?")]))
 
 
 def by_astream(bench, session, model):
@@ -254,7 +254,7 @@ def by_astream(bench, session, model):
 
     async def read():
         asked = wrap_model(bench.model(), session, role="planner")
-        return [one async for one in asked.astream([SystemMessage(OTHER_SPACES), HumanMessage("And?")])]
+        return [one async for one in asked.astream([SystemMessage(OLDER), HumanMessage("And?")])]
 
     asyncio.run(read())
 
@@ -262,7 +262,7 @@ def by_astream(bench, session, model):
 def by_batch(bench, session, model):
     """Its batch."""
     asked = wrap_model(bench.model(), session, role="planner")
-    asked.batch([[SystemMessage(OTHER_SPACES), HumanMessage(f"{n}?")] for n in range(2)])
+    asked.batch([[SystemMessage(OLDER), HumanMessage(f"{n}?")] for n in range(2)])
 
 
 DOORS = [by_node, by_async_node, by_middleware, by_role, by_stream, by_astream, by_batch]
@@ -270,7 +270,7 @@ DOORS = [by_node, by_async_node, by_middleware, by_role, by_stream, by_astream, 
 
 @pytest.mark.parametrize("door", DOORS)
 def test_strict_reaches_the_application_through_every_front_door(chat, door):
-    """The handbook in other words is the user's to mend: the error names the role, and nothing is sent."""
+    """An older handbook is the user's to mend: the error names the role, and nothing is sent."""
     session = chat.session(HANDBOOK, mode="strict")
     session.adapter.join("writer")
     with pytest.raises(NotSharedError, match="planner") as caught:

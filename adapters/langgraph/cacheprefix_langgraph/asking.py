@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.messages import BaseMessage, SystemMessage
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, ToolException
 from langgraph.prebuilt import ToolNode
@@ -17,7 +17,8 @@ from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import Frame, scope_of
 from cacheprefix_langgraph.layout import settled
 from cacheprefix_langgraph.model import bound_of
-from cacheprefix_langgraph.request_bodies import model_name
+from cacheprefix_langgraph.parts import taken_apart
+from cacheprefix_langgraph.request_bodies import hoists, model_name
 from cacheprefix_langgraph.sdk_clients import body_of, sender
 from cacheprefix_langgraph.state import CHANNEL, conversation_of, ledger_in, messages_in
 from cacheprefix_langgraph.tools import union_of, with_union
@@ -105,12 +106,9 @@ def _asked(model: Any, values: Any, options: ThreadOptions, *, later: bool) -> _
     # An agent alone keeps its own order: helpers that are no forks begin with the same tools.
     if session.prefix.tools and system is None and "response_format" not in kwargs:
         kwargs = with_union(kwargs, union_of(model, kwargs, frame), frame)
-    while history and isinstance(history[0], SystemMessage):
-        history = history[1:]
-    prefix = session.prefix.text if system is None else system
-    head: list[BaseMessage] = [SystemMessage(prefix)] if prefix else []
-    done = settled(list(history), frame, wrapping(model).views, model_name(model), head, "")
-    body, api = body_of(model, [*head, *done.messages], kwargs)
+    parts = taken_apart(history, frame, hoists=hoists(model))
+    done = settled(parts, frame, wrapping(model).views, model_name(model), "")
+    body, api = body_of(model, [*parts.head, *done.messages], kwargs)
     run_tool = options.get("tool_executor")
     how: ForkOptions = {
         "role": known["role"],

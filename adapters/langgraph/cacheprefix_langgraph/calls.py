@@ -12,6 +12,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables.config import RunnableConfig, ensure_config
 
 from cacheprefix.adapter import (
+    ONE_CALL,
     AdapterSession,
     AgentRequest,
     Api,
@@ -29,24 +30,14 @@ from cacheprefix.adapter import (
 from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph.fork_context import FRAME, Frame, scope_of, thread_of
 from cacheprefix_langgraph.history import Decided
-from cacheprefix_langgraph.layout import (
-    Parts,
-    completed,
-    history_of,
-    instruction_of,
-    laid_out,
-    missing,
-    settled,
-    summarise_first,
-    taken_apart,
-    together,
-)
+from cacheprefix_langgraph.layout import history_of, laid_out, settled, summarise_first, together
+from cacheprefix_langgraph.parts import Parts, completed, instruction_of, missing, taken_apart
 from cacheprefix_langgraph.pending import SENDING, Sending
-from cacheprefix_langgraph.request_bodies import base_of, kept_elsewhere, model_name, shows_body
+from cacheprefix_langgraph.request_bodies import base_of, hoists, kept_elsewhere, model_name, shows_body
 from cacheprefix_langgraph.sdk_clients import asummariser, summariser
 from cacheprefix_langgraph.sending import session_in
 from cacheprefix_langgraph.state import conversation_of, ledger_in
-from cacheprefix_langgraph.tools import ONE_CALL, Union, name_of, one_call, union_of, with_union, without_limit
+from cacheprefix_langgraph.tools import Union, name_of, one_call, union_of, with_union, without_limit
 from cacheprefix_langgraph.tracing import agent_in, outside, traced_config
 from cacheprefix_langgraph.wrapping import wrapping
 
@@ -203,20 +194,21 @@ class _Asked:
             if self.kept:
                 self.decided = Decided(self.parts.rest, len(self.parts.rest), (), lossless=True)
             else:
-                self.decided = settled(self.parts.rest, frame, views, name, self.parts.head, text, ask)
+                self.decided = settled(self.parts, frame, views, name, text, ask)
             return history_of(self.decided, frame, name, text)
 
         made = AgentRequest(
             frame.role,
             name,
             frame.state or session.conversation(frame.conversation, scope=frame.scope),
-            instruction_of(self.parts.texts, frame),
+            instruction_of(self.parts, frame),
             history,
             spoken=lambda: [count(message.text) for message in self.parts.rest if not _leads(message)],
             tools=self._tools(),
             volatile={} if frame.trails else frame.volatile,
             own=(reason("kept_by_provider"),) if self.kept else (),
             known=tuple(self._known()),
+            alike=self.parts.begins_shared,
             long_text_stays=True,
             base=frame.base,
         )
@@ -262,7 +254,8 @@ def _asked(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, *, whol
     # another prompt for the provider, so that nobody's tools are read with it.
     own = kept or not frame.session.prefix.tools or frame.base is not None or "response_format" in kwargs
     union = Union(None) if own else union_of(model, kwargs, frame)
-    return _Asked(model, given, messages, kwargs, plain, frame, taken_apart(messages, frame), union, single, kept)
+    parts = taken_apart(messages, frame, hoists=hoists(model))
+    return _Asked(model, given, messages, kwargs, plain, frame, parts, union, single, kept)
 
 
 def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dict[str, Any]] | None:
@@ -290,7 +283,7 @@ def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dic
 
 def _in_own_layout(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame) -> tuple[Any, dict[str, Any]] | None:
     """The request as the application made it, with what it leaves to us to say; None where that is nothing."""
-    parts = taken_apart(model._convert_input(given).to_messages(), frame)
+    parts = taken_apart(model._convert_input(given).to_messages(), frame, hoists=hoists(model))
     return _own(parts, parts.rest, frame, kwargs)
 
 
@@ -300,9 +293,9 @@ def _in_instructions(model: Any, given: Any, kwargs: dict[str, Any], frame: Fram
         "requests that go on from what the provider keeps (use_previous_response_id, conversation) have the "
         "application's own layout; give the whole history as messages to share it"
     )
-    lead = "\n\n".join(message.text for message in model._convert_input(given).to_messages() if _leads(message))
     own = str(kwargs.get("instructions") or "")
-    texts = [*missing(f"{lead}\n\n{own}", frame), frame.passing if frame.volatile else "", own]
+    lacks = missing(model._convert_input(given).to_messages(), frame, own)
+    texts = [*lacks, frame.passing if frame.volatile else "", own]
     said = "\n\n".join(text for text in texts if text)
     return None if said == own else (given, {**kwargs, "instructions": said})
 
@@ -310,7 +303,7 @@ def _in_instructions(model: Any, given: Any, kwargs: dict[str, Any], frame: Fram
 def _own(
     parts: Parts, history: Sequence[BaseMessage], frame: Frame, kwargs: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]] | None:
-    given, laid = [*parts.lead, *parts.rest], completed(parts.lead, history, frame)
+    given, laid = parts.given, completed([*parts.lead, *parts.own(history)], frame)
     same = len(laid) == len(given) and all(map(operator.is_, laid, given))
     return None if same else (laid, kwargs)
 

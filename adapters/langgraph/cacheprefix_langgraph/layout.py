@@ -6,20 +6,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import dropwhile
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from cacheprefix import Prompt
-from cacheprefix.adapter import AdapterSession, History, RequestPlan, RestOfRequest, digest_of, dumps, replay
+from cacheprefix.adapter import NEXT, AdapterSession, History, RequestPlan, RestOfRequest, digest_of, dumps, replay
 from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph.fork_context import Frame, Rewritten
 from cacheprefix_langgraph.history import Decided, carried_out
+from cacheprefix_langgraph.parts import Parts
 from cacheprefix_langgraph.views import Views
 from cacheprefix_langgraph.zones import has_zones, show_zones, zones_wait
 
-_NEXT: Final = "<next/>"
 _BETWEEN: Final = "cacheprefix_between"
 _HANDED_BACK: Final = "__is_handoff_back"
 """In the metadata of what a supervisor's worker is made to say right behind its answer: nobody is asked in between."""
@@ -42,7 +41,7 @@ def parted(done: Decided, session: AdapterSession, model: str) -> Decided:
     for index, message in enumerate(done.messages):
         out.append(message)
         if _ends_a_request(message, done.messages[index + 1 : index + 2], shared_ends=index + 1 == done.border):
-            out.append(HumanMessage(_NEXT, additional_kwargs={_BETWEEN: True}))
+            out.append(HumanMessage(NEXT, additional_kwargs={_BETWEEN: True}))
             border += index < done.border
     return done if len(out) == len(done.messages) else done._replace(messages=out, border=border)
 
@@ -54,7 +53,7 @@ def together(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
 
 def apart(prompt: Prompt) -> Prompt:
     """A prompt without what ``parted`` put into its conversation, for what the application would have sent."""
-    data = _NEXT.encode()
+    data = NEXT.encode()
     return replace(prompt, sections=tuple(one for one in prompt.sections if one.data != data))
 
 
@@ -88,30 +87,6 @@ TAIL_KEY = "cacheprefix_tail"
 """Marks our own tail messages in ``additional_kwargs``, which no provider sees."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The messages of a call, taken apart."""
-
-    lead: list[BaseMessage]
-    """The application's system messages."""
-    rest: list[BaseMessage]
-    """The conversation."""
-    head: list[BaseMessage]
-    """The system message that a fork begins with."""
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """The application's system texts."""
-        return tuple(message.text for message in self.lead)
-
-
-def taken_apart(messages: Sequence[BaseMessage], frame: Frame) -> Parts:
-    """What a call's messages are made of."""
-    rest = list(dropwhile(lambda message: isinstance(message, SystemMessage), messages))
-    system = frame.session.prefix.text if frame.base is None else frame.base
-    return Parts(list(messages[: len(messages) - len(rest)]), rest, [SystemMessage(system)] if system else [])
-
-
 def history_of(done: Decided, frame: Frame, model: str, text: str) -> History[BaseMessage]:
     """The conversation as decided on; ``text`` may stand anywhere in it, or where it is pinned, in the shared part."""
     count = frame.session.counter(model)
@@ -135,33 +110,11 @@ def laid_out(parts: Parts, done: Decided, frame: Frame, plan: RequestPlan[BaseMe
         max(0, at - done.border),
         parts.texts,
         done.restored,
-        None if done.lossless else [*parts.lead, *parts.rest],
+        None if done.lossless and parts.whole else parts.given,
         frame.passing if frame.trails else "",
         frame.volatile_role,
         plan.continues,
     )
-
-
-def completed(lead: Sequence[BaseMessage], history: Sequence[BaseMessage], frame: Frame) -> list[BaseMessage]:
-    """A request in the application's own layout, with what it leaves to us to say: shared, role's and passing text.
-
-    The very same messages where it says all of that itself.
-    """
-    text = "\n\n".join(missing("\n\n".join(message.text for message in lead), frame))
-    end: list[BaseMessage] = [HumanMessage(frame.passing)] if frame.volatile else []
-    if not text:
-        return [*lead, *history, *end]
-    if not lead:
-        return [SystemMessage(text), *history, *end]
-    first, content = lead[0], lead[0].content
-    joined: Any = f"{text}\n\n{content}" if isinstance(content, str) else [{"type": "text", "text": text}, *content]
-    return [first.model_copy(update={"content": joined}), *lead[1:], *history, *end]
-
-
-def missing(said: str, frame: Frame) -> list[str]:
-    """The shared text and the role's, as far as a request in the application's own layout does not say them."""
-    shared = frame.session.prefix.system.strip() if frame.base is None else ""
-    return [text for text in (shared, frame.instruction.strip()) if text and text not in said]
 
 
 async def summarise_first(
@@ -171,7 +124,7 @@ async def summarise_first(
 
     ``text`` is the role's. A budget that cannot be met is left for ``settled`` to raise.
     """
-    work = _settling(parts.rest, frame, views, model, parts.head, text)
+    work = _settling(parts, frame, views, model, text)
     if work is None:
         return
 
@@ -185,18 +138,12 @@ async def summarise_first(
 
 
 def settled(
-    messages: list[BaseMessage],
-    frame: Frame,
-    views: Views,
-    model: str,
-    head: Sequence[BaseMessage],
-    tail: str,
-    summarise: Summarise | None = None,
+    parts: Parts, frame: Frame, views: Views, model: str, tail: str, summarise: Summarise | None = None
 ) -> Decided:
     """The conversation with large tool results cut, and compacted where that is due; both as recorded once."""
-    work = _settling(messages, frame, views, model, head, tail)
+    work, messages = _settling(parts, frame, views, model, tail), parts.rest
     if work is None:
-        return parted(Decided(messages, shared_count(messages, frame.shared), (), lossless=True), frame.session, model)
+        return parted(Decided(messages, parts.border, (), lossless=True), frame.session, model)
     session, state = work.session, work.state
     condense = partial(session.condense, state, work.seen, model)
     asks = None if summarise is None else lambda request: summarise(work.sent(), request)
@@ -255,11 +202,9 @@ class _Settling:
         return self.session.attempt("zones", shown, False)  # noqa: FBT003 - what is answered when it fails
 
 
-def _settling(
-    messages: list[BaseMessage], frame: Frame, views: Views, model: str, head: Sequence[BaseMessage], tail: str
-) -> _Settling | None:
+def _settling(parts: Parts, frame: Frame, views: Views, model: str, tail: str) -> _Settling | None:
     """None where there is nothing to decide on."""
-    session, state = frame.session, frame.state
+    session, state, messages, head = frame.session, frame.state, parts.rest, parts.head
     idle = session.budget is None and session.compaction is None and session.request_budget is None
     if state is None or (idle and not state.ledger.alters and not has_zones(state)):
         return None
@@ -268,43 +213,8 @@ def _settling(
     if seen is None:
         return None
     beside = [message.text for message in head] + [tool.schema.decode() for tool in session.prefix.tools]
-    border, static = shared_count(messages, frame.shared), sum(map(count, beside))
-    own, epoch = count(tail), state.ledger.epoch
-    return _Settling(session, state, messages, head, border, seen, model, static, own, count, epoch)
-
-
-def instruction_of(texts: Sequence[str], frame: Frame) -> str:
-    """The role's text: its own instruction, then its system texts without the shared part in them."""
-    prefix = frame.session.prefix
-    # The whole of it where the application has that, else the part that applications write themselves.
-    known = [text for text in ((prefix.text, prefix.system) if frame.base is None else (frame.base,)) if text.strip()]
-    own = [_without(text, known) for text in texts]
-    parts = [frame.instruction, *own]
-    return "\n\n".join(dict.fromkeys(part for part in parts if part))
-
-
-def _without(text: str, known: Sequence[str]) -> str:
-    found = next((one.strip() for one in known if one.strip() in text), None)
-    return text if found is None else text.replace(found, "", 1).strip()
-
-
-def shared_count(messages: Sequence[BaseMessage], shared: Sequence[BaseMessage] | None) -> int:
-    """How many of ``messages`` are the shared conversation: equal to it, from its start."""
-    if shared is None:
-        return len(messages)
-    start = 0
-    while start < len(shared) and isinstance(shared[start], SystemMessage):
-        start += 1
-    count = 0
-    for own, common in zip(messages, shared[start:], strict=False):
-        if (
-            own is not common
-            and (own.id is None or own.id != common.id or own.content != common.content)
-            and own != common
-        ):
-            break
-        count += 1
-    return count
+    static, own, epoch = sum(map(count, beside)), count(tail), state.ledger.epoch
+    return _Settling(session, state, messages, head, parts.border, seen, model, static, own, count, epoch)
 
 
 def boundary(rewritten: Rewritten, own_sections: Callable[[list[BaseMessage]], int]) -> Callable[[Prompt], int | None]:

@@ -24,6 +24,7 @@ from cacheprefix import ForkPolicy, Session
 from cacheprefix.adapter import AdapterSession, VolatileRole, given_or_configured, tail_text, update_json, users_session
 from cacheprefix_langgraph.fork_context import Frame, said_now, scope_of, unlaid, within_frame
 from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
+from cacheprefix_langgraph.parts import missing
 from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of
 from cacheprefix_langgraph.tool_cache import CachedTools, Scope
 from cacheprefix_langgraph.tools import render
@@ -193,7 +194,8 @@ class PrefixMiddleware(AgentMiddleware):
         model = self._model(request.model)
         if self._session.alone and not self.instruction:
             # Nobody else shares, so the agent's own system text is the prefix: its forks begin with it.
-            text = request.system_message.text if request.system_message is not None else ""
+            own = [] if request.system_message is None else [request.system_message]
+            text = "\n\n".join((*missing([*own, *request.messages], frame), *(message.text for message in own)))
             if self._base is None:
                 self._base = text
             frame.base = self._base if text.startswith(self._base) else None

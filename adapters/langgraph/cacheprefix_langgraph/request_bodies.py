@@ -66,6 +66,15 @@ def kept_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
     return bool(getattr(model, "use_previous_response_id", False)) or any(name is not None for name in chained)
 
 
+def hoists(model: Any) -> bool:
+    """Whether the class puts a system message in front wherever it stands, as LangChain's for Anthropic does.
+
+    It takes one of them alone, so that none of ours may stand beside it.
+    """
+    profile = getattr(model, "profile", None) or {}
+    return "anthropic" in model._llm_type and not profile.get("mid_conversation_system_messages")
+
+
 def api_of(payload: Mapping[str, Any], model: BaseChatModel) -> Api:
     """The wire form of a payload that a chat model class built."""
     if "anthropic" in model._llm_type:

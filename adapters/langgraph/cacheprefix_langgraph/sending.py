@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import Token
 from dataclasses import replace
-from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import BaseMessage, SystemMessage
+from langchain_core.messages import BaseMessage
 
 from cacheprefix import Prompt
 from cacheprefix.adapter import (
@@ -254,18 +253,23 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
     def original(prompt: Prompt) -> Prompt | None:
         if done is None:
             return None
-        restored, tail = done.restored, done.tail
-        if done.given is not None:
-            # Messages are gone from the prompt, so the application's own request is built again.
-            rest = list(dropwhile(lambda one: isinstance(one, SystemMessage), done.given))
-            own = own_body(model, base, rest, None, {}) if body.own else likeness(session, model, base, rest, None, {})
-            if own is None:
-                return None
-            prompt = replace(session.decode(_seen(own, model), body.api), settings=prompt.settings)
-            restored, tail = (), ""
-        return unmodified(
-            apart(prompt), system=done.system, tools=sending.tools, tail=tail, count=session.count, restored=restored
-        )
+        if done.given is None:
+            return unmodified(
+                apart(prompt),
+                system=done.system,
+                tools=sending.tools,
+                tail=done.tail,
+                count=session.count,
+                restored=done.restored,
+            )
+        # Messages were changed or are gone, so the application's own request is built again.
+        given = done.given
+        own = own_body(model, base, given, None, {}) if body.own else likeness(session, model, base, given, None, {})
+        if own is None:
+            return None
+        whole = replace(session.decode(_seen(own, model), body.api), settings=prompt.settings)
+        said = [section.text for section in whole.tier("system")]
+        return unmodified(whole, system=said, tools=sending.tools, tail="", count=session.count)
 
     plan = sending.plan
     asked = Request(

@@ -61,8 +61,6 @@ def name_of(tool: Any) -> str:
     return str(getattr(tool, "name", None) or getattr(tool, "__name__", ""))
 
 
-ONE_CALL = "Call at most one tool in this answer."
-
 _LIMIT = "parallel_tool_calls"
 CHOSEN = ("tools", "tool_choice", _LIMIT)
 """Options of a call that sharing the array of tools may change."""

@@ -1,0 +1,249 @@
+"""A call's messages taken apart: whose texts they are, and what of the shared text stands in them already.
+
+A fork begins with the shared text, so that what the application's own request holds of it, in whichever message and
+with whatever white space, is taken out of there: every text stands in the request once. In the application's own layout
+it is the other way round: what the request does not hold yet is put in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import dropwhile
+from typing import Any, Final, NamedTuple
+
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
+
+from cacheprefix.adapter import context_block, find_text, mostly_holds
+from cacheprefix_langgraph.fork_context import Frame
+from cacheprefix_langgraph.views import is_text
+
+_LONG: Final = 200
+"""Characters from which on a text in the conversation is the shared one, and not somebody who says the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The messages of a call, taken apart."""
+
+    lead: list[BaseMessage]
+    """The application's system messages at the front."""
+    rest: list[BaseMessage]
+    """The conversation, without the shared text in it."""
+    head: list[BaseMessage]
+    """The system message that a fork begins with."""
+    given: list[BaseMessage]
+    """All messages as the application made them."""
+    border: int
+    """How many messages of ``rest`` are the shared conversation."""
+    hoisted: list[BaseMessage] = field(default_factory=list)
+    """System messages behind others that the model's class would put in front, as it does with a single one."""
+    originals: Mapping[int, Sequence[BaseMessage]] = field(default_factory=dict)
+    """By the identity of a message of ``rest``: what stands there in the application's own request."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The application's system texts."""
+        return tuple(message.text for message in (*self.lead, *self.hoisted))
+
+    @property
+    def whole(self) -> bool:
+        """Whether ``rest`` is the application's own conversation, message by message."""
+        return not self.originals and not self.hoisted
+
+    @property
+    def begins_shared(self) -> bool:
+        """Whether the application's own request begins with the very text that a fork begins with."""
+        return bool(self.lead and self.head) and self.lead[0].text.lstrip().startswith(self.head[0].text.strip())
+
+    def own(self, history: Sequence[BaseMessage]) -> list[BaseMessage]:
+        """Messages of ``rest``, or what was decided on them, with what was taken out of them put back."""
+        back = [one for message in history for one in self.originals.get(id(message), (message,))]
+        return [*back, *self.hoisted]
+
+
+def taken_apart(messages: Sequence[BaseMessage], frame: Frame, *, hoists: bool = False) -> Parts:
+    """What a call's messages are made of.
+
+    ``hoists`` says that the model's class puts a system message in front wherever it stands, and takes one alone.
+    """
+    rest = list(dropwhile(_leads, messages))
+    lead = list(messages[: len(messages) - len(rest)])
+    border = shared_count(rest, frame.shared)
+    hoisted = [message for message in rest if _leads(message)] if hoists and not lead else []
+    if hoisted:
+        border -= sum(map(_leads, rest[:border]))
+        rest = [message for message in rest if not _leads(message)]
+    prefix = frame.session.prefix
+    system = prefix.text if frame.base is None else frame.base
+    # An agent alone keeps its own order, and nothing is moved.
+    known = [] if frame.base is not None else [text for text in _shared(frame) if len(text) >= _LONG]
+    bare, originals, border = _bare(rest, known, border)
+    head: list[BaseMessage] = [SystemMessage(system)] if system else []
+    return Parts(lead, bare, head, list(messages), border, hoisted, originals)
+
+
+def _bare(
+    messages: list[BaseMessage], known: Sequence[str], border: int
+) -> tuple[list[BaseMessage], dict[int, Sequence[BaseMessage]], int]:
+    """The conversation without the shared texts, what stands there in the application's request, and the border."""
+    kept: list[BaseMessage] = []
+    originals: dict[int, Sequence[BaseMessage]] = {}
+    gone: list[BaseMessage] = []
+    moved = border
+    for index, message in enumerate(messages):
+        if index == border:
+            moved = len(kept)
+        bare = _without_texts(message, known)
+        if bare is None:
+            gone.append(message)
+            continue
+        kept.append(bare)
+        if bare is not message or gone:
+            originals[id(bare)] = (*gone, message)
+            gone = []
+    if not kept:
+        # Nothing else is said, and no provider takes a request without a message.
+        return messages, {}, border
+    if border == len(messages):
+        moved = len(kept)
+    if gone:
+        last = kept[-1]
+        originals[id(last)] = (*originals.get(id(last), (last,)), *gone)
+    return kept, originals, moved
+
+
+def _without_texts(message: BaseMessage, known: Sequence[str]) -> BaseMessage | None:
+    """A message without the shared texts; the same object where it has none, None where nothing else is in it.
+
+    What a model or a tool has said stays as it is: that is its answer, whatever is in it.
+    """
+    if not isinstance(message, (HumanMessage, SystemMessage)) or not known:
+        return message
+    content: Any = message.content
+    if isinstance(content, str):
+        left = without(content, known)
+        return message if left == content else message.model_copy(update={"content": left}) if left else None
+    blocks = [block if not is_text(block) else _without_block(block, known) for block in content]
+    if all(new is old for new, old in zip(blocks, content, strict=True)):
+        return message
+    kept = [block for block in blocks if block is not None]
+    return message.model_copy(update={"content": kept}) if kept else None
+
+
+def _without_block(block: Any, known: Sequence[str]) -> Any:
+    text = block if isinstance(block, str) else str(block.get("text", ""))
+    left = without(text, known)
+    if left == text:
+        return block
+    return None if not left else left if isinstance(block, str) else {**block, "text": left}
+
+
+def without(text: str, known: Sequence[str]) -> str:
+    """A text without those of the known ones that stand in it, whatever the white space; the same where none does."""
+    for one in known:
+        # Most texts are shorter than the shared one, and are not looked through.
+        while 2 * len(text) >= len(one) and (span := find_text(one, text)) is not None:
+            text = f"{text[: span[0]]}{text[span[1] :]}".strip()
+            if len(one) < _LONG:
+                break
+    return text
+
+
+def _shared(frame: Frame) -> Iterator[str]:
+    """The shared text as applications may hold it: all of it, or its parts."""
+    prefix = frame.session.prefix
+    yield from (text for text in dict.fromkeys((prefix.text, prefix.system, *prefix.context.values())) if text.strip())
+
+
+def instruction_of(parts: Parts, frame: Frame) -> str:
+    """The role's text: its own instruction, then its system texts without the shared part in them."""
+    prefix = frame.session.prefix
+    # A short text of the context may stand in a role's own words by chance.
+    known = [text for text in _shared(frame) if len(text) >= _LONG or text in (prefix.text, prefix.system)]
+    if frame.base is None:
+        own = [without(text, known) for text in parts.texts]
+    else:
+        # Its own text is the beginning of its prefix, or all of that.
+        own = ["" if text in frame.base else without(text, [frame.base]) for text in parts.texts]
+    return "\n\n".join(dict.fromkeys(part for part in (frame.instruction, *own) if part))
+
+
+def completed(given: Sequence[BaseMessage], frame: Frame) -> list[BaseMessage]:
+    """A request in the application's own layout, with what it leaves to us to say: shared, role's and passing text.
+
+    The very same messages where it says all of that itself.
+    """
+    text = "\n\n".join(missing(given, frame))
+    end: list[BaseMessage] = [HumanMessage(frame.passing)] if frame.volatile else []
+    if not text:
+        return [*given, *end]
+    at = next((index for index, message in enumerate(given) if _leads(message)), None)
+    if at is None:
+        return [SystemMessage(text), *given, *end]
+    # Joined with the first one, wherever that stands: some classes take no second.
+    first, content = given[at], given[at].content
+    joined: Any = f"{text}\n\n{content}" if isinstance(content, str) else [{"type": "text", "text": text}, *content]
+    return [*given[:at], first.model_copy(update={"content": joined}), *given[at + 1 :], *end]
+
+
+def missing(given: Sequence[BaseMessage], frame: Frame, beside: str = "") -> list[str]:
+    """What a request in the application's own layout does not say yet: of the shared texts, and the role's.
+
+    ``beside`` is what it says outside of its messages. Of the shared system text an older version may stand there
+    (``mostly_holds``): then the call's reasons say so, and the request does not get the same a second time.
+    """
+    system = "\n\n".join((*(message.text for message in given if _leads(message)), beside))
+    spoken = "\n\n".join(message.text for message in given if isinstance(message, HumanMessage))
+
+    def stands(due: _Due) -> bool:
+        # A user may say in passing what a short text says.
+        where = f"{system}\n\n{spoken}" if len(due.told_by) >= _LONG else system
+        return find_text(due.told_by, where) is not None or (due.versions and mostly_holds(due.told_by, where))
+
+    return [due.text for due in _dues(frame) if not stands(due)]
+
+
+class _Due(NamedTuple):
+    """What each request of a role says."""
+
+    text: str
+    told_by: str
+    """What a request holds that says it."""
+    versions: bool = False
+    """Whether an older version of it stands for it."""
+
+
+def _dues(frame: Frame) -> Iterator[_Due]:
+    prefix = frame.session.prefix
+    system, card = prefix.system.strip(), ""
+    if frame.session.tail == "cards":
+        card = prefix.roles.get(frame.role, "").strip()
+    texts = [_Due(system, system, versions=True)]
+    texts += [_Due(context_block(key, text), text.strip()) for key, text in prefix.context.items()]
+    texts.append(_Due(card, card))
+    texts.append(_Due(frame.instruction.strip(), frame.instruction.strip()))
+    yield from (due for due in texts if due.told_by)
+
+
+def shared_count(messages: Sequence[BaseMessage], shared: Sequence[BaseMessage] | None) -> int:
+    """How many of ``messages`` are the shared conversation: equal to it, from its start."""
+    if shared is None:
+        return len(messages)
+    start = 0
+    while start < len(shared) and isinstance(shared[start], SystemMessage):
+        start += 1
+    count = 0
+    for own, common in zip(messages, shared[start:], strict=False):
+        if (
+            own is not common
+            and (own.id is None or own.id != common.id or own.content != common.content)
+            and own != common
+        ):
+            break
+        count += 1
+    return count
+
+
+def _leads(message: BaseMessage) -> bool:
+    return isinstance(message, SystemMessage)
