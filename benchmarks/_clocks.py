@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks import _table
 from benchmarks.bench_engine import context
 from benchmarks.local_engine import COUNTER, MODEL, LocalEngine, missing, rules
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.adapter import Request
 from cacheprefix.server import idle_threads
 
@@ -47,7 +47,9 @@ def session_for(handbook: str, layout: str) -> Session:
     """A session that counts as the model does; ``handbook`` is empty where the framework's own inputs hold it."""
     mode: Any = LAYOUTS[layout]
     shared = SharedPrefix(system=handbook)
-    return Session(shared, mode=mode, provider="llama.cpp", profiles=rules(), counter=COUNTER, gate=None)
+    return Session(
+        shared, mode=mode, caching=Caching(provider="llama.cpp", profiles=rules(), counter=COUNTER), gate=None
+    )
 
 
 def engine_of(threads: int) -> LocalEngine:
@@ -101,7 +103,7 @@ def _row(name: str, times: dict[str, list[float]]) -> dict[str, Any]:
 def ours(tokens: int = 8_000, requests: int = 40) -> dict[str, Any]:
     """CPU time that a session takes for a request of a growing conversation; the median, the first one apart."""
     handbook = context(tokens // 2, None)
-    session = Session(SharedPrefix(system=handbook), provider="llama.cpp", gate=None)
+    session = Session(SharedPrefix(system=handbook), caching=Caching(provider="llama.cpp"), gate=None)
     line = "The pump of hall 3 runs at 12 bar and was last checked by Ada in week 7. "
     history = [{"role": ("user", "assistant")[at % 2], "content": line * 4} for at in range(tokens // 2 // 75)]
     took = []

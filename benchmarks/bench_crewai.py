@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks import _table
 from benchmarks.crewai_workloads import WORKLOADS, Workload, new_llm
-from cacheprefix import Session
+from cacheprefix import Caching, Session
 from cacheprefix.profiles import cost_units, default_registry, normalise_usage
 from cacheprefix.server import Latency, Record, SimulatedProvider
 from cacheprefix_crewai import install
@@ -52,7 +52,7 @@ def run(workload: Workload, rules: Rules, reading: str, *, shared: bool) -> tupl
         if not shared:
             go()
             return list(provider.requests), None
-        with install(target, Session(provider=rules.provider)) as installed:
+        with install(target, Session(caching=Caching(provider=rules.provider))) as installed:
             go()
             return list(provider.requests), installed.session
 

@@ -36,7 +36,7 @@ from benchmarks import _table, local_engine, local_vllm
 from benchmarks.context_replay import traces_folder
 from benchmarks.local_engine import COUNTER, MODEL, TINY_COUNTER, TINY_MODEL, LocalEngine, Size
 from benchmarks.trace_replay import Ask, Run, lmcache
-from cacheprefix import Session
+from cacheprefix import Caching, Session
 from cacheprefix.adapter import Request
 from cacheprefix.profiles import Registry
 from cacheprefix.prompt import Counter
@@ -71,7 +71,11 @@ class Target:
 
     def session(self) -> Session:
         """A session that expects what this server caches."""
-        return Session(provider=self.provider, profiles=self.profiles, counter=self.counter, gate=None, mode="observe")
+        return Session(
+            caching=Caching(provider=self.provider, profiles=self.profiles, counter=self.counter),
+            gate=None,
+            mode="observe",
+        )
 
 
 @dataclass

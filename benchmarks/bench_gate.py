@@ -16,7 +16,7 @@ from typing import Any
 import openai
 
 from benchmarks import _table
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.profiles import cost_units, default_registry, normalise_usage
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Latency, SimulatedProvider
@@ -30,7 +30,7 @@ GATES: dict[str, dict[str, Any]] = {
     "without a gate": {"gate": None},
     "default": {},
     "default, timed": {},
-    "always waiting": {"gate_price": 0.0, "gate": 60.0},
+    "always waiting": {"gate": Gate(60.0, price=0.0)},
 }
 
 
@@ -38,7 +38,7 @@ def fan_out(provider: SimulatedProvider, tokens: int, gate: str, *, streams: boo
     """Seconds until the last of the forks has what is waited for, and the cost units of all of them."""
     provider.reset()
     text = SENTENCE * (tokens // ESTIMATE(SENTENCE, "gpt-5"))
-    session = Session(SharedPrefix(system=text), provider=RULES, counter=ESTIMATE, **GATES[gate])
+    session = Session(SharedPrefix(system=text), caching=Caching(provider=RULES, counter=ESTIMATE), **GATES[gate])
     client = wrap(openai.OpenAI(base_url=provider.openai_base_url, api_key="any", max_retries=0), session)
 
     def ask(name: str, shared: str = text, asked: openai.OpenAI = client) -> float:

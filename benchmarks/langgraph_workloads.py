@@ -27,7 +27,7 @@ from langgraph.types import Send
 from langgraph_supervisor import create_supervisor
 from langgraph_swarm import create_handoff_tool, create_swarm
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.server import Reply, Request, ToolCall, fill
 from cacheprefix_langgraph import PrefixMiddleware, forked, subgraph, wrap_model
 
@@ -176,9 +176,7 @@ def _task() -> dict[str, Any]:
     return {"messages": [HumanMessage(DIGEST, id="digest")]}
 
 
-def _role_nodes(
-    kit: Kit, row: Sequence[str] = ROLES, tools: Mapping[str, Sequence[BaseTool]] | None = None
-) -> Any:
+def _role_nodes(kit: Kit, row: Sequence[str] = ROLES, tools: Mapping[str, Sequence[BaseTool]] | None = None) -> Any:
     """Roles one after the other, each a node; a role may come again."""
     model = kit.llm()
     bound = {role: model.bind_tools(list((tools or {})[role])) if tools else model for role in row}
@@ -251,9 +249,7 @@ def _supervisor(kit: Kit, mode: Any) -> Any:
             kit.llm(), list(TOOLS), name=role, system_prompt=system_text(role), middleware=kit.caching()
         )
         agents.append(kit.worker(agent, role))
-    graph = create_supervisor(
-        agents, model=kit.llm("supervisor"), prompt=system_text("supervisor"), output_mode=mode
-    )
+    graph = create_supervisor(agents, model=kit.llm("supervisor"), prompt=system_text("supervisor"), output_mode=mode)
     return graph.compile().invoke(_task())
 
 
@@ -268,9 +264,7 @@ def _swarm(kit: Kit) -> Any:
     agents = []
     for role in WORKERS:
         tools = [*TOOLS, create_handoff_tool(agent_name=following[role])]
-        agent = create_agent(
-            kit.llm(), tools, name=role, system_prompt=system_text(role), middleware=kit.caching()
-        )
+        agent = create_agent(kit.llm(), tools, name=role, system_prompt=system_text(role), middleware=kit.caching())
         agents.append(kit.worker(agent, role))
     return create_swarm(agents, default_active_agent=WORKERS[0]).compile().invoke(_task())
 
@@ -343,4 +337,4 @@ WORKLOADS = (
 
 def session_for(workload: Workload, provider: str) -> Session:
     """The session that a user of the workload would make."""
-    return Session(SharedPrefix(system=workload.prefix, tools=workload.tools), provider=provider)
+    return Session(SharedPrefix(system=workload.prefix, tools=workload.tools), caching=Caching(provider=provider))

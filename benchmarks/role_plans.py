@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE, Api
@@ -52,7 +52,7 @@ def session_for(plan: Plan, rules: str) -> Session:
     """One that knows the handbook, all tools and all roles, and goes by these rules."""
     tools = [tool for who in range(len(plan.roles)) for tool in tools_of(plan, who, "openai-chat")]
     prefix = SharedPrefix(system=words(plan.handbook, "book"), tools=tuple(tools))
-    session = Session(prefix, provider=rules, counter=ESTIMATE)
+    session = Session(prefix, caching=Caching(provider=rules, counter=ESTIMATE))
     for who in range(len(plan.roles)):
         session.adapter.join(f"role{who}")
     return session

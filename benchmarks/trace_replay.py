@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Any
 
 from benchmarks.context_replay import Message, tau_bench, traces_folder, who_and_when
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.adapter import Request
 from cacheprefix.audit.formats.text import split
 from cacheprefix.layout import ForkPolicy, TailPlacement
@@ -242,7 +242,9 @@ def _as_forks(run: Run, profile: Profile, tail: TailPlacement) -> Iterator[Promp
     """Every request begins with the transcript, once that is long enough to be cached; else it is left alone."""
     now = 0.0
     prefix = SharedPrefix(roles=run.roles) if tail == "cards" else SharedPrefix()
-    session = Session(prefix, tail=tail, provider=profile.name, counter=ESTIMATE, gate=None, clock=lambda: now)
+    session = Session(
+        prefix, caching=Caching(provider=profile.name, tail=tail, counter=ESTIMATE, clock=lambda: now), gate=None
+    )
     for role in {ask.agent for ask in run.asks}:
         session.adapter.join(role)
     memo = Memo()
@@ -276,7 +278,7 @@ def _as_forks(run: Run, profile: Profile, tail: TailPlacement) -> Iterator[Promp
 def _as_logged(run: Run, profile: Profile) -> Iterator[Prompt]:
     """The requests as they are, marked where they fork off: an adapter knows that, here the log tells it."""
     now = 0.0
-    session = Session(provider=profile.name, counter=ESTIMATE, gate=None, clock=lambda: now)
+    session = Session(caching=Caching(provider=profile.name, counter=ESTIMATE, clock=lambda: now), gate=None)
     memo = Memo()
     once = ForkPolicy(skip_cache_write=True)
     prompts = list(_plain(run, profile))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cacheprefix.hookspecs import hookimpl
     from cacheprefix.layout import AbortHandle, Fork, ForkPolicy, SharedPrefix
     from cacheprefix.notices import CacheprefixWarning
+    from cacheprefix.options import Caching, Gate, History
     from cacheprefix.profiles import Profile, Usage
     from cacheprefix.prompt import Prompt, Section
     from cacheprefix.session import Session
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AbortHandle": "layout",
     "Breakpoint": "cache",
+    "Caching": "options",
     "CacheprefixError": "errors",
     "CacheprefixWarning": "notices",
     "Call": "calls.report",
@@ -35,6 +37,8 @@ _HOMES = {
     "Conversation": "conversation",
     "Fork": "layout",
     "ForkPolicy": "layout",
+    "Gate": "options",
+    "History": "options",
     "PendingCall": "calls.pending",
     "Profile": "profiles",
     "Prompt": "prompt",
@@ -55,11 +59,14 @@ __all__ = [
     "Breakpoint",
     "CacheprefixError",
     "CacheprefixWarning",
+    "Caching",
     "Call",
     "Compaction",
     "Conversation",
     "Fork",
     "ForkPolicy",
+    "Gate",
+    "History",
     "PendingCall",
     "Profile",
     "Prompt",

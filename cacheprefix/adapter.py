@@ -54,7 +54,7 @@ from cacheprefix.layout import (
 from cacheprefix.layout.baseline import unmodified
 from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, failed
 from cacheprefix.layout.plan import failed as failed_plan
-from cacheprefix.layout.role_position import History, RolePosition
+from cacheprefix.layout.role_position import CountedHistory, RolePosition
 from cacheprefix.layout.tool_restriction import Restriction, restrict
 from cacheprefix.locks import Lock, RLock, reset_in_child
 from cacheprefix.profiles import NO_CALLS, cost_units, merge_usage, normalise_usage, usage_from_dict
@@ -101,6 +101,7 @@ __all__ = [
     "Bounded",
     "Carried",
     "Count",
+    "CountedHistory",
     "Decision",
     "Drop",
     "DropCall",
@@ -110,7 +111,6 @@ __all__ = [
     "ForkOptions",
     "ForkResult",
     "Generations",
-    "History",
     "Insert",
     "Ledger",
     "Lock",

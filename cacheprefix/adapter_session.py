@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from typing_extensions import Unpack
 
@@ -37,8 +37,9 @@ from cacheprefix.history import Mode as CommitMode
 from cacheprefix.history.settling import Ask, AsyncAsk
 from cacheprefix.layout import FOLLOW, Fork, Pass, SharedPrefix, TailPlacement, Tool, Worth, find_text, union_tools
 from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, RoleTold, failed
-from cacheprefix.layout.role_position import History, RolePosition, Told
+from cacheprefix.layout.role_position import CountedHistory, RolePosition, Told
 from cacheprefix.layout.team import Team
+from cacheprefix.options import Mode, Options
 from cacheprefix.plugins import Plugins
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import (
@@ -51,23 +52,8 @@ from cacheprefix.prompt import (
 )
 from cacheprefix.wire import Form
 
-Mode = Literal["observe", "fork", "strict"]
 M = TypeVar("M")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a session was made with; its parts hold it, so that none of it can be set afterwards."""
-
-    mode: Mode
-    budget: ToolResultBudget | None
-    compaction: Compaction | None
-    request_budget: RequestBudget | None
-    results: Results
-    on_break: Callable[[Verdict], None] | None
-    provider: str | None
-    """The profile that counts where a model's name does not tell."""
 
 
 class AdapterSession:
@@ -107,7 +93,7 @@ class AdapterSession:
         state = self.shared
         self.team = Team(name, scope, tail, prefix, partial(frozen, self.plugins), state.cards, state.roles)
         options, forks = self._options, self._options.mode != "observe"
-        self._requests = Requests(self.team, state, self.plugins, forks=forks, on_break=options.on_break)
+        self._requests = Requests(self.team, state, self.plugins, forks=forks)
         self._history = HistoryRunner(
             self.team,
             state,
@@ -171,11 +157,6 @@ class AdapterSession:
     def results(self) -> Results:
         """Keeps the full texts of results that were cut."""
         return self._options.results
-
-    @property
-    def on_break(self) -> Callable[[Verdict], None] | None:
-        """Called with every verdict that is an alarm."""
-        return self._options.on_break
 
     @property
     def provider(self) -> str | None:
@@ -306,7 +287,7 @@ class AdapterSession:
         ``text`` is what the role is told and stays the same from request to request; ``digest`` and ``tokens`` are of
         one message. Never raises.
         """
-        state, seen = self.shared, History(history, digest, tokens)
+        state, seen = self.shared, CountedHistory(history, digest, tokens)
         work = partial(state.positions.place, self.team, state.services, conversation, role, text, seen, model, **how)
         return self.attempt("place", work, RolePosition(len(history) if how.get("shared", True) else None))
 

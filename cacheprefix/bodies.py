@@ -20,7 +20,7 @@ from cacheprefix.calls.pending import PendingCall
 from cacheprefix.layout import FOLLOW, Pass, Tool, find_text, tail_text, with_volatile
 from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, failed
 from cacheprefix.layout.role_position import LONG as LONG_ROLE
-from cacheprefix.layout.role_position import History
+from cacheprefix.layout.role_position import CountedHistory
 from cacheprefix.layout.tool_sets import ToolSet
 from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import Api, MessageView, Prompt, Reason, digest_of, dumps_sorted, loads, reason
@@ -367,10 +367,10 @@ class _Read:
         """What the role asks, for the planner."""
         model = str(body.get("model", ""))
 
-        def history(text: str) -> History[Any]:
+        def history(text: str) -> CountedHistory[Any]:
             known = _condensed(session, self.history, role, model, api, text)
             end = len(known) - _begun(session, known, body, api)
-            return History(known[:end], lambda one: digest_of(dumps_sorted(one, "message")), tokens, known[end:])
+            return CountedHistory(known[:end], lambda one: digest_of(dumps_sorted(one, "message")), tokens, known[end:])
 
         def tokens(message: Any) -> int:
             return session.count(str(message), model)

@@ -21,6 +21,7 @@ from cacheprefix.config_fields import FIELDS, SHORT, line_of, scalar
 from cacheprefix.effects import in_a_loop
 from cacheprefix.errors import SHOW, ConfigError, SetupError
 from cacheprefix.history import Compaction, RequestBudget, ToolResultBudget, extract
+from cacheprefix.options import Caching, Gate, History
 from cacheprefix.plugins import VARIABLE as PLUGINS
 from cacheprefix.profiles import default_registry
 from cacheprefix.toolcache import ToolResultCache
@@ -73,20 +74,28 @@ class Config:
     def options(self) -> dict[str, Any]:
         """Keyword arguments of ``Session``. Raises ``ConfigError`` for values that do not go together."""
         made: dict[str, Any] = {}
-        for one in self.settings:
-            if one.key in ("mode", "tail", "provider", "scope", "gate", "gate_price"):
-                made[one.key] = one.value or None if one.key == "gate" else one.value
+        said = {one.key: one.value for one in self.settings}
+        if "mode" in said:
+            made["mode"] = said["mode"]
+        caching: dict[str, Any] = {key: said[key] for key in ("tail", "provider", "scope") if key in said}
         files = self.get("profiles")
         if files:
             registry = default_registry().copy()
             for file in files:
                 self._built("profiles", registry.load, Path(file))
-            made["profiles"] = registry
-        tables = {"budget": ToolResultBudget, "request_budget": RequestBudget, "compaction": _compaction}
-        for name, kind in tables.items():
+            caching["profiles"] = registry
+        if caching:
+            made["caching"] = Caching(**caching)
+        waits = {field: said[key] for key, field in (("gate", "limit"), ("gate_price", "price")) if key in said}
+        if waits:
+            made["gate"] = Gate(**waits) if waits.get("limit", True) else None
+        for name, kind in (("budget", ToolResultBudget), ("compaction", _compaction)):
             values = self._table(name)
             if values is not None:
                 made[name] = self._built(name, kind, **values)
+        values = self._table("request_budget")
+        if values is not None:
+            made["history"] = History(self._built("request_budget", RequestBudget, **values))
         cache = self._table("tool_cache")
         if cache is not None:
             made["tool_cache"] = self._built("tool_cache", ToolResultCache.from_config, cache)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Unpack
 
-from cacheprefix.adapter_session import AdapterSession, Mode, Options, frozen
+from cacheprefix.adapter_session import AdapterSession, frozen
 from cacheprefix.cache import CacheStatus, Verdict
 from cacheprefix.calls.counting import TokenCounting
-from cacheprefix.calls.gating import LIMIT, PRICE, gate_of
+from cacheprefix.calls.gating import gate_of
 from cacheprefix.calls.report import Call, Report
 from cacheprefix.calls.state import SharedState
 from cacheprefix.calls.tool_calls import ToolCacheOption, ToolCalls
@@ -22,25 +21,24 @@ from cacheprefix.forks import ForkOptions, ForkResult
 from cacheprefix.history import (
     Compaction,
     Consolidate,
-    RequestBudget,
     Results,
     ToolResultBudget,
     TransitionHook,
     concatenate,
 )
 from cacheprefix.history import Mode as CommitMode
-from cacheprefix.layout import SharedPrefix, TailPlacement
+from cacheprefix.layout import SharedPrefix
 from cacheprefix.notices import Notices
+from cacheprefix.options import Caching, Gate, History, Mode, Options, over
 from cacheprefix.plugins import Plugins, look_up_installed
-from cacheprefix.profiles import Profiles, Registry, default_registry, load_price_library, load_price_table
+from cacheprefix.profiles import Profiles, default_registry, load_price_library, load_price_table
 from cacheprefix.prompt import (
     ABOUT,
     Api,
-    Counter,
     load_vocabularies,
 )
 from cacheprefix.services import Services
-from cacheprefix.stores import MemoryStore, ResultStore, Store
+from cacheprefix.stores import MemoryStore, ResultStore
 from cacheprefix.wire import Form
 
 if TYPE_CHECKING:
@@ -49,19 +47,33 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 
+_GATE, _CACHING, _HISTORY = Gate(), Caching(), History()
+_GROUPS = ("gate", "caching", "history")
+"""Options that are values of several fields."""
+
+
 class Session:
     """A team's shared prefix, policies, prompt trees and totals. Make one and bind it to the front doors.
 
-    Safe to share between threads, tasks and conversations. ``mode="observe"`` changes nothing that is sent.
-    ``budget`` shortens large tool results once; ``results`` keeps their full texts. ``compaction`` (or its trigger
-    in tokens) shortens histories when that pays; ``request_budget`` holds whole requests to the model's window.
-    Siblings that start together on a cold prefix wait for the first one to write it, for as long as that pays: a second
-    of waiting is to save ``gate_price`` cost units (0: wait always), and nobody waits beyond ``gate`` seconds; None
-    sends all at once. ``gate_store`` lets them wait for other processes' siblings too. ``tool_cache`` answers repeated
-    calls of the tools that it names (``["read", ToolSpec(...)]``) or that a ``ToolResultCache`` allows; with True, of
-    those that a plugin calls cacheable. ``provider`` names a profile where the model's name does not tell. ``clock``
-    gives seconds. ``on_break`` is called with every verdict that is an alarm, beside the log. Raises ``SetupError`` for
-    options that do not exist.
+    Safe to share between threads, tasks and conversations.
+
+    Args:
+        prefix: what all agents share; a text is its system text.
+        mode: ``fork`` shares; ``strict`` too, and raises ``NotSharedError`` for what the user can remove; ``observe``
+            changes nothing that is sent.
+        name: tells this team's agents from another's in the same process.
+        budget: how much of a large tool result stands in the prompt; None for all of it.
+        compaction: when and how long histories are shortened; a number is its trigger in tokens; None for never.
+        history: the model's window, and where the full texts of results are kept.
+        tool_cache: tools whose repeated calls are answered from before (``["read", ToolSpec(...)]``), or a
+            ``ToolResultCache``; with True those that a plugin calls cacheable.
+        gate: how long siblings wait for the one that writes their cold prefix; None sends all at once.
+        caching: provider, tenant, rules, token counter, clock.
+        plugins: objects with hooks (``docs/how-to/write-a-plugin.md``), beside those that are installed.
+
+    Raises:
+        SetupError: for options that do not exist or do not go together, with what to write instead.
+        ToolClashError: where two tools of the prefix have one name and two schemas.
     """
 
     def __init__(
@@ -69,49 +81,44 @@ class Session:
         prefix: SharedPrefix | str | None = None,
         *,
         mode: Mode = "fork",
+        name: str = "",
         budget: ToolResultBudget | None = None,
         compaction: Compaction | int | None = None,
-        request_budget: RequestBudget | None = None,
-        tail: TailPlacement = "tail",
-        gate: float | None = LIMIT,
-        gate_price: float = PRICE,
-        provider: str | None = None,
-        scope: str = "",
-        profiles: Registry | None = None,
-        counter: Counter | None = None,
-        results: Results | None = None,
+        history: History = _HISTORY,
         tool_cache: ToolCacheOption = None,
-        gate_store: Store | None = None,
+        gate: Gate | None = _GATE,
+        caching: Caching = _CACHING,
         plugins: Sequence[object] = (),
-        on_break: Callable[[Verdict], None] | None = None,
-        clock: Callable[[], float] = time.time,
-        name: str = "",
     ) -> None:
         _one_of("mode", mode, ("observe", "fork", "strict"))
-        _one_of("tail", tail, ("tail", "cards"))
+        _of_kind("gate", gate, Gate, optional=True)
+        _of_kind("caching", caching, Caching)
+        _of_kind("history", history, History)
+        _one_of("caching.tail", caching.tail, ("tail", "cards"))
         compaction = Compaction(compaction) if isinstance(compaction, int) else compaction
         if compaction is not None:
-            compaction.limits(request_budget)
-        kept: Results = results if results is not None else ResultStore(MemoryStore())
+            compaction.limits(history.request_budget)
+        kept: Results = ResultStore(MemoryStore()) if history.results is None else history.results
         known = Plugins.with_builtins(plugins)
-        counting = TokenCounting(counter, known)
-        registry, notices = (profiles or default_registry()).copy(), Notices()
+        counting = TokenCounting(caching.counter, known)
+        registry, notices = (caching.profiles or default_registry()).copy(), Notices()
         known.call_all("profiles", register=registry.register)
-        rules = Profiles(registry, provider, notices.note if mode == "observe" else None)
-        services = Services(counting.count, counting.for_model, rules, clock, notices)
-        state = SharedState.fresh(services, counter.envelope if counter else ABOUT, gate_price)
+        rules = Profiles(registry, caching.provider, notices.note if mode == "observe" else None)
+        services = Services(counting.count, counting.for_model, rules, caching.clock, notices)
+        price = _GATE.price if gate is None else gate.price
+        state = SharedState.fresh(services, caching.counter.envelope if caching.counter else ABOUT, price)
         if isinstance(kept, ResultStore):
             kept.on_failure(notices.not_kept)
         self._adapter = AdapterSession(
-            Options(mode, budget, compaction, request_budget, kept, on_break, provider),
+            Options(mode, budget, compaction, history.request_budget, kept, caching.provider),
             state,
             known,
             counting,
-            gate_of(gate_store, gate, notices) if gate else None,
-            ToolCalls(tool_cache, known, notices, owner=name, scope=scope, allowed=mode != "observe"),
+            gate_of(gate.store, gate.limit, notices) if gate and gate.limit else None,
+            ToolCalls(tool_cache, known, notices, owner=name, scope=caching.scope, allowed=mode != "observe"),
             Session._of,
         )
-        self._adapter.lead(name, scope, tail, frozen(known, prefix))
+        self._adapter.lead(name, caching.scope, caching.tail, frozen(known, prefix))
         self._adapter.shown(self)
         load_price_library()
 
@@ -135,7 +142,12 @@ class Session:
         from cacheprefix.config import load  # noqa: PLC0415 - a session made without it needs no TOML
 
         found = load(path)
-        return found.bind(cls(prefix, **{**found.options(), **options}))
+        said = found.options()
+        # Field by field: a program that gives a counter does not take back the provider that the file names.
+        groups = {
+            key: over(said[key], value) for key, value in options.items() if key in _GROUPS and value and said.get(key)
+        }
+        return found.bind(cls(prefix, **{**said, **options, **groups}))
 
     @property
     def adapter(self) -> AdapterSession:
@@ -280,6 +292,13 @@ class Session:
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
         """Copies of an application share the session, as they share its cache."""
         return self
+
+
+def _of_kind(option: str, value: object, kind: type[Gate | Caching | History], *, optional: bool = False) -> None:
+    if not isinstance(value, kind) and not (optional and value is None):
+        fields = ", ".join(f"{name}=..." for name in kind.__match_args__)
+        message = f"Session({option}={value!r}): use {kind.__name__}({fields})" + (" or None" if optional else "")
+        raise SetupError(message)
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:

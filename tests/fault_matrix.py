@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from cacheprefix import Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Gate, History, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.errors import StoreError
 from cacheprefix.server import Fault, Queue, Reply, ToolCall
 from cacheprefix.stores import MemoryStore, ResultStore
@@ -171,9 +171,9 @@ def session_for(case: Case) -> Session:
         SharedPrefix(system=HANDBOOK),
         budget=ToolResultBudget(max_tokens=60),
         compaction=50_000,
-        results=ResultStore(store),
+        history=History(results=ResultStore(store)),
         tool_cache=ToolResultCache(store, ToolCacheOptions(allow=["look"])),
-        gate_store=store if case.store is not None else None,
+        gate=Gate(store=store if case.store is not None else None),
         plugins=case.plugins(),
     )
 

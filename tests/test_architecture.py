@@ -51,6 +51,7 @@ BELOW = {
         "plugins",
     },
     "forks": {"prompt", "wire", "cache", "layout", "history", "conversation", "calls"},
+    "options": {"prompt", "profiles", "stores", "history", "layout", "calls"},
     "adapter_session": {
         "prompt",
         "wire",
@@ -64,11 +65,12 @@ BELOW = {
         "forks",
         "plugins",
         "toolcache",
+        "options",
     },
     "bodies": {"prompt", "wire", "profiles", "layout", "calls", "adapter_session"},
     "events": {"prompt", "profiles", "cache", "stores", "toolcache", "calls", "plugins"},
     "config_fields": {"toolcache", "history", "layout", "profiles"},
-    "config": {"profiles", "stores", "history", "toolcache", "plugins", "events", "config_fields"},
+    "config": {"profiles", "stores", "history", "toolcache", "plugins", "events", "config_fields", "options"},
 }
 """What each room may import beside itself, the errors and notices; the session may import all of them, and adapters
 the session. Of ``calls`` the hooks' signatures name nothing but values."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from cacheprefix.cache import Breakpoint, Verdict, mark, plan_breakpoints
+from cacheprefix.cache import Breakpoint, mark, plan_breakpoints
 from cacheprefix.calls.pending import PendingCall, Started
 from cacheprefix.calls.report import Call, units_of
 from cacheprefix.calls.state import SharedState
@@ -75,8 +75,6 @@ class Requests:
     plugins: Plugins
     forks: bool
     """False for a session that only observes."""
-    on_break: Callable[[Verdict], None] | None = None
-    """Called with every verdict that is an alarm."""
 
     def begin(self, asked: Request, leave: Pass = FOLLOW) -> PendingCall:
         """Observe and, in ``fork`` mode, mark; on any failure of ours the body goes out as it came."""
@@ -306,9 +304,6 @@ class Requests:
         self.plugins.call_all("after_call", call=call, verdict=call.verdict)
         if call.verdict.alarm:
             self.plugins.call_all("cache_break", verdict=call.verdict)
-            alarm = self.on_break
-            if alarm is not None:
-                self.state.notices.attempt("on_break", lambda: alarm(call.verdict), None)
 
     def _record(
         self,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cacheprefix.calls.report import GateUse
-from cacheprefix.layout import FOLLOW, Gate, Pace, Pass, StoreGate, Worth
+from cacheprefix.layout import FOLLOW, Pace, Pass, ProcessGate, StoreGate, Worth
 from cacheprefix.locks import Lock
 from cacheprefix.notices import Notices
 from cacheprefix.profiles import Profile
 from cacheprefix.stores import Store
 
-AnyGate = Gate | StoreGate
+AnyGate = ProcessGate | StoreGate
 
 LIMIT = 10.0
 """Seconds that nobody waits beyond, whatever it would save: a leader that takes longer hangs, or thinks."""
@@ -30,7 +30,7 @@ WORTH_WAITING = 1024
 def gate_of(store: Store | None, limit: float, notices: Notices) -> AnyGate:
     """A gate of this process, or of all that share the store."""
     if store is None:
-        return Gate(limit)
+        return ProcessGate(limit)
     return StoreGate(store, limit, failed=lambda error: notices.failed("gate store", error))
 
 

@@ -104,11 +104,14 @@ class _Ours:
     """A conversation of a session: static text, history, and the volatile text behind everything cached."""
 
     def __init__(self, model: Model, static: str) -> None:
-        from cacheprefix import Compaction, Session, SharedPrefix
+        from cacheprefix import Caching, Compaction, Session, SharedPrefix
 
         self._model = model
         self._session = Session(
-            SharedPrefix(system=static), provider=model.profile.name, compaction=Compaction(LIMIT), gate=None
+            SharedPrefix(system=static),
+            caching=Caching(provider=model.profile.name),
+            compaction=Compaction(LIMIT),
+            gate=None,
         )
         api: Any = model.api if model.api in ("openai-chat", "anthropic") else "openai-chat"
         self._conversation = self._session.conversation("bench", api=api, model=model.name)

@@ -2,7 +2,7 @@
 
 from cacheprefix.layout.fork import Compatibility, Fork, Level, TailPlacement, compatibility
 from cacheprefix.layout.framing import NEXT, ONE_CALL, unframed
-from cacheprefix.layout.gate import FOLLOW, Gate, Pace, Pass, Worth
+from cacheprefix.layout.gate import FOLLOW, Pace, Pass, ProcessGate, Worth
 from cacheprefix.layout.policy import AbortHandle, ForkPolicy
 from cacheprefix.layout.prefix import SharedPrefix, Tool, context_block, tool_of, union_tools
 from cacheprefix.layout.shared_text import common_text, find_text, majority_text, mostly_holds
@@ -17,10 +17,10 @@ __all__ = [
     "Compatibility",
     "Fork",
     "ForkPolicy",
-    "Gate",
     "Level",
     "Pace",
     "Pass",
+    "ProcessGate",
     "SharedPrefix",
     "StoreGate",
     "TailPlacement",

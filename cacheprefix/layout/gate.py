@@ -254,7 +254,7 @@ class Pace:
         return (took[half] + took[-1 - half]) / 2 if took else None
 
 
-class Gate:
+class ProcessGate:
     """One leader a key at a time. For threads and tasks alike; nobody waits longer than ``limit`` seconds.
 
     A leader of whom nothing was heard for ``limit`` seconds is given up: the next request leads.

@@ -15,7 +15,7 @@ from typing import Generic, Literal, TypeVar
 
 from cacheprefix.layout.economics import TaskPosition
 from cacheprefix.layout.prefix import Tool
-from cacheprefix.layout.role_position import LONG, History, RolePosition, RolePositions
+from cacheprefix.layout.role_position import LONG, CountedHistory, RolePosition, RolePositions
 from cacheprefix.layout.shared_text import find_text, mostly_holds
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.layout.tool_restriction import FREE, Restriction, restrict
@@ -67,7 +67,7 @@ class AgentRequest(Generic[M]):
     conversation: Decided
     instruction: str
     """The role's own text, without the shared one."""
-    history: Callable[[str], History[M]]
+    history: Callable[[str], CountedHistory[M]]
     """The messages among which the role's text may stand, after what was decided on them. Is given that text, which
     the request holds beside them."""
     spoken: Callable[[], Sequence[int]] = tuple
@@ -254,7 +254,7 @@ class Planner:
         names = own.names if own.may_use is None else own.may_use
         return tools, restrict(names, tools.tools, rules, free=own.free, lists=own.lists, calls=own.calls)
 
-    def _shared(self, asked: AgentRequest[M], tools: ToolSet | None, history: History[M]) -> int:
+    def _shared(self, asked: AgentRequest[M], tools: ToolSet | None, history: CountedHistory[M]) -> int:
         """Tokens before the role's text: the system text, the tools carried, the history; each once."""
         count, own = self.services.count, asked.tools.names if asked.tools is not None else ()
         names, system = set(own if tools is None else tools.tools), self.team.prefix.text
@@ -266,7 +266,7 @@ class Planner:
         )
 
     def _refused(
-        self, asked: AgentRequest[M], tools: ToolSet | None, shared: int, text: str, history: History[M]
+        self, asked: AgentRequest[M], tools: ToolSet | None, shared: int, text: str, history: CountedHistory[M]
     ) -> Reason | None:
         """Why the request is no fork whatever its text's place; None where it may be one."""
         if tools is not None and not tools.shares:
@@ -282,7 +282,7 @@ class Planner:
             self.sharing.move(*key)
         return refused or self._little(asked, tools, history)
 
-    def _little(self, asked: AgentRequest[M], tools: ToolSet | None, history: History[M]) -> Reason | None:
+    def _little(self, asked: AgentRequest[M], tools: ToolSet | None, history: CountedHistory[M]) -> Reason | None:
         """Why a fork would gain nothing yet, where requests begin alike without us; None where it may gain."""
         brought = () if asked.tools is None else asked.tools.names
         foreign = tools is not None and not set(tools.tools) <= set(brought)
@@ -297,7 +297,14 @@ class Planner:
         return reason("little_to_share", cost=LONG, saved=said) if said < LONG else None
 
     def _placed(
-        self, asked: AgentRequest[M], place: str, tools: ToolSet | None, text: str, history: History[M], *, shares: bool
+        self,
+        asked: AgentRequest[M],
+        place: str,
+        tools: ToolSet | None,
+        text: str,
+        history: CountedHistory[M],
+        *,
+        shares: bool,
     ) -> RolePosition:
         """Where the role's text stands; asked for other requests too, as it goes by what earlier ones were."""
         if place == "front":

@@ -108,7 +108,7 @@ class _Talk:
 
 
 @dataclass(frozen=True, slots=True)
-class History(Generic[M]):
+class CountedHistory(Generic[M]):
     """The messages of a request, and what is to be known of each."""
 
     messages: Sequence[M]
@@ -167,7 +167,7 @@ class RolePositions:
         key: tuple[str, str, str],
         role: str,
         text: str,
-        history: History[M],
+        history: CountedHistory[M],
         *,
         size: int,
         rules: CacheRules,
@@ -247,7 +247,7 @@ class RolePositions:
         conversation: Decided,
         role: str,
         text: str,
-        history: History[M],
+        history: CountedHistory[M],
         model: str = "",
         *,
         shared: bool = True,
@@ -293,7 +293,7 @@ class RolePositions:
             return known.setdefault(key[2], _Talk())
 
 
-def _joins(history: History[M], room: int, readable: _Point, last: _Point, missed: int, spoken: int) -> bool:
+def _joins(history: CountedHistory[M], room: int, readable: _Point, last: _Point, missed: int, spoken: int) -> bool:
     """Whether a role leaves the application's own layout, where ``room`` is what it pays there, less its text.
 
     The first to leave it pays for the whole conversation. Nobody knows how long that will be made use of: it is done
@@ -304,7 +304,7 @@ def _joins(history: History[M], room: int, readable: _Point, last: _Point, misse
     return history.since(last) < room and 2 * missed >= spoken - room
 
 
-def _recorded(conversation: Decided, own: str, history: History[M]) -> int | None:
+def _recorded(conversation: Decided, own: str, history: CountedHistory[M]) -> int | None:
     """The last place that was recorded for this text among these messages."""
     known = (key.split("@") for key in conversation.decided_keys("places") if key.startswith(f"{own}@"))
     points = sorted(((int(index), value) for _, index, value in known), reverse=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from cacheprefix.effects import Flow, MayBlock, adrive, drive
-from cacheprefix.layout.gate import ALWAYS, Flight, Gate, Pass, Worth
+from cacheprefix.layout.gate import ALWAYS, Flight, Pass, ProcessGate, Worth
 from cacheprefix.locks import Lock, reset_in_child
 from cacheprefix.stores import Elected, Lease, Store, apart, bounded, elect
 
@@ -33,7 +33,7 @@ _BEGUN = b"1"
 
 
 class StoreGate:
-    """As ``Gate``, also between the processes that share ``store``.
+    """As ``ProcessGate``, also between the processes that share ``store``.
 
     Threads and tasks of one process elect among themselves first, so a process asks the store once for all of them. A
     leader's lease of ``lease`` seconds is renewed in the background until the others may go, ``limit`` seconds at
@@ -57,7 +57,7 @@ class StoreGate:
         self._store = store
         self._failed = failed
         self._clock = clock
-        self._local = Gate(limit, clock)
+        self._local = ProcessGate(limit, clock)
         self._renewing = _Renewing(clock, failed)
         self._rests_until = 0.0
 

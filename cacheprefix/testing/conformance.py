@@ -22,6 +22,7 @@ from cacheprefix.errors import SetupError
 from cacheprefix.history import Compaction, ToolResultBudget
 from cacheprefix.hookspecs import PREFIX
 from cacheprefix.layout import SharedPrefix
+from cacheprefix.options import Caching
 from cacheprefix.plugins import HookName
 from cacheprefix.profiles import Profile, cost_units, normalise_usage
 from cacheprefix.prompt import ESTIMATE, Prompt, chain, lane_key
@@ -42,11 +43,11 @@ class AdapterConformance:
         """The driver of the adapter under test."""
         raise SetupError(f"{type(self).__name__}.make_driver() must return the driver of your adapter")
 
-    def make_session(self, team: Team, **options: Any) -> Session:
+    def make_session(self, team: Team, *, scope: str = "", **options: Any) -> Session:
         """A session for the team. Override it where the adapter's framework counts or freezes in its own way."""
         rules = self.make_driver().rules
         prefix = SharedPrefix(system=team.handbook, tools=team.tools)
-        return Session(prefix, provider=rules, counter=ESTIMATE, **options)
+        return Session(prefix, caching=Caching(provider=rules, scope=scope, counter=ESTIMATE), **options)
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -102,8 +103,8 @@ class AdapterConformance:
     def test_3_calls_stay_with_their_results(self, provider: SimulatedProvider) -> None:
         """Pairing: the provider would take every request; no call is without its result, and no message empty."""
         team = Team(questions=(LOOK, "And now?", LOOK), tools=tools())
-        options = {"budget": ToolResultBudget(max_tokens=400), "compaction": Compaction(4_000, keep_turns=1)}
-        self._run(team, provider, self.make_session(team, **options))
+        short = self.make_session(team, budget=ToolResultBudget(max_tokens=400), compaction=Compaction(4_000, keep_turns=1))
+        self._run(team, provider, short)
         assert_valid_requests(provider.requests)
 
     # ------------------------------------------------------------------ 4, 5

@@ -11,7 +11,7 @@ from ag2.network import Hub, HubClient, LocalLink, Passport
 from ag2_driver import HANDBOOK, agent, configured, head, role_text, texts
 from pydantic import BaseModel
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix_ag2 import session_of, wrap
 
@@ -29,7 +29,9 @@ def named(name, says="noted"):
 
 def session(**options):
     """A session that counts as the provider does."""
-    return Session(counter=ESTIMATE, **{"gate_price": 0.0, **options})  # waits however slow this machine is
+    return Session(
+        caching=Caching(counter=ESTIMATE), **{"gate": Gate(price=0.0), **options}
+    )  # waits however slow this machine is
 
 
 async def discuss(agents, questions, kind="discussion"):
@@ -113,7 +115,7 @@ async def test_two_on_a_channel_are_named_too(fresh):
     """ag2 tells two participants apart by the assistant's role alone, which is another for each."""
     server = fresh("anthropic")
     async with configured("anthropic", server) as config:
-        shared = Session(SharedPrefix(system=HANDBOOK), counter=ESTIMATE)
+        shared = Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=ESTIMATE))
         await discuss(wrap([agent("planner", config)], shared), ("One?", "Two?"), kind="conversation")
     said = texts(server.requests[1])[:3]
     assert [text.split(" ")[0] for text in said] == ["[user]:", "[planner]:", "[user]:"]

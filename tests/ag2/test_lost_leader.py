@@ -15,6 +15,7 @@ from ag2.events import ModelMessageChunk
 from ag2_driver import RULES, agent, configured
 from test_layout import NAMES, session
 
+from cacheprefix import Gate
 from cacheprefix.server import Fault, Latency, Reply
 from cacheprefix_ag2 import wrap
 
@@ -34,7 +35,7 @@ def cold(fresh):
         server = fresh(api)
         used.append((server, server.simulator.script))
         slow(server, seconds)
-        shared = session(gate=600.0)
+        shared = session(gate=Gate(600.0, price=0.0))
         async with configured(api, server, streaming=streaming) as config:
             yield shared, server, wrap([agent(name, config) for name in NAMES], shared)
         assert not shared.adapter._gate._flights

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from test_layout import NAMES, discuss, named, session
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.profiles import cost_units, normalise_usage
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.testing.driver import Role, Team, script
@@ -102,7 +102,7 @@ def spent(servers, plan, api, shared=None):
         Ag2Driver(api).run(plan, provider, shared)
     finally:
         provider.simulator.script = kept
-    profile = Session(provider=RULES[api]).adapter.profile("")
+    profile = Session(caching=Caching(provider=RULES[api])).adapter.profile("")
     return sum(cost_units(normalise_usage(one.usage, one.api, profile=profile), profile) for one in provider.requests)
 
 
@@ -123,6 +123,6 @@ def test_no_plan_is_dearer(servers, api, sizes, handbook, rounds):
     """However long the roles' texts are, however often they speak, and whether they share enough or not."""
     roles = tuple(Role(name, long_text(name, size)) for name, size in zip(NAMES, sizes, strict=False))
     plan = Team(handbook=handbook, roles=roles, questions=tuple(f"Question {at}?" for at in range(rounds)))
-    shared = Session(SharedPrefix(system=handbook), provider=RULES[api], counter=ESTIMATE)
+    shared = Session(SharedPrefix(system=handbook), caching=Caching(provider=RULES[api], counter=ESTIMATE))
     assert spent(servers, plan, api, shared) <= 1.001 * spent(servers, plan, api)
     assert shared.failures == {}

@@ -7,7 +7,7 @@ from ag2 import Agent, MemoryStream
 from ag2_driver import HANDBOOK, RULES, configured, role_text
 from test_layout import NAMES
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.errors import NotSharedError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix_ag2 import wrap
@@ -17,7 +17,7 @@ API = "openai-chat"
 
 async def asked(fresh, *, system=HANDBOOK, prompt=HANDBOOK, names=NAMES, mode="fork"):
     """The calls of agents that are asked in turn on one stream."""
-    session = Session(SharedPrefix(system=system), mode=mode, provider=RULES[API], counter=ESTIMATE)
+    session = Session(SharedPrefix(system=system), mode=mode, caching=Caching(provider=RULES[API], counter=ESTIMATE))
     server = fresh(API)
     async with configured(API, server) as config:
         agents = [Agent(name, f"{role_text(name)}\n\n{prompt}", config=config) for name in names]

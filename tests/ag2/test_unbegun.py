@@ -11,7 +11,7 @@ from ag2_driver import agent, configured
 from test_layout import named, session
 from test_wrap import APIS
 
-from cacheprefix import CacheprefixWarning
+from cacheprefix import CacheprefixWarning, Gate
 from cacheprefix_ag2 import wrap
 
 BEGINS = (
@@ -45,7 +45,7 @@ def told(body, api):
 @pytest.mark.parametrize(("api", "streaming"), [(api, streaming) for api in APIS for streaming in (False, True)])
 async def test_a_fork_that_cannot_be_begun_is_the_applications_request(fresh, api, streaming, step, monkeypatch):
     """Byte for byte; only the text that was given for this call stands behind it; and the next one is a fork again."""
-    server, now, shared = fresh(api), {}, session(gate=600.0)
+    server, now, shared = fresh(api), {}, session(gate=Gate(600.0, price=0.0))
     async with configured(api, server, streaming=streaming) as config:
         agents = [agent("planner", config, tools=[named("look")]), agent("critic", config, tools=[named("write")])]
         agents[0].prompt(lambda: "It is Monday.")
@@ -76,7 +76,7 @@ async def test_nobody_waits_for_a_fork_that_was_not_begun(fresh, monkeypatch):
             both.set()
         await asyncio.wait_for(both.wait(), 10)
 
-    shared = session(gate=600.0)
+    shared = session(gate=Gate(600.0, price=0.0))
     async with configured("anthropic", fresh("anthropic")) as config:
         agents = wrap([agent("planner", config), agent("critic", config)], shared)
         config.http_client.event_hooks = {"request": [leave]}

@@ -13,7 +13,7 @@ from ag2_driver import HANDBOOK, agent, configured, role_text, texts
 from test_layout import named, session
 
 import cacheprefix
-from cacheprefix import RequestBudget, Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Caching, History, RequestBudget, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.errors import BudgetError, ConfigError, SetupError
 from cacheprefix.server import Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix_ag2 import PrefixConfig, PrefixPolicy, PrefixState, session_of, unwrap, wrap
@@ -109,7 +109,7 @@ async def test_sub_tasks_are_measured():
     run = ToolCall("run_subtask", {"task": "Look."})
     with SimulatedProvider("openai-5.6", Queue([Reply(tool_calls=(run,)), "Looked.", "So it is."])) as server:
         async with configured("openai-chat", server) as config:
-            shared = Session(SharedPrefix(system=HANDBOOK), counter=cacheprefix.prompt.ESTIMATE)
+            shared = Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=cacheprefix.prompt.ESTIMATE))
             planner = wrap(agent("planner", config, tasks=TaskConfig()), shared)
             assert (await planner.ask("What now?")).body == "So it is."
         assert [call.agent for call in shared.calls] == ["planner", "subtask", "planner"]
@@ -150,7 +150,7 @@ async def test_by_hand_the_policy_and_the_config_go_together(fresh):
     """The policy alone changes nothing and says so; a config given at the call works as an agent's own."""
     server = fresh("openai-chat")
     async with configured("openai-chat", server) as config:
-        shared = Session(SharedPrefix(system=HANDBOOK), counter=cacheprefix.prompt.ESTIMATE)
+        shared = Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=cacheprefix.prompt.ESTIMATE))
         made = agent("planner", config, assembly=[PrefixPolicy(shared)])
         await made.ask("What now?")
         await made.ask("What now?", config=PrefixConfig(config, shared))
@@ -175,7 +175,7 @@ async def test_a_budget_that_cannot_be_met_is_heard_of(fresh):
     """It is no failure of ours that a request does not fit."""
     server = fresh("openai-chat")
     async with configured("openai-chat", server) as config:
-        shared = session(request_budget=RequestBudget(2_000, 100), compaction=1_900)
+        shared = session(history=History(request_budget=RequestBudget(2_000, 100)), compaction=1_900)
         agents = wrap([agent("planner", config), agent("critic", config)], shared)
         with pytest.raises(BudgetError):
             await agents[0].ask("word " * 9_000)

@@ -6,7 +6,7 @@ import pytest
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_teams import ROLES, TASK, Says, common, prompts, role, search, tail_index
 
-from cacheprefix import ForkPolicy, Session
+from cacheprefix import Caching, ForkPolicy, Session
 from cacheprefix.errors import SetupError
 from cacheprefix.history import Compaction
 from cacheprefix.server import Queue, Reply, ToolCall
@@ -70,7 +70,7 @@ async def test_the_tenant_goes_with_a_dumped_client_and_a_fork_request(provide, 
     wrap(RoundRobinGroupChat(agents, max_turns=1), scope="acme")
     asked = ForkRequest.model_validate_json(ForkRequest.of(agents[0]).model_dump_json())
     assert asked.prefix.scope == "acme"
-    client = PrefixClient(new_client(provider), Session(scope="acme"))
+    client = PrefixClient(new_client(provider), Session(caching=Caching(scope="acme")))
     assert client.dump_component().config["prefix"]["scope"] == "acme"
     before = len(provider.requests)
     await asked.answer(new_client(provider))

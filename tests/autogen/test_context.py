@@ -10,7 +10,7 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.models import UserMessage
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, tail_index
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import History, Session, SharedPrefix
 from cacheprefix.errors import BudgetError
 from cacheprefix.history import Compaction, RequestBudget
 from cacheprefix.server import Reply
@@ -67,7 +67,9 @@ async def test_a_compacted_team_resumes_with_the_same_bytes(provide, new_client)
 
 async def test_a_request_that_cannot_be_made_to_fit_is_refused(provide, new_client):
     """A request budget is the one thing of ours that stops a call; it says by how much it is over."""
-    client = PrefixClient(new_client(provide("openai")), Session(request_budget=RequestBudget(window=10)))
+    client = PrefixClient(
+        new_client(provide("openai")), Session(history=History(request_budget=RequestBudget(window=10)))
+    )
     with pytest.raises(BudgetError):
         await client.create([UserMessage(content=TASK, source="user")])
 

@@ -14,7 +14,7 @@ from autogen_ext.models.anthropic import AnthropicChatCompletionClient
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
 from benchmarks.local_engine import COUNTER, ENVELOPE, MODEL, rules
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix_autogen import wrap
 
 HANDBOOK = "Every statement needs a source that the reader can open. " * 4
@@ -63,7 +63,9 @@ def team(client: ChatCompletionClient, handbook: str) -> RoundRobinGroupChat:
 async def test_a_wrapped_team_reads_the_shared_part_from_a_real_cache(client, fresh_text, kind: str) -> None:
     """Every request but the first reads the handbook and the transcript, as the session expected."""
     handbook = fresh_text(HANDBOOK)
-    session = Session(SharedPrefix(system=handbook), provider="llama.cpp", profiles=rules(), counter=COUNTER)
+    session = Session(
+        SharedPrefix(system=handbook), caching=Caching(provider="llama.cpp", profiles=rules(), counter=COUNTER)
+    )
     await wrap(team(client(kind), handbook), session).run(task="Begin.")
     first, *others = session.calls
     assert first.usage.cache_read_tokens is not None
@@ -79,7 +81,7 @@ async def test_a_wrapped_team_reads_the_shared_part_from_a_real_cache(client, fr
 
 async def test_an_unmodified_team_reads_nothing_of_another_role(client, fresh_text) -> None:
     """Observed only, the first request of each role shares no more than the first words."""
-    session = Session(provider="llama.cpp", profiles=rules(), counter=COUNTER, mode="observe")
+    session = Session(caching=Caching(provider="llama.cpp", profiles=rules(), counter=COUNTER), mode="observe")
     await wrap(team(client("openai"), fresh_text(HANDBOOK)), session).run(task="Begin.")
     assert len(session.calls) == 4
     assert all((call.usage.cache_read_tokens or 0) < 10 for call in session.calls[:3])

@@ -22,7 +22,7 @@ from autogen_core import FunctionCall
 from autogen_core.models import CreateResult, ModelInfo, RequestUsage
 from autogen_ext.models.replay import ReplayChatCompletionClient
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix_autogen import wrap
 
 RULES = "House rules. " * 1200
@@ -220,7 +220,7 @@ async def test_a_wrapped_team_gives_the_same_messages(build, mode):
     for wrapped in (False, True):
         team = build()
         if wrapped:
-            session = Session(SharedPrefix(system=RULES), mode=mode, provider="openai")
+            session = Session(SharedPrefix(system=RULES), mode=mode, caching=Caching(provider="openai"))
             wrap(team, session)
         results.append(await asyncio.wait_for(team.run(task="The task."), 30))
     plain, shared = results
@@ -233,6 +233,6 @@ async def test_a_wrapped_team_gives_the_same_messages(build, mode):
 async def test_a_wrapped_copy_gives_the_same_messages(build):
     """wrap(copy=True) runs as the original does."""
     plain = await build().run(task="The task.")
-    team = wrap(build(), Session(SharedPrefix(system=RULES), provider="openai"), copy=True)
+    team = wrap(build(), Session(SharedPrefix(system=RULES), caching=Caching(provider="openai")), copy=True)
     shared = await asyncio.wait_for(team.run(task="The task."), 30)
     assert [_plain(m) for m in shared.messages] == [_plain(m) for m in plain.messages]

@@ -15,7 +15,7 @@ from autogen_teams import HANDBOOK, TASK, Says, common, prompts, role, tail_inde
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.server import Latency
 from cacheprefix_autogen import session_of, wrap
 from cacheprefix_autogen.transcript import Transcript, View
@@ -72,7 +72,7 @@ async def test_a_hundred_random_schedules_give_the_same_bytes():
         asked: dict = {}
         names = ("lead", *BRANCHES, "join")
         agents = [role(name, Slow(name, chance.randrange(40), asked)) for name in names]
-        session = Session(SharedPrefix(system=HANDBOOK), provider="openai")
+        session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai"))
         await wrap(_fan_out(agents), session).run(task=TASK)
         seen.append(asked)
     assert all(asked == seen[0] for asked in seen)
@@ -99,7 +99,7 @@ async def test_a_loop_of_parallel_branches_shows_everyone_one_order():
         team = GraphFlow(
             list(agents.values()), builder.build(), termination_condition=MaxMessageTermination(8), max_turns=4
         )
-        await wrap(team, Session(SharedPrefix(system=HANDBOOK), provider="openai")).run(task=TASK)
+        await wrap(team, Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai"))).run(task=TASK)
         seen.append(asked)
     assert all(asked == seen[0] for asked in seen)
     second = seen[0]["alpha"][1]
@@ -151,7 +151,7 @@ async def test_branches_that_start_together_on_a_cold_prefix_follow_one_leader(p
         builder.add_node(node)
     for branch in branches:
         builder.add_edge(branch, join)
-    await wrap(GraphFlow([*branches, join], builder.build()), Session(gate_price=0.0)).run(task=TASK)
+    await wrap(GraphFlow([*branches, join], builder.build()), Session(gate=Gate(price=0.0))).run(task=TASK)
     reads = [record.outcome.read_tokens for record in provider.requests]
     assert reads[0] == 0
     assert all(read > 2000 for read in reads[1:])

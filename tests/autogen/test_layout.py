@@ -12,7 +12,7 @@ from autogen_core.model_context import UnboundedChatCompletionContext
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.server import ToolCall
 from cacheprefix_autogen import session_of, wrap
 
@@ -148,7 +148,7 @@ async def test_short_requests_are_those_of_agents_that_say_the_handbook_themselv
         provider.reset()
         agents = [role(name, client, system_message=text) for name, text in zip(ROLES, texts, strict=True)]
         team = RoundRobinGroupChat(agents, max_turns=3)
-        wrap(team, Session(SharedPrefix(system=house, roles={"writer": card}), tail="cards"))
+        wrap(team, Session(SharedPrefix(system=house, roles={"writer": card}), caching=Caching(tail="cards")))
         await team.run(task="Short.")
         assert session_of(team).failures == {}
         sent.append([record.body for record in provider.requests])

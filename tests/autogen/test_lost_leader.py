@@ -17,7 +17,7 @@ from autogen_core import CancellationToken
 from autogen_core.models import SystemMessage, UserMessage
 from autogen_teams import HANDBOOK, TASK
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Gate, Session, SharedPrefix
 from cacheprefix.server import Fault, Latency, Reply
 from cacheprefix_autogen import PrefixClient, wrap
 
@@ -33,7 +33,7 @@ def provider(provide):
 @pytest.fixture
 def session():
     """One whose gate waits, for ten minutes."""
-    return Session(SharedPrefix(system=HANDBOOK * 2), gate=600.0, gate_price=0.0)
+    return Session(SharedPrefix(system=HANDBOOK * 2), gate=Gate(limit=600.0, price=0.0))
 
 
 @pytest.fixture

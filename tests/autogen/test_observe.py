@@ -7,7 +7,7 @@ from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from autogen_teams import ROLES, TASK, Says, role, search
 
-from cacheprefix import Session
+from cacheprefix import Caching, Session
 from cacheprefix.errors import ConfigError
 from cacheprefix.layout import with_volatile
 from cacheprefix.server import ToolCall
@@ -191,7 +191,7 @@ async def test_a_client_that_cannot_be_watched_gets_the_applications_own_request
             seen.append(list(messages))
             return await super().create(messages, **options)
 
-    for session in (None, Session(provider="openai")):
+    for session in (None, Session(caching=Caching(provider="openai"))):
         client = Noting(["yes", "no"])
         team = RoundRobinGroupChat([role(name, client) for name in ROLES[:2]], max_turns=2)
         if session is None:

@@ -19,7 +19,7 @@ from autogen_core.tool_agent import ToolAgent
 from autogen_core.tools import FunctionTool, StaticStreamWorkbench, StaticWorkbench, Workbench
 from autogen_teams import Says, role
 
-from cacheprefix import Session
+from cacheprefix import Caching, Session
 from cacheprefix.errors import SetupError, StoreError
 from cacheprefix.server import Reply, ToolCall
 from cacheprefix.stores import MemoryStore
@@ -141,7 +141,8 @@ async def test_tenants_do_not_see_each_other(world):
     """One cache behind two sessions of different scope keeps their results apart."""
     shared = ToolResultCache(options=ToolCacheOptions(allow=DEFAULT_ALLOW))
     benches = {
-        tenant: cached(StaticWorkbench(world.tools), Session(tool_cache=shared, scope=tenant)) for tenant in "AB"
+        tenant: cached(StaticWorkbench(world.tools), Session(tool_cache=shared, caching=Caching(scope=tenant)))
+        for tenant in "AB"
     }
     await call(benches["A"], "read", READ)
     world.text = "of B"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cacheprefix import Session
+from cacheprefix import Caching, Session
 from cacheprefix.adapter import given_or_configured
 from cacheprefix.config import load, variables
 from cacheprefix.config_fields import FIELDS, SHORT, line_of
@@ -65,22 +65,18 @@ def test_a_pyproject_sets_everything(project, rules_file):
     folder = project(FULL)
     rules_file(folder)
     made = _options(folder)
-    assert (made["mode"], made["tail"], made["gate"], made["provider"], made["scope"]) == (
-        "observe",
-        "cards",
-        2.0,
-        "anthropic",
-        "team",
-    )
+    caching, found = made["caching"], made["history"]
+    assert (made["mode"], made["gate"].limit) == ("observe", 2.0)
+    assert (caching.tail, caching.provider, caching.scope) == ("cards", "anthropic", "team")
     assert made["compaction"] == Compaction(50_000)
-    assert made["request_budget"] == RequestBudget(200_000, 8_000)
+    assert found.request_budget == RequestBudget(200_000, 8_000)
     assert made["budget"].limit("read_file")[0] == 4_000
     assert made["budget"].limit("secrets")[1].name == "none"
     assert (made["budget"].limit("log")[0], made["budget"].limit("log")[1].name) == (100, "head")
     assert made["budget"].limit("shell")[1].name == "tail"
     assert (made["budget"].max_tokens, made["budget"].strategy) == (900, "tail")
     assert made["tool_cache"].ttl == 60
-    assert made["profiles"].get("house").name == "house"
+    assert caching.profiles.get("house").name == "house"
 
 
 @pytest.fixture
@@ -98,7 +94,7 @@ def test_a_session_is_made_of_it(project, monkeypatch, rules_file):
     folder = project(FULL)
     rules_file(folder)
     monkeypatch.chdir(folder)
-    session = Session.from_config("handbook", scope="mine")
+    session = Session.from_config("handbook", caching=Caching(scope="mine"))
     assert (session.mode, session.adapter.scope, session.prefix.system) == ("observe", "mine", "handbook")
     assert session.tool_cache is not None
 

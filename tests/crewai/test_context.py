@@ -11,7 +11,7 @@ from crew_wire import BRIEF, INPUTS, bodies, heads, prompts, raw, shared
 
 from benchmarks.crewai_workloads import CrewModel, agents, crew, prose, tasks
 from benchmarks.crewai_workloads import new_llm as new_model
-from cacheprefix import ForkPolicy, Session, SharedPrefix
+from cacheprefix import ForkPolicy, History, Session, SharedPrefix
 from cacheprefix.errors import BudgetError
 from cacheprefix.history import Compaction, RequestBudget
 from cacheprefix.server import Fault, Reply, Request, ToolCall
@@ -263,7 +263,7 @@ def test_without_compaction_crewai_summarises_as_it_did(looker, summaries) -> No
 def test_a_request_budget_holds_every_request(looker) -> None:
     """With a window and a declared reserve no request is above what is left."""
     provider, team = looker()
-    session = Session(request_budget=RequestBudget(window=2_000, reserve=300))
+    session = Session(history=History(request_budget=RequestBudget(window=2_000, reserve=300)))
     with install(team, session):
         output = team.kickoff()
     count = session.adapter.counter("gpt-5-2025-08-07")
@@ -280,7 +280,10 @@ def test_a_request_that_cannot_be_made_to_fit_is_refused(servers, new_llm) -> No
     provider = servers("openai")
     who = agents(lambda: new_llm(provider), tools=False)
     team = crew(who, tasks(who))
-    with install(team, Session(request_budget=RequestBudget(window=500))), pytest.raises(BudgetError) as refused:
+    with (
+        install(team, Session(history=History(request_budget=RequestBudget(window=500)))),
+        pytest.raises(BudgetError) as refused,
+    ):
         team.kickoff(inputs=INPUTS)
     assert refused.value.over_by >= 1_000
     assert provider.requests == []
@@ -291,7 +294,14 @@ def test_verdicts_are_live(servers, new_llm) -> None:
     provider = servers("openai")
     who = agents(lambda: new_llm(provider))
     alarms: list[str] = []
-    session = Session(on_break=lambda verdict: alarms.append(verdict.cause))
+
+    class Alarms:
+        """Keeps the causes."""
+
+        def cacheprefix_cache_break(self, verdict):
+            alarms.append(verdict.cause)
+
+    session = Session(plugins=[Alarms()])
     seen: list[str] = []
     team = crew(who, tasks(who), task_callback=lambda _: seen.append(session.last_verdict.cause))
     with install(team, session):

@@ -7,7 +7,7 @@ from crewai import Agent, Crew, Process, Task
 
 from benchmarks.crewai_workloads import new_llm
 from benchmarks.local_engine import COUNTER, MODEL, rules
-from cacheprefix import Session
+from cacheprefix import Caching, Session
 from cacheprefix_crewai import install
 
 BRIEF = "Every statement needs a source that the reader can open. " * 6
@@ -39,7 +39,7 @@ def crew(engine):
 def test_an_installed_crew_reads_the_shared_part_from_a_real_cache(crew, fresh_text, kind: str) -> None:
     """Every task but the first reads the brief, as the session expected."""
     brief = fresh_text(BRIEF)
-    session = Session(brief, provider="llama.cpp", profiles=rules(), counter=COUNTER)
+    session = Session(brief, caching=Caching(provider="llama.cpp", profiles=rules(), counter=COUNTER))
     target = crew(kind, brief)
     with install(target, session):
         target.kickoff()
@@ -55,7 +55,7 @@ def test_an_installed_crew_reads_the_shared_part_from_a_real_cache(crew, fresh_t
 
 def test_an_unmodified_crew_reads_no_brief(crew, fresh_text) -> None:
     """Observed only, the roles' texts in front keep every task from reading another's brief."""
-    session = Session(provider="llama.cpp", profiles=rules(), counter=COUNTER, mode="observe")
+    session = Session(caching=Caching(provider="llama.cpp", profiles=rules(), counter=COUNTER), mode="observe")
     target = crew("openai", fresh_text(BRIEF))
     with install(target, session):
         target.kickoff()

@@ -15,7 +15,7 @@ import pytest
 from crew_wire import BRIEF, INPUTS
 
 from benchmarks.crewai_workloads import agents, crew, new_llm, tasks
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Gate, Session, SharedPrefix
 from cacheprefix.server import Fault, Latency, Reply
 from cacheprefix_crewai import install
 
@@ -32,7 +32,7 @@ def provider(provide):
 @pytest.fixture
 def session():
     """One whose gate waits, for ten minutes."""
-    return Session(SharedPrefix(system=f"The house. {BRIEF}"), gate=600.0, gate_price=0.0)
+    return Session(SharedPrefix(system=f"The house. {BRIEF}"), gate=Gate(limit=600.0, price=0.0))
 
 
 @pytest.fixture

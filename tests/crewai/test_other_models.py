@@ -8,7 +8,7 @@ import pytest
 from crew_wire import INPUTS, heads, outputs, prompts, raw
 
 from benchmarks.crewai_workloads import agents, crew, tasks
-from cacheprefix import Session
+from cacheprefix import Caching, Session
 from cacheprefix_crewai import install
 
 NATIVE = ("gemini", "bedrock", "snowflake")
@@ -79,7 +79,7 @@ def test_servers_that_speak_openais_api_are_laid_out(servers) -> None:
     llm = LLM(model="deepseek/deepseek-chat", base_url=server.openai_base_url, api_key="any")
     who = agents(lambda: llm, tools=False)
     team = crew(who, tasks(who))
-    with install(team, Session(provider="openai")) as installed:
+    with install(team, Session(caching=Caching(provider="openai"))) as installed:
         team.kickoff(inputs=INPUTS)
     assert len(heads(prompts(server))) == 1
     assert len(installed.session.calls) == 3
@@ -92,7 +92,9 @@ def test_what_the_provider_keeps_holds_no_agents_text(servers, new_llm, volatile
     llm, said = new_llm(server, "responses", auto_chain=True), {"time": volatile} if volatile else {}
     who = agents(lambda: llm, tools=False)
     team = crew(who, tasks(who))
-    with install(team, Session("The team's handbook.", provider="openai"), volatile=lambda: said) as installed:
+    with install(
+        team, Session("The team's handbook.", caching=Caching(provider="openai")), volatile=lambda: said
+    ) as installed:
         team.kickoff(inputs=INPUTS)
     asked = [record.json for record in server.requests]
     assert [one.get("previous_response_id") is not None for one in asked] == [False, True, True]
@@ -124,12 +126,12 @@ def test_azures_own_class_is_laid_out_and_measured(servers, stream, tools) -> No
     expected = outputs(team.kickoff(inputs=INPUTS))
     plain = raw(server)
     server.reset()
-    with install(team, Session(mode="observe", provider="openai")) as installed:
+    with install(team, Session(mode="observe", caching=Caching(provider="openai"))) as installed:
         assert outputs(team.kickoff(inputs=INPUTS)) == expected
     assert raw(server) == plain
     assert all(call.usage.reported for call in installed.session.calls)
     server.reset()
-    with install(team, Session(provider="openai")) as installed:
+    with install(team, Session(caching=Caching(provider="openai"))) as installed:
         assert outputs(team.kickoff(inputs=INPUTS)) == expected
     assert len(heads(prompts(server))) == 1
     assert len(installed.session.calls) == len(server.requests)

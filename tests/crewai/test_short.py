@@ -8,7 +8,7 @@ import pytest
 from crew_wire import bodies, prompts
 
 from benchmarks.crewai_workloads import CrewModel, agents, crew, tasks
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.server import Reply
 from cacheprefix_crewai import install
 
@@ -74,14 +74,14 @@ def test_a_card_of_the_role_stands_beside_the_shared_text(made) -> None:
     """Each role has its own card only, and one without a card has the shared text alone; ours is never sent."""
     provider, team = made("openai", answering)
     cards = {team.agents[0].role: "CARD: count twice."}
-    runs(provider, team, Session(SharedPrefix(system=HANDBOOK, roles=cards), tail="cards"))
+    runs(provider, team, Session(SharedPrefix(system=HANDBOOK, roles=cards), caching=Caching(tail="cards")))
     assert [texts[0].startswith(f"{HANDBOOK}\n\nCARD: count twice.\n\nYou are") for texts in written(provider)] == [
         True,
         False,
         False,
     ]
     provider.reset()
-    said = runs(provider, team, Session(SharedPrefix(roles=cards), tail="cards"))
+    said = runs(provider, team, Session(SharedPrefix(roles=cards), caching=Caching(tail="cards")))
     changed = [f"CARD: count twice.\n\n{said[0][0]}", *(texts[0] for texts in said[1:])]
     assert [texts[0] for texts in written(provider)] == changed
 

@@ -19,7 +19,7 @@ from crewai.hooks.tool_hooks import (
 from crewai.tools import BaseTool
 from crewai.tools.mcp_native_tool import MCPNativeTool
 
-from cacheprefix import Session
+from cacheprefix import Caching, Session
 from cacheprefix.errors import StoreError
 from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix.stores import MemoryStore
@@ -95,10 +95,7 @@ class Bench:
     def results(self) -> list[str]:
         """Contents of all tool messages, each once, in the order in which they were first sent."""
         found = [
-            m["content"]
-            for record in self.provider.requests
-            for m in record.json["messages"]
-            if m["role"] == "tool"
+            m["content"] for record in self.provider.requests for m in record.json["messages"] if m["role"] == "tool"
         ]
         return list(dict.fromkeys(found))
 
@@ -172,12 +169,10 @@ def test_copies_of_a_crew_share_the_cache(bench):
 
 def test_tenants_do_not_see_each_other(bench):
     """One cache behind two sessions of different scope keeps their results apart."""
-    shared = ToolResultCache(
-        options=ToolCacheOptions(tools=[ToolSpec("read", cacheable=True, version="1")])
-    )
+    shared = ToolResultCache(options=ToolCacheOptions(tools=[ToolSpec("read", cacheable=True, version="1")]))
     for tenant in ("A", "B", "A"):
         DISK["text"] = f"of {tenant}"
-        kick(bench.crew(calls("a"), DONE), Session(tool_cache=shared, scope=tenant))
+        kick(bench.crew(calls("a"), DONE), Session(tool_cache=shared, caching=Caching(scope=tenant)))
         assert bench.results() == [f"a: of {tenant}"]
     assert READS == ["a", "a"]
 

@@ -17,7 +17,7 @@ from benchmarks.crewai_workloads import (
     crew,
     tasks,
 )
-from cacheprefix import Session, ToolResultBudget
+from cacheprefix import Gate, Session, ToolResultBudget
 from cacheprefix.profiles import normalise_usage
 from cacheprefix.server import Fault, Latency, Reply
 from cacheprefix_crewai import cache_event, install
@@ -107,13 +107,13 @@ def test_tasks_that_start_together_wait_for_the_first_to_write(provide, new_llm)
     """Of three tasks that start at once the second and third read what the first wrote."""
     provider = provide("openai", latency=Latency(base=0.2, output=0.0, scale=1.0))
     team, go = _asynchronous(lambda **options: new_llm(provider, **options))
-    with install(team, Session(gate_price=0.0)):
+    with install(team, Session(gate=Gate(price=0.0))):
         go()
     reads = [record.usage["prompt_tokens_details"]["cached_tokens"] for record in provider.requests]
     assert sum(read < 1_024 for read in reads) == 1
 
 
-@pytest.mark.parametrize(("gate", "came"), [({"gate": None}, False), ({"gate_price": 0.0}, True)])
+@pytest.mark.parametrize(("gate", "came"), [({"gate": None}, False), ({"gate": Gate(price=0.0)}, True)])
 def test_the_sessions_gate_holds_for_its_crews(provide, new_llm, gate, came) -> None:
     """Without one nobody comes to it, and the session's report says what those did that came."""
     team, go = _asynchronous(lambda **options: new_llm(provide("openai"), **options))
@@ -126,7 +126,7 @@ def test_the_sessions_gate_holds_for_its_crews(provide, new_llm, gate, came) -> 
 def test_a_crew_installed_without_a_gate_comes_to_none(provide, new_llm) -> None:
     """Whatever its session has."""
     team, go = _asynchronous(lambda **options: new_llm(provide("openai"), **options))
-    session = Session(gate_price=0.0)
+    session = Session(gate=Gate(price=0.0))
     with install(team, session, gate=False):
         go()
     assert session.report().gate is None

@@ -19,7 +19,7 @@ from benchmarks.local_engine import (
     rules,
     write_model,
 )
-from cacheprefix import Session
+from cacheprefix import Caching, Session
 from cacheprefix.adapter import Request
 from cacheprefix.errors import SetupError
 from cacheprefix.profiles import normalise_usage
@@ -39,13 +39,13 @@ TOOL = {
 @pytest.fixture(scope="module")
 def session():
     """A session that counts as the engine does, knows its rules, and has seen all that these tests send to it."""
-    return Session(provider="llama.cpp", profiles=rules(), counter=COUNTER, gate=None)
+    return Session(caching=Caching(provider="llama.cpp", profiles=rules(), counter=COUNTER), gate=None)
 
 
 @pytest.fixture(scope="module")
 def tiny_session():
     """The same for the tiny model."""
-    return Session(provider="llama.cpp", profiles=rules(), counter=TINY_COUNTER, gate=None)
+    return Session(caching=Caching(provider="llama.cpp", profiles=rules(), counter=TINY_COUNTER), gate=None)
 
 
 def asking(client, session, model):
@@ -252,7 +252,7 @@ def test_slots_are_chosen_as_the_engine_chooses_them(tmp_path, fresh_text):
     if missing():
         pytest.skip(missing())
     write_model(tmp_path / "tiny.gguf")
-    session = Session(provider="llama.cpp", profiles=rules(3), counter=TINY_COUNTER, gate=None)
+    session = Session(caching=Caching(provider="llama.cpp", profiles=rules(3), counter=TINY_COUNTER), gate=None)
     draw = random.Random(5)
     histories = [[system(fresh_text(HANDBOOK))] for _ in range(5)]
     with (

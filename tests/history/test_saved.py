@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cacheprefix import Compaction, Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Caching, Compaction, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.errors import StateError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.wire import apply, sendable, views_of
@@ -27,7 +27,10 @@ def session(old, budget=120):
     """A session of the recorded prefix."""
     rules = Compaction(600, 350, keep_turns=2, horizon=1e9)
     return Session(
-        SharedPrefix(system=old["system"]), counter=ESTIMATE, budget=ToolResultBudget(budget), compaction=rules
+        SharedPrefix(system=old["system"]),
+        caching=Caching(counter=ESTIMATE),
+        budget=ToolResultBudget(budget),
+        compaction=rules,
     )
 
 

@@ -10,7 +10,7 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langchain_openai.chat_models._client_utils import _cached_async_httpx_client
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Echo, Latency, Queue, SimulatedProvider
 from cacheprefix.wire import decode
@@ -81,7 +81,9 @@ class Bench:
     def session(self, handbook, **options):
         prefix = SharedPrefix(system=handbook, tools=self.tools)
         # Waits however slow this machine is; what a second is worth has tests of its own.
-        return Session(prefix, provider=self.rules, counter=ESTIMATE, **{"gate_price": 0.0, **options})
+        return Session(
+            prefix, caching=Caching(provider=self.rules, counter=ESTIMATE), **{"gate": Gate(price=0.0), **options}
+        )
 
     @property
     def api(self):

@@ -10,7 +10,7 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from cacheprefix import Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Caching, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix_langgraph import PrefixState, forked, wrap_model
 
@@ -35,8 +35,7 @@ def build(url, saver, tokens, pause=lambda: None):
     """Reader, then writer; ``pause`` is called when the writer begins. ``tokens`` is the tool-result budget."""
     session = Session(
         SharedPrefix(system=HANDBOOK),
-        provider="openai-5.6",
-        counter=ESTIMATE,
+        caching=Caching(provider="openai-5.6", counter=ESTIMATE),
         budget=ToolResultBudget(max_tokens=tokens),
     )
     model = wrap_model(ChatOpenAI(model="gpt-5.6", base_url=url, api_key="k", max_retries=0), session)

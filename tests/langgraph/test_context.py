@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from cacheprefix import Compaction, RequestBudget
+from cacheprefix import Compaction, History, RequestBudget
 from cacheprefix.errors import BudgetError
 from cacheprefix.history import drop_tool_messages, trim_tool_outputs
 from cacheprefix.layout.team import Team
@@ -150,7 +150,7 @@ def test_a_summary_is_written_by_a_fork_that_reads_the_cached_prefix(bench):
 @ONE
 def test_a_budget_that_cannot_be_met_says_by_how_much(bench):
     """Nothing is sent; the error is the application's to handle."""
-    session = bench.session(HANDBOOK, request_budget=RequestBudget(window=1_500, reserve=200))
+    session = bench.session(HANDBOOK, history=History(request_budget=RequestBudget(window=1_500, reserve=200)))
     with pytest.raises(BudgetError) as raised:
         build(bench, session).invoke({"messages": history(2)})
     assert raised.value.over_by > 0
@@ -160,7 +160,7 @@ def test_a_budget_that_cannot_be_met_says_by_how_much(bench):
 @ONE
 def test_a_request_budget_holds_the_whole_request(bench):
     """System text, tools, history and the role's text together."""
-    session = bench.session(HANDBOOK, request_budget=RequestBudget(window=5_000, reserve=1_000))
+    session = bench.session(HANDBOOK, history=History(request_budget=RequestBudget(window=5_000, reserve=1_000)))
     build(bench, session).invoke({"messages": history()})
     assert bench.prompts()[0].tokens <= 4_000
 

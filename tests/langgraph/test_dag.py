@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 
-from cacheprefix import Session
+from cacheprefix import Caching, Session
 from cacheprefix.errors import SetupError
 from cacheprefix.server import Reply
 from cacheprefix_langgraph import (
@@ -46,7 +46,7 @@ class Said(BaseChatModel):
 
 def observing():
     """A session that knows the model and changes nothing."""
-    return Session(mode="observe", provider="exact")
+    return Session(mode="observe", caching=Caching(provider="exact"))
 
 
 def run(tasks, how="invoke", values=None, **options):

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
-from cacheprefix import Compaction, Conversation, Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Caching, Compaction, Conversation, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.prompt import ESTIMATE, DropCall, DropResult, DropThinking, Insert
 from cacheprefix_langgraph.fork_context import Frame
 from cacheprefix_langgraph.history import carried_out
@@ -53,7 +53,7 @@ def histories(draw):
 
 def sent(messages, state, **options):
     """What is sent of a history under a conversation's decisions."""
-    session = Session(SharedPrefix(system="Rules."), provider="exact", counter=ESTIMATE, **options)
+    session = Session(SharedPrefix(system="Rules."), caching=Caching(provider="exact", counter=ESTIMATE), **options)
     frame = Frame(session=session.adapter, role="r", state=state)
     done = settled(taken_apart(messages, frame), frame, Views(), "m", "tail")
     assert session.failures == {}

@@ -20,7 +20,7 @@ from langgraph_swarm import create_handoff_tool, create_swarm
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, ToolCall
 from cacheprefix.wire import decode
@@ -330,7 +330,9 @@ def test_a_documented_example_gives_the_same_state_wrapped_and_unwrapped(servers
         provider.simulator.script = model
         session = None
         if layout != "unmodified":
-            session = Session(SharedPrefix(system=HANDBOOK), mode=layout, provider="exact", counter=ESTIMATE)
+            session = Session(
+                SharedPrefix(system=HANDBOOK), mode=layout, caching=Caching(provider="exact", counter=ESTIMATE)
+            )
         states[layout] = plain(build(Front(provider, session)))
         assert [record.status for record in provider.requests] == [200] * calls
     assert states["observe"] == states["fork"] == states["unmodified"]

@@ -11,7 +11,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from benchmarks.local_engine import COUNTER, ENVELOPE, MODEL, rules
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix_langgraph import PrefixMiddleware, forked, wrap_model
 
 HANDBOOK = "Every statement needs a source that the reader can open. " * 4
@@ -55,7 +55,9 @@ def team(model, session, handbook):
 def test_forked_nodes_read_the_shared_part_from_a_real_cache(model, fresh_text, kind):
     """Every role but the first reads the handbook and the transcript, as the session expected."""
     handbook = fresh_text(HANDBOOK)
-    session = Session(SharedPrefix(system=handbook), provider="llama.cpp", profiles=rules(), counter=COUNTER)
+    session = Session(
+        SharedPrefix(system=handbook), caching=Caching(provider="llama.cpp", profiles=rules(), counter=COUNTER)
+    )
     team(wrap_model(model(kind), session), session, handbook).invoke({"messages": [HumanMessage("Begin.")]})
     first, *others = session.calls
     assert (first.usage.cache_read_tokens or 0) <= ENVELOPE.opening
@@ -70,7 +72,7 @@ def test_forked_nodes_read_the_shared_part_from_a_real_cache(model, fresh_text, 
 def test_unmodified_nodes_read_nothing(model, fresh_text):
     """The same team without forks shares no more than the first word of its roles."""
     handbook = fresh_text(HANDBOOK)
-    session = Session(provider="llama.cpp", profiles=rules(), counter=COUNTER, mode="observe")
+    session = Session(caching=Caching(provider="llama.cpp", profiles=rules(), counter=COUNTER), mode="observe")
     team(wrap_model(model("openai"), session), session, handbook).invoke({"messages": [HumanMessage("Begin.")]})
     assert len(session.calls) == 3
     assert all(call.usage.cache_read_tokens < 10 for call in session.calls)
@@ -85,7 +87,8 @@ def test_agents_with_the_middleware_read_tools_and_text_from_a_real_cache(model,
         return topic
 
     session = Session(
-        SharedPrefix(system=handbook, tools=[lookup]), provider="llama.cpp", profiles=rules(), counter=COUNTER
+        SharedPrefix(system=handbook, tools=[lookup]),
+        caching=Caching(provider="llama.cpp", profiles=rules(), counter=COUNTER),
     )
     agents = [
         create_agent(model("openai"), [lookup], system_prompt=text, middleware=[PrefixMiddleware(session, role=role)])
@@ -104,7 +107,9 @@ def test_what_ends_with_two_assistant_messages_is_refused_unmodified_and_answere
     """llama.cpp takes one for the beginning of its answer and refuses two; a fork ends with the user's turn."""
     handbook = fresh_text(HANDBOOK)
     session = Session(
-        SharedPrefix(system=handbook), provider="llama.cpp", profiles=rules(), counter=COUNTER, mode=mode
+        SharedPrefix(system=handbook),
+        caching=Caching(provider="llama.cpp", profiles=rules(), counter=COUNTER),
+        mode=mode,
     )
     chat, sent = wrap_model(model("openai"), session), []
 

@@ -14,7 +14,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
-from cacheprefix import Session
+from cacheprefix import Gate, Session
 from cacheprefix.adapter import AdapterSession
 from cacheprefix.server import Fault, Latency, Reply
 from cacheprefix.stores import MemoryStore
@@ -202,7 +202,7 @@ def test_a_leader_that_breaks_off_in_the_middle_releases_the_others(bench):
     """The connection is cut after the first token; nobody waits for the time limit, and the leader asks again."""
     bench.slow(0.03)
     bench.script(lambda request: Reply("fine", fault=Fault(cut_after=1)) if request.index == 0 else Reply("fine"))
-    session = bench.session(HANDBOOK, gate=60.0)
+    session = bench.session(HANDBOOK, gate=Gate(60.0, price=0.0))
     out = go(fan(wrap_model(bench.model(), session), session, later=False), later=False)
     assert out["reports"] == ["fine"] * WORKERS
     assert len(bench.provider.requests) == WORKERS + 1
@@ -213,7 +213,7 @@ def test_a_leader_that_breaks_off_in_the_middle_releases_the_others(bench):
 def test_nobody_waits_longer_than_the_limit(chat, later):
     """A leader that takes its time holds the others up for no more than the session allows."""
     chat.slow(1.5)
-    session = chat.session(HANDBOOK, gate=0.05)
+    session = chat.session(HANDBOOK, gate=Gate(0.05, price=0.0))
     go(fan(wrap_model(chat.model(), session), session, later=later), later)
     begun = min(record.first_token_at for record in chat.provider.requests)
     assert len(chat.provider.requests) == WORKERS
@@ -320,7 +320,7 @@ def test_no_prewarm_is_sent_that_the_provider_would_refuse(claude, options):
 def test_a_cancelled_prewarm_leads_nobody(claude):
     """The leader's task is gone while its prewarm is under way: the next one leads, and nothing is left behind."""
     claude.slow(1.0)
-    session = claude.session(HANDBOOK, gate=600.0)
+    session = claude.session(HANDBOOK, gate=Gate(600.0, price=0.0))
     first, second = (wrap_model(claude.model(), session, role=name, prewarm=True) for name in ("first", "second"))
     asked = [HumanMessage("Look into it.")]
 
@@ -342,7 +342,7 @@ def test_a_cancelled_prewarm_leads_nobody(claude):
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
 def test_a_stream_that_is_left_frees_those_who_wait(claude, later):
     """Before its first chunk, by the application that asked for it; the gate would hold them for ten minutes."""
-    session = claude.session(HANDBOOK, gate=600.0)
+    session = claude.session(HANDBOOK, gate=Gate(600.0, price=0.0))
     first, second = (wrap_model(claude.model(), session, role=name) for name in ("first", "second"))
     asked = [HumanMessage("Look into it.")]
 
@@ -365,7 +365,7 @@ def test_a_stream_that_is_left_frees_those_who_wait(claude, later):
 @pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
 def test_who_reads_streams_in_turn_does_not_wait_for_himself(bench, later):
     """The first chunk may say only that the request was taken; the gate would hold him for ten minutes."""
-    session = bench.session(HANDBOOK, gate=600.0)
+    session = bench.session(HANDBOOK, gate=Gate(600.0, price=0.0))
     models = [wrap_model(bench.model(), session, role=name) for name in ("first", "second")]
     asked = [HumanMessage("Look into it.")]
 
@@ -393,7 +393,7 @@ def test_one_role_a_process_follows_the_leader_of_another_process_behind_the_mid
     store = MemoryStore()
 
     def work(number):
-        session = Session(gate_store=store, gate=60.0, gate_price=0.0)
+        session = Session(gate=Gate(limit=60.0, price=0.0, store=store))
         middleware = [PrefixMiddleware(session, role="worker")]
         agent = create_agent(claude.model(), [], system_prompt=f"{HANDBOOK}\n\nYou work.", middleware=middleware)
         agent.invoke({"messages": [HumanMessage("Look into it.")]})

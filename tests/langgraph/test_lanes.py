@@ -11,7 +11,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, SimulatedProvider, fill
@@ -92,7 +92,7 @@ def talk(server, session, kits, turns, saver=None):
 
 def fresh(server):
     """A session that shares the handbook."""
-    return Session(SharedPrefix(system=HANDBOOK), provider=server.rules, counter=ESTIMATE)
+    return Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider=server.rules, counter=ESTIMATE))
 
 
 def units(server):
@@ -154,7 +154,7 @@ def said(server):
 def test_tools_that_the_provider_runs_stay_with_those_who_bound_them():
     """They have no schema to unite; roles with the very same tools share all the same, and nothing failed."""
     with SimulatedProvider("openai", lambda _: Reply("Found.")) as provider:
-        session = Session(SharedPrefix(system=HANDBOOK), provider="openai", counter=ESTIMATE)
+        session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai", counter=ESTIMATE))
         kwargs = {"base_url": provider.openai_base_url, "api_key": "k", "max_retries": 0, "use_responses_api": True}
         model = wrap_model(ChatOpenAI(model="gpt-5.2", **kwargs), session)
         bound = model.bind_tools([{"type": "web_search_preview"}, *tools("look", 1)])

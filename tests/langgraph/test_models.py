@@ -20,7 +20,7 @@ from langchain_openai import AzureChatOpenAI, ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
 from pydantic import BaseModel, Field
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.errors import SetupError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Queue, Reply, ToolCall
@@ -94,7 +94,7 @@ def test_an_azure_deployment_shares_like_openai(azure):
     provider, make = azure
     make().invoke(ASKED)
     plain = provider.requests[0].json
-    session = Session(SharedPrefix(system=HANDBOOK), counter=ESTIMATE)
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=ESTIMATE))
     team(session, wrap_model(make(), session).invoke).invoke({"messages": ASKED})
     _, first, second = provider.requests
     assert shared_alike([first.prompt, second.prompt])
@@ -121,7 +121,7 @@ def gemini(servers):
 def test_gemini_shares_at_the_level_of_messages_and_is_measured(gemini, how):
     """Its class shows no body that could be marked, and its cache takes no marks."""
     provider, make = gemini
-    session = Session(SharedPrefix(system=HANDBOOK, tools=[look_up]), counter=ESTIMATE)
+    session = Session(SharedPrefix(system=HANDBOOK, tools=[look_up]), caching=Caching(counter=ESTIMATE))
     model = wrap_model(make(), session)
     if how == "ainvoke":
 
@@ -145,7 +145,7 @@ def test_gemini_shares_at_the_level_of_messages_and_is_measured(gemini, how):
 def test_observing_gemini_changes_no_byte(gemini):
     """And every call is counted under its role."""
     provider, make = gemini
-    session = Session(SharedPrefix(system=HANDBOOK), counter=ESTIMATE, mode="observe")
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=ESTIMATE), mode="observe")
     for model in (make(), wrap_model(make(), session)):
         team(session, model.bind_tools([look_up]).invoke).invoke({"messages": ASKED})
     bodies = [record.body for record in provider.requests]
@@ -176,7 +176,9 @@ def look_up(word: str) -> str:
 
 def test_any_model_shares_its_messages_and_what_is_lost_is_said_once():
     """Also one that binds no tools, and whose rules nobody knows."""
-    session = Session(SharedPrefix(system=HANDBOOK, tools=[look_up]), counter=ESTIMATE, provider="openai")
+    session = Session(
+        SharedPrefix(system=HANDBOOK, tools=[look_up]), caching=Caching(provider="openai", counter=ESTIMATE)
+    )
     model = wrap_model(Parrot(), session)
     team(session, model.invoke).invoke({"messages": ASKED})
     first, second = ([message.text for message in heard] for heard in model.heard)
@@ -190,7 +192,7 @@ def test_any_model_shares_its_messages_and_what_is_lost_is_said_once():
 
 def test_siblings_of_a_model_that_cannot_stream_still_follow_their_leader():
     """The leader is not streamed; the others go when it has answered."""
-    session = Session(SharedPrefix(system=HANDBOOK), counter=ESTIMATE, provider="openai")
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai", counter=ESTIMATE))
     model = wrap_model(Parrot(), session)
 
     @forked(session, role="worker")
@@ -510,7 +512,7 @@ def test_what_the_provider_keeps_holds_no_role(servers, later):
     """A role's text in a kept history would be read by the next role: what is ours is for one request."""
     provider = servers("openai-5.6")
     provider.simulator.script = Queue(["fine"])
-    session = Session(SharedPrefix(system=HANDBOOK), provider="openai-5.6", counter=ESTIMATE)
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai-5.6", counter=ESTIMATE))
     options = {"base_url": provider.openai_base_url, "api_key": "k", "max_retries": 0, "use_previous_response_id": True}
     model = wrap_model(ChatOpenAI(model="gpt-5.6", **options), session)
     graph, previous = StateGraph(MessagesState), START

@@ -12,7 +12,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, SimulatedProvider, fill
@@ -65,7 +65,7 @@ def talk(provider, session, texts, turns, saver=None, thread="one"):
 
 def fresh(**options):
     """A session that shares the handbook."""
-    return Session(SharedPrefix(system=HANDBOOK), provider="openai", counter=ESTIMATE, **options)
+    return Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai", counter=ESTIMATE), **options)
 
 
 def units(provider):

@@ -8,7 +8,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
-from cacheprefix import Compaction, RequestBudget
+from cacheprefix import Compaction, History, RequestBudget
 from cacheprefix.errors import BudgetError
 from cacheprefix.server import Echo
 from cacheprefix_langgraph import PrefixState, forked, wrap_model
@@ -146,7 +146,7 @@ def test_a_summary_that_cannot_be_had_leaves_an_extract(bench):
 def test_an_impossible_budget_is_the_applications_error_in_a_coroutine_too(bench):
     """Nothing is sent."""
     limit = RequestBudget(window=1_500, reserve=200)
-    session = bench.session(HANDBOOK, compaction=SUMMARISING, request_budget=limit)
+    session = bench.session(HANDBOOK, compaction=SUMMARISING, history=History(request_budget=limit))
     with pytest.raises(BudgetError):
         asyncio.run(build(bench, session, "invoke").ainvoke({"messages": talk(0, 2)}, CONFIG))
     assert bench.bodies == []

@@ -10,7 +10,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
-from cacheprefix import Session
+from cacheprefix import Caching, Session
 from cacheprefix.errors import SetupError
 from cacheprefix.server import Fault, Reply, ToolCall
 from cacheprefix_langgraph import TeamRole, prefix_team, team_result, wrap_model
@@ -208,7 +208,9 @@ def test_a_tool_that_does_not_exist_is_an_error_result():
             message = AIMessage(f"la {len(messages)}", tool_calls=[call])
             return ChatResult(generations=[ChatGeneration(message=message)])
 
-    worker = worker_for(Singing(), Session(mode="observe", provider="exact").adapter, "zoe", "Sing.", (), 2)
+    worker = worker_for(
+        Singing(), Session(mode="observe", caching=Caching(provider="exact")).adapter, "zoe", "Sing.", (), 2
+    )
     first, error, last = work(worker, [], "Go.")
     assert "there is no tool 'sing' for this role" in error.text
     assert (error.tool_call_id, error.status) == (first.tool_calls[0]["id"], "error")

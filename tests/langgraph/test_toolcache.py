@@ -20,7 +20,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode
 from langgraph.types import Command, interrupt
 
-from cacheprefix import Session
+from cacheprefix import Caching, Session
 from cacheprefix.errors import SetupError, StoreError
 from cacheprefix.server import Queue, Reply, SimulatedProvider, ToolCall
 from cacheprefix.stores import MemoryStore, RedisStore
@@ -173,7 +173,7 @@ def test_a_call_that_the_node_makes_again_is_no_repeat(world):
 
 def test_tenants_do_not_see_each_other(world):
     """A scope found in the request's configuration is part of the key, and one that cannot be found is no scope."""
-    session = Session(tool_cache=DEFAULT_ALLOW, scope="house")
+    session = Session(tool_cache=DEFAULT_ALLOW, caching=Caching(scope="house"))
     graph = node(world.tools, session, scope=lambda request: request.runtime.config["configurable"]["tenant"])
     answers(graph, READ, config={"tenant": "A"})
     world.text = "of B"

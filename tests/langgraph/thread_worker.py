@@ -17,7 +17,7 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
-from cacheprefix import Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Caching, Gate, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.stores import RedisStore
 from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
@@ -35,11 +35,10 @@ def graph(url: str, store: RedisStore, log: Path, tokens: int, saver: Any) -> tu
     """A tool node and a reader on one conversation; the tool leaves a line in ``log`` for each of its runs."""
     session = Session(
         SharedPrefix(system=HANDBOOK),
-        provider="openai-5.6",
-        counter=ESTIMATE,
+        caching=Caching(provider="openai-5.6", counter=ESTIMATE),
         budget=ToolResultBudget(max_tokens=tokens),
         tool_cache=ToolResultCache(store, ToolCacheOptions(tools=[ToolSpec("read", cacheable=True, version="1")])),
-        gate_store=store,
+        gate=Gate(store=store),
     )
     model = wrap_model(ChatOpenAI(model="gpt-5.6", base_url=url, api_key="k", max_retries=0), session)
 

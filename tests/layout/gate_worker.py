@@ -12,7 +12,7 @@ import urllib.request
 from multiprocessing.connection import Connection
 from typing import Any
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.adapter import Request
 from cacheprefix.layout import StoreGate
 from cacheprefix.stores import RedisStore, SqliteStore, Store
@@ -50,7 +50,11 @@ def serve(line: Connection, where: str, limit: float, lease: float, url: str) ->
     store: Store = RedisStore(where, cooldown=0.2) if where.startswith("redis") else SqliteStore(where)
     errors: list[str] = []
     gate = StoreGate(store, limit, lease=lease, failed=lambda error: errors.append(str(error)))
-    session = Session(SharedPrefix(system=SYSTEM), provider="anthropic", gate_store=store, gate=limit, gate_price=0.0)
+    session = Session(
+        SharedPrefix(system=SYSTEM),
+        caching=Caching(provider="anthropic"),
+        gate=Gate(limit=limit, price=0.0, store=store),
+    )
     held = None
     while True:
         try:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.adapter import Request
-from cacheprefix.layout import Gate, Pace, StoreGate, Worth
+from cacheprefix.layout import Pace, ProcessGate, StoreGate, Worth
 from cacheprefix.stores import MemoryStore
 
 
@@ -26,7 +26,7 @@ def run_threads(count, work):
 
 def test_followers_wait_for_the_leader_and_then_all_go():
     """Fifteen threads arrive and stay until the leader's first token."""
-    gate = Gate()
+    gate = ProcessGate()
     leader = gate.enter(b"k")
     assert leader.leader
     through = []
@@ -51,7 +51,7 @@ def test_followers_wait_for_the_leader_and_then_all_go():
 
 def test_when_the_leader_fails_the_next_one_leads():
     """Failure is passed on to exactly one of the waiting."""
-    gate = Gate()
+    gate = ProcessGate()
     leader = gate.enter(b"k")
     seen = []
     entered = threading.Event()
@@ -71,7 +71,7 @@ def test_when_the_leader_fails_the_next_one_leads():
 
 def test_waiting_is_bounded():
     """A leader that hangs holds nobody for longer than the limit."""
-    gate = Gate(limit=0.05)
+    gate = ProcessGate(limit=0.05)
     leader = gate.enter(b"k")
     assert not gate.enter(b"k").leader
     leader.release(ok=True)
@@ -79,14 +79,14 @@ def test_waiting_is_bounded():
 
 def test_keys_do_not_wait_for_each_other():
     """Another prefix has its own leader."""
-    gate = Gate()
+    gate = ProcessGate()
     assert gate.enter(b"a").leader
     assert gate.enter(b"b").leader
 
 
 def test_a_pass_is_released_once():
     """First token, end and failure may all report; the first counts."""
-    gate = Gate()
+    gate = ProcessGate()
     leader = gate.enter(b"k")
     leader.release(ok=True)
     second = gate.enter(b"k")
@@ -99,7 +99,7 @@ def test_tasks_wait_without_blocking_the_loop_and_a_cancelled_one_frees_nobody_e
     """The loop goes on while tasks wait; cancelling a follower does not release the others."""
 
     async def go():
-        gate = Gate()
+        gate = ProcessGate()
         leader = await gate.aenter(b"k")
         tasks = [asyncio.create_task(gate.aenter(b"k")) for _ in range(10)]
         await asyncio.sleep(0.01)
@@ -119,7 +119,7 @@ def test_tasks_wait_without_blocking_the_loop_and_a_cancelled_one_frees_nobody_e
 
 def test_a_pass_that_nobody_holds_any_more_frees_those_who_wait():
     """Whatever way a leader is lost in its own process, the next one leads, at once."""
-    gate = Gate(limit=600.0)
+    gate = ProcessGate(limit=600.0)
     leader = gate.enter(b"k")
     found = []
     (thread,) = run_threads(1, lambda _: found.append(gate.enter(b"k").leader))
@@ -133,7 +133,7 @@ def test_a_pass_that_nobody_holds_any_more_frees_those_who_wait():
 
 async def test_a_cancelled_leader_frees_those_who_wait():
     """A task that holds a pass is cancelled, and so is one that is itself waiting for the lead."""
-    gate = Gate(limit=600.0)
+    gate = ProcessGate(limit=600.0)
 
     async def lead():
         held = await gate.aenter(b"k")
@@ -155,7 +155,7 @@ async def test_a_cancelled_leader_frees_those_who_wait():
 def test_a_leader_of_whom_nothing_is_heard_is_given_up():
     """Those who come later do not wait for it again: the next one leads, and its end does not disturb the new one."""
     now = [0.0]
-    gate = Gate(limit=10.0, clock=lambda: now[0])
+    gate = ProcessGate(limit=10.0, clock=lambda: now[0])
     lost = gate.enter(b"k")
     now[0] = 10.5
     second = gate.enter(b"k")
@@ -169,7 +169,7 @@ def test_a_leader_of_whom_nothing_is_heard_is_given_up():
 @pytest.mark.parametrize("before", [True, False], ids=["already", "later"])
 def test_a_leader_whose_answer_rests_unread_is_given_up(before):
     """Of those who wait, one leads in its place; what the first one still does changes nothing for them."""
-    gate = Gate(limit=600)
+    gate = ProcessGate(limit=600)
     leader = gate.enter(b"k")
     passes = []
     if before:
@@ -192,7 +192,7 @@ def test_a_leader_whose_answer_rests_unread_is_given_up(before):
 
 async def test_tasks_give_a_leader_up_whose_answer_rests_unread():
     """As threads do."""
-    gate = Gate(limit=600)
+    gate = ProcessGate(limit=600)
     leader = await gate.aenter(b"k")
     waiting = asyncio.create_task(gate.aenter(b"k"))
     await asyncio.sleep(0)
@@ -202,7 +202,7 @@ async def test_tasks_give_a_leader_up_whose_answer_rests_unread():
 
 def test_a_leader_that_is_read_again_in_time_is_waited_for():
     """A reader may take a while with what came, but not for long."""
-    gate = Gate(limit=600)
+    gate = ProcessGate(limit=600)
     leader = gate.enter(b"k")
     (thread,) = run_threads(1, lambda _: gate.enter(b"k"))
     for _ in range(10):
@@ -216,7 +216,7 @@ def test_a_leader_that_is_read_again_in_time_is_waited_for():
 
 def test_a_pass_says_how_many_wait():
     """An adapter streams a leader only for somebody."""
-    gate = Gate()
+    gate = ProcessGate()
     leader = gate.enter(b"k")
     assert leader.awaited == 0
     threads = run_threads(3, lambda _: gate.enter(b"k"))
@@ -233,7 +233,7 @@ def test_a_pass_says_how_many_wait():
 
 def test_a_leader_finds_out_whether_somebody_comes():
     """Nobody at first; then one who waits, or came and was not willing to."""
-    gate = Gate()
+    gate = ProcessGate()
     leader = gate.enter(b"k", Worth(2.0, usual=1.0))
     assert not leader.joined(0.001)
     gate.enter(b"k", Worth(0.0))
@@ -244,7 +244,7 @@ def test_a_leader_finds_out_whether_somebody_comes():
 
 async def test_a_task_finds_out_whether_somebody_comes():
     """One who comes while it looks wakes it."""
-    gate = Gate()
+    gate = ProcessGate()
     leader = await gate.aenter(b"k")
     assert not await leader.ajoined(0.001)
     looking = asyncio.create_task(leader.ajoined(60.0))
@@ -257,7 +257,7 @@ async def test_a_task_finds_out_whether_somebody_comes():
 
 def test_those_who_come_to_a_leader_that_is_not_streamed_go_by_whole_answers():
     """Its first token lets nobody go, so those for whom that is too long go at once."""
-    gate = Gate()
+    gate = ProcessGate()
     alone = gate.enter(b"alone", Worth(2.0, usual=1.0))
     assert alone.goes_whole(30.0)
     late = gate.enter(b"alone", Worth(2.0, usual=1.0))
@@ -270,7 +270,7 @@ def test_those_who_come_to_a_leader_that_is_not_streamed_go_by_whole_answers():
 
 def test_a_session_streams_leaders_for_those_who_came_the_last_time():
     """An agent whose siblings come late, behind work of their own, is expected to have them again."""
-    session = Session(SharedPrefix(system="x"), gate_price=0.0)
+    session = Session(SharedPrefix(system="x"), gate=Gate(price=0.0))
     body = {"model": "gpt-5.6", "messages": [{"role": "user", "content": "word " * 4000}]}
     found = []
     for number, comes in enumerate((False, True, False, False)):
@@ -286,14 +286,14 @@ def test_a_session_streams_leaders_for_those_who_came_the_last_time():
 
 def test_a_leader_of_several_processes_is_streamed():
     """Its siblings cannot be seen from here; a store was given because there are some."""
-    session = Session(gate_store=MemoryStore(), gate_price=0.0)
+    session = Session(gate=Gate(price=0.0, store=MemoryStore()))
     assert session.adapter.followed(session.adapter.follow(b"k", Worth(2.0, usual=1.0)), "worker", "gpt-5.6")
 
 
 @pytest.mark.parametrize("processes", [False, True])
 async def test_a_thread_that_runs_a_loop_waits_for_nobody(processes):
     """The leader may be a task of that very loop: a model that is asked there without awaiting it goes at once."""
-    gate = StoreGate(MemoryStore(), 30, failed=print) if processes else Gate(30)
+    gate = StoreGate(MemoryStore(), 30, failed=print) if processes else ProcessGate(30)
     leader = await gate.aenter(b"k")
     began = time.monotonic()
     assert not gate.enter(b"k").leader
@@ -306,7 +306,7 @@ async def test_a_thread_that_runs_a_loop_waits_for_nobody(processes):
 
 async def test_a_loop_that_has_ended_is_not_woken(caplog):
     """Its follower gave up and is gone when the leader goes on."""
-    gate = Gate(limit=0.01)
+    gate = ProcessGate(limit=0.01)
     leader = gate.enter(b"k")
     thread = threading.Thread(target=lambda: asyncio.run(gate.aenter(b"k")))
     thread.start()
@@ -321,7 +321,7 @@ async def test_a_loop_that_has_ended_is_not_woken(caplog):
 def test_nobody_waits_for_a_leader_that_takes_longer_than_it_saves():
     """A whole answer of five seconds is not waited for where two seconds would pay; one of one second is."""
     now = [0.0]
-    gate = Gate(clock=lambda: now[0])
+    gate = ProcessGate(clock=lambda: now[0])
     slow, quick = Worth(2.0, usual=5.0, streams=False), Worth(2.0, usual=1.0, streams=False)
     leader = gate.enter(b"slow", slow)
     found = gate.enter(b"slow", slow)
@@ -391,7 +391,7 @@ def asked(session, *, streams, seconds):
 def test_a_session_knows_how_long_its_models_take():
     """Whole answers and first tokens apart; what was measured decides who waits."""
     now = [0.0]
-    session = Session(SharedPrefix(system=BODY["system"]), clock=lambda: now[0])
+    session = Session(SharedPrefix(system=BODY["system"]), caching=Caching(clock=lambda: now[0]))
     pace = session.adapter.shared.gating.pace
     asked(session, streams=True, seconds=0.02)
     assert pace.usual(BODY["model"], streamed=True) >= 0.02
@@ -411,7 +411,7 @@ def test_a_session_knows_how_long_its_models_take():
 def test_the_report_says_what_waiting_cost_and_saved():
     """In seconds and in cost units, by what the provider reported."""
     now = [0.0]
-    session = Session(SharedPrefix(system=BODY["system"]), clock=lambda: now[0], gate_price=0.0)
+    session = Session(SharedPrefix(system=BODY["system"]), caching=Caching(clock=lambda: now[0]), gate=Gate(price=0.0))
     assert session.report().gate is None
     leader = session.adapter.queue(BODY, "anthropic", boundary=1)
     (thread,) = run_threads(1, lambda _: asked(session, streams=False, seconds=0.0))
@@ -436,4 +436,4 @@ def test_short_parts_and_providers_that_share_anyway_are_not_waited_for():
     assert session.adapter.worth("claude-sonnet-4-6", "anthropic", cold=1_000) is None
     found = session.adapter.worth("claude-sonnet-4-6", "anthropic", cold=2_000)
     assert found.seconds == pytest.approx(2_000 * (1.15 / 4_000 + 0.0001))
-    assert Session(provider="vllm").adapter.worth("some-model", "openai-chat", cold=50_000) is None
+    assert Session(caching=Caching(provider="vllm")).adapter.worth("some-model", "openai-chat", cold=50_000) is None

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from cacheprefix import Session
+from cacheprefix import Gate, Session
 from cacheprefix.errors import StoreError
 from cacheprefix.layout import StoreGate, Worth
 from cacheprefix.server import Latency, SimulatedProvider
@@ -152,7 +152,7 @@ class Down(MemoryStore):
 def test_a_store_that_is_down_leaves_the_gate_of_this_process(caplog):
     """Everybody goes on as without a store, threads of one process still follow one leader, and it is said once."""
     with pytest.warns(UserWarning, match="gate store"):
-        session = Session(gate_store=Down(), gate=5.0)
+        session = Session(gate=Gate(limit=5.0, store=Down()))
         leader = session.adapter.follow(b"k", ALWAYS)
     assert leader.leader
     found = []

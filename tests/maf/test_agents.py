@@ -13,7 +13,7 @@ from maf_teams import HANDBOOK, LONG, NAMES, TASK, call, look, prompts, role, se
 from pydantic import BaseModel
 
 import cacheprefix
-from cacheprefix import Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Caching, Gate, History, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.errors import BudgetError, SetupError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Reply
@@ -25,8 +25,8 @@ APIS = tuple(RULES)
 
 def session_for(api, **options):
     """A session that has the handbook and counts as the provider does."""
-    options = {"gate_price": 0.0, **options}  # waits however slow this machine is
-    return Session(SharedPrefix(system=HANDBOOK), provider=RULES[api], counter=ESTIMATE, **options)
+    options = {"gate": Gate(price=0.0), **options}  # waits however slow this machine is
+    return Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider=RULES[api], counter=ESTIMATE), **options)
 
 
 def team(client, session, api="openai-chat", **options):
@@ -62,6 +62,7 @@ async def test_an_agent_in_its_own_layout_is_told_the_shared_text(servers, api):
 
 def test_wrapping_is_taken_back(servers):
     """Twice is once, other middleware stays, and what cannot be wrapped is named."""
+
     async def other(context: AgentContext, call_next):
         await call_next()
 
@@ -247,9 +248,7 @@ async def test_volatile_text_stands_behind_the_tool_loop(servers, api):
     first, second = prompts(provider)
     assert first.sections[-1].text == "<time>\n12:00\n</time>"
     assert second.sections[-1].text == "<time>\n12:01\n</time>"
-    assert [one.data for one in second.sections[: len(first.sections) - 1]] == [
-        one.data for one in first.sections[:-1]
-    ]
+    assert [one.data for one in second.sections[: len(first.sections) - 1]] == [one.data for one in first.sections[:-1]]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -299,6 +298,7 @@ async def test_a_repeated_tool_call_is_answered_from_the_cache(servers):
 
 async def test_a_saved_session_goes_on_with_the_same_bytes(servers):
     """Decisions on large results are in the AgentSession's own state; another budget changes nothing."""
+
     async def ask(agent, held, question):
         await agent.run(question, session=held)
 
@@ -390,7 +390,7 @@ async def test_a_stream_that_is_left_early_is_a_call(servers, api):
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_error_of_the_provider_reaches_the_application(servers, stream):
     """As itself, and the call leaves no trace in the totals; nobody waits for what it would have written."""
-    session = session_for("openai-chat", gate=600.0)
+    session = session_for("openai-chat", gate=Gate(600.0, price=0.0))
     async with served(servers, "openai-chat") as (client, provider):
         provider.simulator.script = lambda request: Reply("fine", fault=None if request.index else Fault(400, "no"))
         first, second, _ = team(client, session)
@@ -403,7 +403,9 @@ async def test_an_error_of_the_provider_reaches_the_application(servers, stream)
 
 async def test_a_budget_that_cannot_be_met_is_heard_of(servers):
     """It is no failure of ours that a request does not fit."""
-    session = session_for("openai-chat", request_budget=cacheprefix.RequestBudget(2_000, 100), compaction=1_900)
+    session = session_for(
+        "openai-chat", history=History(request_budget=cacheprefix.RequestBudget(2_000, 100)), compaction=1_900
+    )
     async with served(servers, "openai-chat") as (client, _):
         with pytest.raises(BudgetError):
             await team(client, session)[0].run("word " * 9_000)
@@ -441,9 +443,7 @@ async def test_roles_of_parallel_tasks_do_not_mix(servers):
     session = session_for("openai-chat")
     async with served(servers, "openai-chat") as (client, provider):
         agents = team(client, session)
-        await asyncio.gather(
-            *(agent.run(f"{TASK} mark-{number}") for number in range(3) for agent in agents)
-        )
+        await asyncio.gather(*(agent.run(f"{TASK} mark-{number}") for number in range(3) for agent in agents))
     marks = [[f"mark-{n}" in "".join(texts(prompt)) for n in range(3)].count(True) for prompt in prompts(provider)]
     assert marks == [1] * 9
     assert all(tail_at(prompt) == len(prompt.sections) - 1 for prompt in prompts(provider))

@@ -16,6 +16,7 @@ from maf_driver import RULES
 from maf_teams import NAMES, TASK, role, served
 from test_agents import session_for, team
 
+from cacheprefix import Gate
 from cacheprefix.server import Fault, Latency, Reply
 from cacheprefix_maf import wrap
 
@@ -38,7 +39,7 @@ def uncollected():
 async def cold(servers, api="anthropic", seconds=0.0):
     """Three roles on a cold prefix, whose provider takes its time before it answers."""
     async with served(servers, api) as (client, provider):
-        session = session_for(api, gate=600.0)
+        session = session_for(api, gate=Gate(600.0, price=0.0))
         provider.simulator.latency = Latency(base=seconds, uncached=0, cached=0, output=0, scale=1)
         try:
             yield session, provider, team(client, session, api)
@@ -169,7 +170,7 @@ async def test_a_workflow_whose_leader_fails_leaves_nothing_behind(servers, stre
     async with served(servers, "anthropic") as (client, provider):
         provider.simulator.latency = Latency(base=0.2, uncached=0, cached=0, output=0, scale=1)
         provider.simulator.script = lambda asked: Reply("fine", fault=None if asked.index else Fault(status=500))
-        session = session_for("anthropic", gate=600.0)
+        session = session_for("anthropic", gate=Gate(600.0, price=0.0))
 
         def built():
             return wrap(ConcurrentBuilder(participants=[role(client, name) for name in NAMES]).build(), session)

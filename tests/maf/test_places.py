@@ -13,7 +13,7 @@ from maf_driver import RULES, MafDriver
 from maf_teams import HANDBOOK, NAMES, look, prompts, role, served, texts
 from test_agents import session_for
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.profiles import cost_units, normalise_usage
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import ToolCall
@@ -99,7 +99,7 @@ def spent(servers, team, api, session=None):
     provider.reset()
     provider.simulator.script = script()
     MafDriver(api).run(team, provider, session)
-    profile = Session(provider=RULES[api]).adapter.profile("")
+    profile = Session(caching=Caching(provider=RULES[api])).adapter.profile("")
     return sum(cost_units(normalise_usage(one.usage, one.api, profile=profile), profile) for one in provider.requests)
 
 
@@ -120,6 +120,6 @@ def test_no_plan_is_dearer(servers, api, sizes, handbook, rounds):
     """However long the roles' texts are, however often they speak, and whether they share enough or not."""
     roles = tuple(Role(name, long_text(name, size)) for name, size in zip(NAMES, sizes, strict=False))
     team = Team(handbook=handbook, roles=roles, questions=tuple(f"Question {at}?" for at in range(rounds)))
-    session = Session(SharedPrefix(system=handbook), provider=RULES[api], counter=ESTIMATE)
+    session = Session(SharedPrefix(system=handbook), caching=Caching(provider=RULES[api], counter=ESTIMATE))
     assert spent(servers, team, api, session) <= 1.001 * spent(servers, team, api)
     assert session.failures == {}

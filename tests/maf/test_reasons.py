@@ -6,7 +6,7 @@ import pytest
 from maf_teams import TASK, role, served
 from test_agents import said, session_for, team
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.errors import NotSharedError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix_maf import wrap
@@ -43,9 +43,11 @@ async def test_forks_say_what_they_share(servers, stream):
 
 async def test_what_keeps_its_own_layout_says_why(servers):
     """A short prompt, a single role, a session that observes."""
-    short = Session(SharedPrefix(system="Be brief."), provider="openai", counter=ESTIMATE)
-    watching = Session(SharedPrefix(system=HANDBOOK), provider="openai", counter=ESTIMATE, mode="observe")
-    single = Session(SharedPrefix(system=HANDBOOK), provider="openai", counter=ESTIMATE)
+    short = Session(SharedPrefix(system="Be brief."), caching=Caching(provider="openai", counter=ESTIMATE))
+    watching = Session(
+        SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai", counter=ESTIMATE), mode="observe"
+    )
+    single = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai", counter=ESTIMATE))
     async with served(servers, API) as (client, _):
         for agent in [*agents(client, short, prompt="Be brief."), *agents(client, watching)]:
             await agent.run(TASK)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from maf_driver import RULES
 from maf_teams import HANDBOOK, NAMES, role, served
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.server import Reply
 from cacheprefix_maf import wrap
 from tests.talks import BOUNDS, LONG, USERS, asking, check, question, turns
@@ -60,7 +60,7 @@ def test_no_section_of_one_is_in_anothers_prompt_and_no_message_is_missing(
 
     With a session each, or with their messages and nothing that says whose they are.
     """
-    session = Session(SharedPrefix(system=HANDBOOK), gate=None, provider=RULES[api], **bounds)
+    session = Session(SharedPrefix(system=HANDBOOK), gate=None, caching=Caching(provider=RULES[api]), **bounds)
     talks = {user: [] for user in USERS[:people]}
     options = {"default_options": {"store": False}} if api == "openai-responses" else {}
     compacted = 0

@@ -11,7 +11,7 @@ from agent_framework import FunctionTool
 from maf_teams import LONG, TASK, look, prompts, role, served, tail_at
 from test_agents import APIS, said, session_for, team
 
-from cacheprefix import CacheprefixWarning
+from cacheprefix import CacheprefixWarning, Gate
 from cacheprefix.layout import with_volatile
 from cacheprefix.server import ToolCall
 from cacheprefix_maf import wrap
@@ -39,6 +39,7 @@ def sent(provider):
 
 def two(client, api, ran=lambda: None):
     """Two roles with a tool each; ``ran`` is called when the planner's runs."""
+
     def run(query: str = "") -> str:
         ran()
         return LONG
@@ -54,7 +55,7 @@ def two(client, api, ran=lambda: None):
 async def test_a_fork_that_cannot_be_begun_is_the_application_s_request(servers, api, stream, step, monkeypatch):
     """Byte for byte; only the text for this one call stands behind it; and the next request is a fork again."""
     now: dict[str, str] = {}
-    session = session_for(api, gate=600.0)
+    session = session_for(api, gate=Gate(600.0, price=0.0))
     async with served(servers, api, planner=CALLS) as (client, provider):
         planner, critic = two(client, api)
         plain = [(await said(planner, stream=stream)).text]
@@ -103,7 +104,7 @@ async def test_nobody_waits_for_a_fork_that_was_not_begun(servers, monkeypatch):
             both.set()
         await asyncio.wait_for(both.wait(), 10)
 
-    session = session_for("anthropic", gate=600.0)
+    session = session_for("anthropic", gate=Gate(600.0, price=0.0))
     async with served(servers, "anthropic") as (client, _):
         client.anthropic_client._client.event_hooks["request"].append(leave)
         monkeypatch.setattr("cacheprefix.cache.CacheModel.begin", raising)

@@ -10,7 +10,7 @@ from agent_framework.orchestrations import ConcurrentBuilder, GroupChatBuilder, 
 from maf_teams import HANDBOOK, LONG, NAMES, TASK, call, grows, look, prompts, role, served, tail_at, texts
 
 from benchmarks.bench_maf import RULES, WORKLOADS, run
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Gate, Session, SharedPrefix
 from cacheprefix.profiles import cost_units, default_registry, normalise_usage
 from cacheprefix_maf import session_of, unwrap, wrap
 
@@ -64,7 +64,7 @@ async def test_parallel_agents_begin_alike_and_the_first_writes_for_all(servers)
     """All wait for the one that writes the cold prefix."""
     async with served(servers, "anthropic") as (client, provider):
         agents = [role(client, name) for name in NAMES]
-        await wrap(ConcurrentBuilder(participants=agents).build(), Session(gate_price=0.0)).run(TASK)
+        await wrap(ConcurrentBuilder(participants=agents).build(), Session(gate=Gate(price=0.0))).run(TASK)
     found = prompts(provider)
     assert grows(found)
     assert len({tail_at(prompt) for prompt in found}) == 1

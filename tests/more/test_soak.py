@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.adapter import Request
 from cacheprefix.prompt import ESTIMATE
 
@@ -25,7 +25,7 @@ def _resident():
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc, which is not here")
 def test_ten_thousand_calls_from_many_threads_stay_within_bounds():
     """No call is lost or counted twice, nothing fails, and the second half takes little more memory than the first."""
-    session = Session(SharedPrefix(system=HANDBOOK), counter=ESTIMATE)
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=ESTIMATE))
     lock, held, done = threading.Lock(), [], 0
 
     def talk(number):

@@ -10,7 +10,7 @@ import pytest
 from sdk_driver import MODELS, RULES, creator, make_client
 
 import cacheprefix
-from cacheprefix import Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Caching, Gate, History, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.bodies import allowed_choice
 from cacheprefix.errors import BudgetError, ConfigError, SetupError
 from cacheprefix.prompt import ESTIMATE
@@ -64,7 +64,9 @@ def api(request, servers):
 def session_for():
     """``session_for(api)`` has the handbook and counts as the provider does."""
     return lambda api, **options: Session(
-        SharedPrefix(system=HANDBOOK, tools=options.pop("tools", ())), provider=RULES[api], counter=ESTIMATE, **options
+        SharedPrefix(system=HANDBOOK, tools=options.pop("tools", ())),
+        caching=Caching(provider=RULES[api], counter=ESTIMATE),
+        **options,
     )
 
 
@@ -306,7 +308,7 @@ def test_an_answer_that_is_begun_stays_the_end_of_the_request(servers, shared, v
     begun = {"role": "assistant", "content": "It is"}
     asked = body("anthropic", model="claude-haiku-4-5")
     with make_client("anthropic", servers["anthropic"]) as client, role("critic", volatile=volatile):
-        session = Session(SharedPrefix(system=shared), provider="anthropic", counter=ESTIMATE)
+        session = Session(SharedPrefix(system=shared), caching=Caching(provider="anthropic", counter=ESTIMATE))
         creator(wrap(client, session), "anthropic")(**{**asked, "messages": [*asked["messages"], begun]})
     sent = servers["anthropic"].requests[0].prompt.sections
     assert sent[-1].text == "It is"
@@ -321,7 +323,7 @@ RESPONSES = "openai-responses"
 @pytest.fixture
 def talks():
     """``talks(role, text, ...)`` asks the Responses API; ``sent`` is what came there, ``read`` what it read."""
-    session = Session(SharedPrefix(system=HANDBOOK), provider=RULES[RESPONSES], counter=ESTIMATE)
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider=RULES[RESPONSES], counter=ESTIMATE))
     told = Queue(["fine"])
     with SimulatedProvider(RULES[RESPONSES], told) as chat, make_client(RESPONSES, chat) as client:
         create = creator(wrap(client, session), RESPONSES)
@@ -468,7 +470,11 @@ def test_a_store_that_hangs_never_holds_the_event_loop(servers, session_for):
     """Full texts and the gate, in a store that takes its time for each call."""
     servers["openai-chat"].reset()
     store = Hanging()
-    options = {"results": ResultStore(store), "budget": ToolResultBudget(max_tokens=100), "gate_store": store}
+    options = {
+        "history": History(results=ResultStore(store)),
+        "budget": ToolResultBudget(max_tokens=100),
+        "gate": Gate(store=store),
+    }
     session = session_for("openai-chat", **options)
 
     async def go():
@@ -496,7 +502,9 @@ def test_a_store_that_hangs_never_holds_the_event_loop(servers, session_for):
 
 def test_a_budget_that_cannot_be_met_is_heard_of(servers, session_for):
     """It is no failure of ours that a request does not fit."""
-    session = session_for("openai-chat", request_budget=cacheprefix.RequestBudget(2_000, 100), compaction=1_900)
+    session = session_for(
+        "openai-chat", history=History(request_budget=cacheprefix.RequestBudget(2_000, 100)), compaction=1_900
+    )
     with make_client("openai-chat", servers["openai-chat"]) as client, role("a"), pytest.raises(BudgetError):
         creator(wrap(client, session), "openai-chat")(**body("openai-chat", "word " * 9_000))
 

@@ -8,7 +8,7 @@ import anthropic
 import openai
 import pytest
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.bodies import begins
 from cacheprefix.server import Reply, SimulatedProvider
 from cacheprefix_sdk import role, wrap
@@ -54,7 +54,7 @@ def client_of(api, provider, *, later):
 def test_a_leader_leads_until_its_answer_begins(api, later):
     """The events before the first output find it leading, the first output ends that."""
     rules = "anthropic" if api == "anthropic" else "openai-5.6"
-    session = Session(SharedPrefix(system=HANDBOOK), provider=rules, gate=600.0, gate_price=0.0)
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider=rules), gate=Gate(limit=600.0, price=0.0))
     seen = []
 
     def note(event):

@@ -11,7 +11,7 @@ import warnings
 import pytest
 from sdk_driver import MODELS, creator, make_client
 
-from cacheprefix import Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Caching, Gate, History, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.adapter import ToolUse
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Queue, SimulatedProvider
@@ -56,12 +56,11 @@ def session(hung):
         warnings.simplefilter("ignore")
         yield Session(
             SharedPrefix(system=HANDBOOK),
-            provider="anthropic",
-            counter=ESTIMATE,
+            caching=Caching(provider="anthropic", counter=ESTIMATE),
             budget=ToolResultBudget(max_tokens=500),
             tool_cache=tools,
-            results=ResultStore(made[1]),
-            gate_store=made[2],
+            history=History(results=ResultStore(made[1])),
+            gate=Gate(store=made[2]),
         )
     for each in made:
         each.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sdk_driver import MODELS, RULES, creator, make_client
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, SimulatedProvider
@@ -53,7 +53,7 @@ def test_large_toolsets_stay_with_their_roles(api, rounds):
     with SimulatedProvider(RULES[api], lambda _: Reply("Noted.")) as provider:
         plain, before = talk(api, provider, 30, rounds, None)
         prefix = SharedPrefix(system=HANDBOOK, tools=[tool for name in NAMES for tool in kit("openai-chat", name, 30)])
-        session = Session(prefix, provider=RULES[api], counter=ESTIMATE)
+        session = Session(prefix, caching=Caching(provider=RULES[api], counter=ESTIMATE))
         sent, cost = talk(api, provider, 30, rounds, session)
     assert session.failures == {}
     assert cost <= before
@@ -67,7 +67,7 @@ def test_small_toolsets_are_united(api):
     """Every request carries the same tools, in the same order and the same bytes."""
     with SimulatedProvider(RULES[api], lambda _: Reply("Noted.")) as provider:
         prefix = SharedPrefix(system=HANDBOOK, tools=[tool for name in NAMES for tool in kit("openai-chat", name, 1)])
-        talk(api, provider, 1, 2, Session(prefix, provider=RULES[api], counter=ESTIMATE))
+        talk(api, provider, 1, 2, Session(prefix, caching=Caching(provider=RULES[api], counter=ESTIMATE)))
         listed = [record.json["tools"] for record in provider.requests]
     assert len(listed[0]) == len(NAMES)
     assert all(tools == listed[0] for tools in listed)

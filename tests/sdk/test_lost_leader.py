@@ -15,7 +15,7 @@ import anthropic
 import pytest
 from sdk_driver import MODELS, RULES, creator, make_client, streamer
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Gate, Session, SharedPrefix
 from cacheprefix.server import Fault, Latency, Reply, SimulatedProvider
 from cacheprefix_sdk import role, wrap
 
@@ -39,7 +39,7 @@ def provider():
 @pytest.fixture
 def session():
     """One whose gate waits, for ten minutes."""
-    return Session(SharedPrefix(system=HANDBOOK), gate=600.0, gate_price=0.0)
+    return Session(SharedPrefix(system=HANDBOOK), gate=Gate(limit=600.0, price=0.0))
 
 
 def ask(client, name, **options):

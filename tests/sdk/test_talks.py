@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sdk_driver import MODELS, RULES, creator, make_client
 
-from cacheprefix import Compaction, Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Caching, Compaction, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import SimulatedProvider
 from cacheprefix_sdk import wrap
@@ -52,7 +52,9 @@ def test_no_section_of_one_conversation_is_in_anothers_prompt_and_no_message_is_
         "budget": {"budget": ToolResultBudget(max_tokens=300)},
         "none": {},
     }[bounds]
-    session = Session(SharedPrefix(system=HANDBOOK), provider=RULES[api], counter=ESTIMATE, gate=None, **options)
+    session = Session(
+        SharedPrefix(system=HANDBOOK), caching=Caching(provider=RULES[api], counter=ESTIMATE), gate=None, **options
+    )
     talks = {user: [] for user in USERS}
 
     async def go():

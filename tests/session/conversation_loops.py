@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import anthropic
 import openai
 
-from cacheprefix import ForkPolicy, Session, SharedPrefix
+from cacheprefix import Caching, ForkPolicy, Session, SharedPrefix
 from cacheprefix.adapter import Request
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, ToolCall
@@ -32,11 +34,10 @@ class Loop:
     """One conversation, one session, one SDK client."""
 
     def __init__(self, kind, provider, id_="thread", *, clock=None, conversation=None, **options):
-        timed = {} if clock is None else {"clock": clock}
         wanted = conversation or {}
         self.kind = kind
         self.provider = provider
-        self.session = Session(SharedPrefix(system=SYSTEM), counter=ESTIMATE, **timed, **options)
+        self.session = Session(SharedPrefix(system=SYSTEM), caching=Caching(counter=ESTIMATE, clock=clock or time.time), **options)
         self.conversation = self.session.conversation(id_, api=kind, model=MODEL[kind], **wanted)
         self.id = id_
         self.verdicts = []

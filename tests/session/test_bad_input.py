@@ -5,7 +5,7 @@ import threading
 import openai
 import pytest
 
-from cacheprefix import Session, SharedPrefix, wrap
+from cacheprefix import Caching, Session, SharedPrefix, wrap
 from cacheprefix.adapter import Request
 from cacheprefix.errors import SetupError, ToolClashError
 from cacheprefix.profiles import CacheprefixProfileWarning
@@ -55,7 +55,16 @@ def test_a_model_nobody_knows_is_said_once_and_its_calls_go_on():
     assert turn.body is body
 
 
-@pytest.mark.parametrize("options", [{"mode": "fast"}, {"tail": "middle"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "fast"},
+        {"caching": Caching(tail="middle")},
+        {"gate": 5.0},
+        {"caching": "openai"},
+        {"history": None},
+    ],
+)
 def test_options_that_do_not_exist_are_errors_at_set_up(options):
     """The message lists what there is."""
     with pytest.raises(SetupError, match="use "):

@@ -5,7 +5,16 @@ import threading
 
 import pytest
 
-from cacheprefix import CacheprefixWarning, Compaction, Conversation, RequestBudget, Session, ToolResultBudget
+from cacheprefix import (
+    CacheprefixWarning,
+    Caching,
+    Compaction,
+    Conversation,
+    History,
+    RequestBudget,
+    Session,
+    ToolResultBudget,
+)
 from cacheprefix.errors import BodyError, BudgetError, SetupError, StateError
 from cacheprefix.prompt import ESTIMATE, Drop, ReplaceResult
 from cacheprefix.wire import apply, views_of
@@ -75,7 +84,7 @@ def test_a_trial_that_ends_well_becomes_the_conversation():
 
 def test_durable_context_beyond_its_limit_is_an_error_at_once():
     """It says by how much, and nothing is appended."""
-    session = Session(counter=ESTIMATE)
+    session = Session(caching=Caching(counter=ESTIMATE))
     conversation = session.conversation("t", api="openai-chat", context_limit=50)
     conversation.append_context("short", key="project")
     with pytest.raises(BudgetError) as caught:
@@ -86,7 +95,9 @@ def test_durable_context_beyond_its_limit_is_an_error_at_once():
 
 def test_statistics_say_what_is_left_and_since_when():
     """Against the request budget, static text included."""
-    session = Session("system " * 50, counter=ESTIMATE, request_budget=RequestBudget(5_000, 1_000))
+    session = Session(
+        "system " * 50, caching=Caching(counter=ESTIMATE), history=History(request_budget=RequestBudget(5_000, 1_000))
+    )
     conversation = session.conversation("t", api="openai-chat")
     conversation.append({"role": "user", "content": "hello"})
     stats = conversation.statistics()
@@ -100,7 +111,7 @@ def test_a_plan_is_priced_by_the_models_profile():
     """Reading from the cache is dear or cheap by the provider's own rule, and the preview says it."""
     previews = set()
     for model in ("claude-sonnet-4-6", "gpt-4o"):
-        session = Session(counter=ESTIMATE, compaction=Compaction(9_000, 3_000, keep_turns=2))
+        session = Session(caching=Caching(counter=ESTIMATE), compaction=Compaction(9_000, 3_000, keep_turns=2))
         conversation = session.conversation("t", api="openai-chat", model=model)
         conversation.append(*history(12))
         before = conversation.dumps()
@@ -113,7 +124,7 @@ def test_a_plan_is_priced_by_the_models_profile():
 @pytest.mark.parametrize("keeps", [True, False], ids=["its own history", "an adapter's history"])
 def test_a_compaction_that_can_never_be_due_is_told_once(keeps):
     """What is pinned leaves no room below the trigger; the report says what to change."""
-    session = Session(counter=ESTIMATE, compaction=Compaction(2_000))
+    session = Session(caching=Caching(counter=ESTIMATE), compaction=Compaction(2_000))
     said = [{"role": "user", "content": "x" * 40_000, "_cacheprefix": {"pinned": True}}]
     conversation = session.conversation("t", api="openai-chat", model="gpt-4o") if keeps else session.conversation("t")
     for number in range(6):
@@ -130,7 +141,9 @@ def test_a_compaction_that_can_never_be_due_is_told_once(keeps):
 
 def test_durable_context_beyond_the_request_budget_is_refused_when_it_is_appended():
     """It could never be sent, so it is told at once and by how much, and leaves no trace."""
-    session = Session("system " * 50, counter=ESTIMATE, request_budget=RequestBudget(1_000, 200))
+    session = Session(
+        "system " * 50, caching=Caching(counter=ESTIMATE), history=History(request_budget=RequestBudget(1_000, 200))
+    )
     conversation = session.conversation("t", api="openai-chat")
     before = conversation.dumps()
     with pytest.raises(BudgetError) as caught:
@@ -151,7 +164,7 @@ def test_the_hand_over_is_plain_text_of_the_last_messages():
 
 def test_boundaries_are_known_before_anything_is_sent():
     """Volatile text is the suffix; system text, history and all add up."""
-    session = Session("system " * 500, counter=ESTIMATE)
+    session = Session("system " * 500, caching=Caching(counter=ESTIMATE))
     conversation = session.conversation("t", api="openai-chat", model="gpt-5.6")
     conversation.append({"role": "user", "content": WORDS})
     found = conversation.boundaries("the time")
@@ -190,7 +203,7 @@ def test_a_plugin_overrides_the_budget_of_a_tool_result():
                 return "mine"
             return (40, "head") if "short" in result.text else None
 
-    session = Session(counter=ESTIMATE, budget=ToolResultBudget(200), plugins=[Mine()])
+    session = Session(caching=Caching(counter=ESTIMATE), budget=ToolResultBudget(200), plugins=[Mine()])
     conversation = session.conversation("t", api="openai-chat")
     conversation.append(*turn(1, f"question {WORDS}"), *turn(2, f"short {WORDS}"), *turn(3, f"other {WORDS}"))
     one, two, three = (message["content"] for message in conversation.build_messages() if message["role"] == "tool")
@@ -207,7 +220,7 @@ def test_a_plugin_that_raises_leaves_the_result_to_the_budget():
         def cacheprefix_replace_tool_result(self, result, budget):
             raise ValueError("no idea")
 
-    session = Session(counter=ESTIMATE, budget=ToolResultBudget(200), plugins=[Broken()])
+    session = Session(caching=Caching(counter=ESTIMATE), budget=ToolResultBudget(200), plugins=[Broken()])
     conversation = session.conversation("t", api="openai-chat")
     with pytest.warns(UserWarning, match="no idea"):
         conversation.append(*turn(1))
@@ -224,7 +237,7 @@ def condensed(session, conversation, messages):
 
 def test_condensing_is_due_at_the_trigger_and_then_rests():
     """Hysteresis: after one compaction several turns follow before the next."""
-    session = Session(counter=ESTIMATE, compaction=Compaction(8_000, keep_turns=2, horizon=1_000))
+    session = Session(caching=Caching(counter=ESTIMATE), compaction=Compaction(8_000, keep_turns=2, horizon=1_000))
     conversation = session.conversation("t")
     epochs = []
     for turns in range(1, 40):
@@ -244,7 +257,7 @@ def test_the_compact_hook_goes_first():
             return [Drop(0)]
 
     rules = Compaction(8_000, keep_turns=2, horizon=1_000, keep_head=0, keep_users=False)
-    session = Session(counter=ESTIMATE, compaction=rules, plugins=[Mine()])
+    session = Session(caching=Caching(counter=ESTIMATE), compaction=rules, plugins=[Mine()])
     conversation = session.conversation("t")
     _, sent = condensed(session, conversation, history(20))
     assert seen[0] == 8_000
@@ -261,7 +274,7 @@ def test_nonsense_from_the_compact_hook_is_left_out():
             return ["nonsense"]
 
     rules = Compaction(8_000, keep_turns=2, horizon=1_000)
-    session = Session(counter=ESTIMATE, compaction=rules, plugins=[Mine()])
+    session = Session(caching=Caching(counter=ESTIMATE), compaction=rules, plugins=[Mine()])
     conversation = session.conversation("t")
     with pytest.warns(CacheprefixWarning, match="nonsense"):
         condensed(session, conversation, history(20))
@@ -281,7 +294,9 @@ def test_condensing_observes_nothing_in_observe_mode():
 
 def test_an_impossible_budget_is_an_error_of_condense():
     """It is the one thing that does not fail open, and it says by how much."""
-    session = Session("system " * 100, counter=ESTIMATE, request_budget=RequestBudget(100, 50))
+    session = Session(
+        "system " * 100, caching=Caching(counter=ESTIMATE), history=History(request_budget=RequestBudget(100, 50))
+    )
     with pytest.raises(BudgetError) as caught:
         condensed(session, session.conversation("t"), turn(1))
     assert caught.value.over_by > 0
@@ -290,7 +305,7 @@ def test_an_impossible_budget_is_an_error_of_condense():
 def test_what_is_said_while_a_summary_is_written_stays_behind_it():
     """The summary stands for what it was asked of; nothing is asked twice, and nothing that came meanwhile is lost."""
     rules = Compaction(4_000, keep_turns=2, horizon=1_000, summarise="fork")
-    conversation = Session(counter=ESTIMATE, compaction=rules).conversation("t", api="openai-chat")
+    conversation = Session(caching=Caching(counter=ESTIMATE), compaction=rules).conversation("t", api="openai-chat")
     conversation.append(*history(20))
     asked = []
 
@@ -308,7 +323,7 @@ def test_what_is_said_while_a_summary_is_written_stays_behind_it():
 def test_of_two_compactions_at_a_time_one_is_taken():
     """What was planned for a history that another compaction has rewritten meanwhile is dropped, and planned anew."""
     rules = Compaction(4_000, keep_turns=2, horizon=1_000, summarise="fork")
-    conversation = Session(counter=ESTIMATE, compaction=rules).conversation("t", api="openai-chat")
+    conversation = Session(caching=Caching(counter=ESTIMATE), compaction=rules).conversation("t", api="openai-chat")
     conversation.append(*history(20))
 
     def ask(request):
@@ -327,7 +342,7 @@ def test_a_trigger_that_cannot_be_known_is_refused_at_set_up():
 
 def test_thinking_that_is_bound_to_its_prefix_is_not_cleared():
     """The profile's rule reaches the plan, which says what it left."""
-    session = Session(counter=ESTIMATE, compaction=Compaction(3_000, keep_turns=1))
+    session = Session(caching=Caching(counter=ESTIMATE), compaction=Compaction(3_000, keep_turns=1))
     profile = session.adapter.profile("claude-sonnet-4-6")
     conversation = session.conversation("t", api="anthropic", model="claude-sonnet-4-6")
     for number in range(12):
@@ -347,7 +362,9 @@ def test_custom_strategies_survive_a_compaction():
         return text[: cut.max_chars].upper()
 
     budget = ToolResultBudget(100, strategy=shout)
-    session = Session(counter=ESTIMATE, budget=budget, compaction=Compaction(1_500, keep_turns=1, horizon=1e6))
+    session = Session(
+        caching=Caching(counter=ESTIMATE), budget=budget, compaction=Compaction(1_500, keep_turns=1, horizon=1e6)
+    )
     conversation = session.conversation("t")
     decisions, _ = condensed(session, conversation, history(20))
     assert session.failures == {}
@@ -357,7 +374,7 @@ def test_custom_strategies_survive_a_compaction():
 
 def test_saved_state_holds_no_static_text():
     """Digest only."""
-    session = Session("a very secret handbook", counter=ESTIMATE)
+    session = Session("a very secret handbook", caching=Caching(counter=ESTIMATE))
     conversation = session.conversation("t", api="openai-chat")
     conversation.append({"role": "user", "content": "x"})
     assert "secret" not in conversation.dumps()
@@ -378,7 +395,9 @@ def test_a_damaged_state_leaves_no_trace():
 
 def test_cleared_results_are_kept_under_the_conversations_scope():
     """Another tenant cannot read them, whichever way the history was made to fit."""
-    session = Session(counter=ESTIMATE, scope="tenant-a", request_budget=RequestBudget(8_000))
+    session = Session(
+        caching=Caching(scope="tenant-a", counter=ESTIMATE), history=History(request_budget=RequestBudget(8_000))
+    )
     conversation = session.conversation("t", api="openai-chat")
     conversation.append(*history(12))
     text = json.dumps(conversation.build_messages())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parents[1] / "context"))
 from context_histories import histories, is_empty, unpaired
 
-from cacheprefix import Compaction, Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Caching, Compaction, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.wire import apply, views_of
 
@@ -25,7 +25,7 @@ def made(budget=400, trigger=700):
     compaction = Compaction(trigger, keep_turns=1, horizon=1e9, slack=0)
     return Session(
         SharedPrefix(system="You help."),
-        counter=ESTIMATE,
+        caching=Caching(counter=ESTIMATE),
         budget=ToolResultBudget(budget, per_turn=budget),
         compaction=compaction,
     )

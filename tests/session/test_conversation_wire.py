@@ -7,7 +7,7 @@ import json
 import pytest
 from conversation_loops import MODEL, RULES, SYSTEM, Loop, script
 
-from cacheprefix import CacheprefixWarning, Compaction, RequestBudget, ToolResultBudget
+from cacheprefix import CacheprefixWarning, Compaction, History, RequestBudget, ToolResultBudget
 from cacheprefix.adapter import Request
 from cacheprefix.errors import BudgetError, StateError
 from cacheprefix.history import Built, trim_tool_outputs
@@ -145,7 +145,7 @@ def test_a_cold_cache_is_compacted_before_the_trigger_is_reached(loop):
 
 def test_an_impossible_request_budget_says_by_how_much(loop):
     """The system text alone is above the window, so no request goes out."""
-    one = loop(request_budget=RequestBudget(1_000, reserve=200))
+    one = loop(history=History(request_budget=RequestBudget(1_000, reserve=200)))
     one.conversation.append({"role": "user", "content": "hello"})
     with pytest.raises(BudgetError) as caught:
         one.call()
@@ -156,7 +156,7 @@ def test_an_impossible_request_budget_says_by_how_much(loop):
 def test_no_request_is_above_a_possible_budget(loop):
     """History goes as it must, volatile text is counted, and the loop runs on."""
     budget = RequestBudget(6_000, reserve=1_000)
-    one = loop(request_budget=budget)
+    one = loop(history=History(request_budget=budget))
     for number in range(12):
         one.say(f"{WORDS} {number}", volatile="the time")
     tools = 60

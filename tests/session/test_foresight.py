@@ -1,6 +1,6 @@
 """What a session says before anything is lost: lint of tools and system text, and crowded routing keys."""
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.adapter import Request
 
 LONG = "The handbook says that every statement needs a source. " * 90
@@ -33,7 +33,7 @@ def test_a_text_without_anything_volatile_is_not_noted():
 
 def test_more_requests_a_minute_than_one_key_takes_bring_advice_on_sharding():
     """Sixteen forks in a second, on a provider that sends them to one machine by their key."""
-    session = Session(SharedPrefix(system=LONG), clock=iter(n / 100 for n in range(10_000)).__next__)
+    session = Session(SharedPrefix(system=LONG), caching=Caching(clock=iter(n / 100 for n in range(10_000)).__next__))
     for number in range(15):
         session.adapter.begin(Request(body(LONG, str(number)), "openai-chat", boundary=1)).finish(None)
     assert not session.report().notes
@@ -44,7 +44,9 @@ def test_more_requests_a_minute_than_one_key_takes_bring_advice_on_sharding():
 
 def test_the_advice_is_given_once_however_the_pace_changes():
     """Every further request would otherwise add a note with a number of its own."""
-    session = Session(SharedPrefix(system=LONG), clock=iter(n * n / 1_000 for n in range(10_000)).__next__)
+    session = Session(
+        SharedPrefix(system=LONG), caching=Caching(clock=iter(n * n / 1_000 for n in range(10_000)).__next__)
+    )
     for number in range(40):
         session.adapter.begin(Request(body(LONG, str(number)), "openai-chat", boundary=1)).finish(None)
     (note,) = session.report().notes

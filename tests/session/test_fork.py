@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cacheprefix import Compaction, Session, SharedPrefix, ToolResultBudget, locks
+from cacheprefix import Compaction, Gate, Session, SharedPrefix, ToolResultBudget, locks
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.history.shape import Shape
 
@@ -118,7 +118,7 @@ def test_children_of_a_busy_process_work() -> None:
 
 def test_a_child_does_not_wait_for_a_leader_of_the_parents() -> None:
     """The parent leads on a cold prefix when it forks: the child leads for itself."""
-    made = Session(SharedPrefix(system=HANDBOOK), gate=600.0)
+    made = Session(SharedPrefix(system=HANDBOOK), gate=Gate(limit=600.0))
     body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "system": HANDBOOK, "messages": []}
     ahead = made.adapter.queue(body, "anthropic", boundary=1)
     assert ahead.leader

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cacheprefix import Compaction, Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Compaction, Gate, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.stores import MemoryStore
 
@@ -61,7 +61,7 @@ def test_a_conversation_that_has_ended_is_freed_when_it_is_forgotten():
     assert not session.conversation("one").ledger
 
 
-@pytest.mark.parametrize("options", [{}, {"gate_store": MemoryStore()}], ids=["plain", "gate store"])
+@pytest.mark.parametrize("options", [{}, {"gate": Gate(store=MemoryStore())}], ids=["plain", "gate store"])
 def test_a_dropped_session_is_freed(options):
     """With its conversations, trees and histories; nothing in a module holds it."""
     session = made(**options)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import pytest
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.adapter import Request
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.wire import Memo
@@ -21,7 +21,7 @@ MODELS = [("gpt-5", "openai-chat"), ("gpt-5.6", "openai-chat"), ("claude-sonnet-
 def _talk(seed, model, api, memo):
     """One random run of several agents: bodies sent, expectations, verdicts, and the report."""
     chance, now, said = random.Random(seed), [0.0], []
-    session = Session(SharedPrefix(system=RULES), clock=lambda: now[0], counter=ESTIMATE, gate=None)
+    session = Session(SharedPrefix(system=RULES), caching=Caching(counter=ESTIMATE, clock=lambda: now[0]), gate=None)
     session.adapter.shared.memo = memo
     history = [{"role": "user", "content": f"{n} " + "word " * 40} for n in range(8)]
     for turn in range(30):

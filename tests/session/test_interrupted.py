@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import cacheprefix
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.prompt import ESTIMATE
 
@@ -73,7 +73,11 @@ def test_a_request_that_is_interrupted_anywhere_leads_nobody(place: str, error: 
     """No flight is left and no lock is held: the next request goes on, and each is counted once at most."""
     point = 1
     while True:
-        session = Session(SharedPrefix(system=HANDBOOK), provider="anthropic", counter=ESTIMATE, gate=600, gate_price=0)
+        session = Session(
+            SharedPrefix(system=HANDBOOK),
+            caching=Caching(provider="anthropic", counter=ESTIMATE),
+            gate=Gate(limit=600, price=0),
+        )
         if not interrupted(session, point, place, error):
             break
         gc.collect(0)

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from benchmarks.role_plans import Plan, played, session_for, words
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE
@@ -24,7 +24,7 @@ def tool(name, tokens=FEW):
 def session_of(*tools, handbook=0, roles=("a", "b", "c")):
     """One that knows all tools and roles before the first request."""
     prefix = SharedPrefix(system=words(handbook, "book"), tools=tools)
-    session = Session(prefix, provider="openai", counter=ESTIMATE)
+    session = Session(prefix, caching=Caching(provider="openai", counter=ESTIMATE))
     for role in roles:
         session.adapter.join(role)
     return session

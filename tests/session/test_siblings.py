@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cacheprefix import Compaction, RequestBudget, Session, SharedPrefix
+from cacheprefix import Compaction, History, RequestBudget, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.wire import apply, views_of
 
@@ -50,7 +50,7 @@ def _tokens(session, body):
 def test_no_sibling_of_a_fan_out_goes_above_the_window_or_sees_another_history(turns, window, sizes):
     """Whoever compacts, all siblings send the same history, and what they send fits the window."""
     budget = RequestBudget(window=window, reserve=500)
-    limits = {"request_budget": budget, "compaction": Compaction(trigger=None)}
+    limits = {"history": History(request_budget=budget), "compaction": Compaction(trigger=None)}
     session = Session(SharedPrefix(system=HANDBOOK), gate=None, **limits)
     history = _history(turns)
     roles = {f"role {n}": "Your rules. " * size for n, size in enumerate(sizes)}

@@ -6,7 +6,7 @@ import anthropic
 import openai
 import pytest
 
-from cacheprefix import AbortHandle, ForkPolicy, Session, SharedPrefix, ToolResultBudget
+from cacheprefix import AbortHandle, Caching, ForkPolicy, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.errors import AbortedError, UnsafeForkError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, SimulatedProvider, ToolCall
@@ -76,7 +76,7 @@ def client(request):
 
 def session(**options):
     """A session that counts as the provider does."""
-    return Session(SharedPrefix(system=SYSTEM), counter=ESTIMATE, **options)
+    return Session(SharedPrefix(system=SYSTEM), caching=Caching(counter=ESTIMATE), **options)
 
 
 def ask(client, text="a side question", on=None, **options):

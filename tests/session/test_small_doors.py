@@ -195,7 +195,7 @@ def test_a_malformed_body_is_the_clients_mistake(path, body):
 
 
 @pytest.mark.parametrize(
-    "option", ["mode", "budget", "compaction", "request_budget", "results", "on_break", "tail", "provider", "clock"]
+    "option", ["mode", "budget", "compaction", "request_budget", "results", "tail", "provider", "clock"]
 )
 def test_what_a_session_was_made_with_cannot_be_set_afterwards(option):
     """Its parts hold it: to set it would change nothing, and nobody would be told."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.adapter import Request
 from cacheprefix.errors import SetupError
 
@@ -11,14 +11,14 @@ ROLES = {"critic": "You criticise.", "writer": "You write."}
 
 def test_with_cards_the_role_texts_are_shared_and_the_tail_only_names_the_speaker():
     """Every role's text stands in the system text that all begin with."""
-    session = Session(SharedPrefix(system="Rules.", roles=ROLES), tail="cards")
+    session = Session(SharedPrefix(system="Rules.", roles=ROLES), caching=Caching(tail="cards"))
     assert all(text in session.prefix.text for text in ROLES.values())
     assert session.adapter.tail_for("critic", ROLES["critic"]) == 'You now speak as "critic".'
 
 
 def test_with_cards_a_role_that_has_no_card_says_its_text_in_the_tail():
     """Nothing a role has to know is lost."""
-    session = Session(SharedPrefix(system="Rules.", roles=ROLES), tail="cards")
+    session = Session(SharedPrefix(system="Rules.", roles=ROLES), caching=Caching(tail="cards"))
     assert "You edit." in session.adapter.tail_for("editor", "You edit.")
     assert "another text" in session.adapter.tail_for("critic", "another text")
 
@@ -26,7 +26,7 @@ def test_with_cards_a_role_that_has_no_card_says_its_text_in_the_tail():
 def test_a_placement_that_is_not_built_is_refused():
     """``sticky`` would promise what no adapter does."""
     with pytest.raises(SetupError, match="'tail' or 'cards'"):
-        Session(tail="sticky")
+        Session(caching=Caching(tail="sticky"))
 
 
 def talk(session, roles, turns):
@@ -47,7 +47,10 @@ def talk(session, roles, turns):
 def test_the_report_says_when_cards_would_cost_less_and_is_right():
     """Long role texts, paid in full by every call of their role; as cards they are read by all."""
     roles = {name: f"You are {name}. Rules of the {name}: be exact, be brief. " * 60 for name in ("critic", "writer")}
-    plain, cards = Session(provider="exact"), Session(SharedPrefix(roles=roles), tail="cards", provider="exact")
+    plain, cards = (
+        Session(caching=Caching(provider="exact")),
+        Session(SharedPrefix(roles=roles), caching=Caching(provider="exact", tail="cards")),
+    )
     (note,) = talk(plain, roles, 8)
     assert "2 agents" in note
     assert "8 requests" in note
@@ -59,12 +62,12 @@ def test_the_report_says_when_cards_would_cost_less_and_is_right():
 def test_nothing_is_said_of_cards_where_many_roles_speak_once():
     """Each text would stand in front of every request, and is sent only once as it is."""
     roles = {f"expert {number}": f"You know subject {number}. " * 60 for number in range(12)}
-    assert not talk(Session(provider="exact"), roles, 12)
+    assert not talk(Session(caching=Caching(provider="exact")), roles, 12)
 
 
 def test_a_role_text_that_a_loop_reads_again_is_no_reason_for_cards():
     """What stands still behind the shared part is read from the cache already."""
-    session, text = Session(provider="exact"), "You work in steps. " * 80
+    session, text = Session(caching=Caching(provider="exact")), "You work in steps. " * 80
     for role in ("one", "two"):
         tail = {"role": "user", "content": session.adapter.tail_for(role, text)}
         messages = [{"role": "user", "content": "Begin. " * 300}, tail]

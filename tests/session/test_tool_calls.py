@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from cacheprefix import Session, ToolResultBudget
+from cacheprefix import Caching, History, Session, ToolResultBudget
 from cacheprefix.adapter import ToolUse
 from cacheprefix.errors import StateError, StoreError
 from cacheprefix.stores import MemoryStore, RedisStore, ResultStore
@@ -103,7 +103,8 @@ def test_children_use_their_parents_cache(tool):
 def test_scopes_are_the_calls_the_sessions_or_the_caches(tool):
     """The narrowest that is named counts, and tenants with one conversation id have counts of their own."""
     session = Session(
-        tool_cache=ToolResultCache(options=ToolCacheOptions(scope="cache", allow=DEFAULT_ALLOW)), scope="session"
+        tool_cache=ToolResultCache(options=ToolCacheOptions(scope="cache", allow=DEFAULT_ALLOW)),
+        caching=Caching(scope="session"),
     )
     session.tool_calls.run(use(), tool)
     session.tool_calls.run(use(scope="session"), tool)
@@ -208,7 +209,9 @@ def test_full_results_live_in_the_same_store_as_the_tool_cache(valkey, tool):
     call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
     declared = ToolCacheOptions(tools=[ToolSpec("read", cacheable=True, version="1")])
     session = Session(
-        tool_cache=ToolResultCache(store, declared), results=ResultStore(store), budget=ToolResultBudget(max_tokens=100)
+        tool_cache=ToolResultCache(store, declared),
+        history=History(results=ResultStore(store)),
+        budget=ToolResultBudget(max_tokens=100),
     )
     conversation = session.conversation("t", api="openai-chat")
     conversation.append(
@@ -222,7 +225,7 @@ def test_full_results_live_in_the_same_store_as_the_tool_cache(valkey, tool):
     session.tool_calls.run(use(), tool)
     # Another process, as far as these objects are concerned.
     other = RedisStore(valkey.url)
-    elsewhere = Session(tool_cache=ToolResultCache(other, declared), results=ResultStore(other))
+    elsewhere = Session(tool_cache=ToolResultCache(other, declared), history=History(results=ResultStore(other)))
     assert elsewhere.adapter.results.get(ref).text == text
     assert elsewhere.tool_calls.run(use(), tool) == "run 1"
     elsewhere.tool_calls.reset()

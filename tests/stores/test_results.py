@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cacheprefix import Session
+from cacheprefix import History, Session
 from cacheprefix.errors import StoreError
 from cacheprefix.stores import MemoryStore, ResultStore, Slice, SqliteStore, Store
 from tests.blocking import Hanging
@@ -126,7 +126,7 @@ async def test_a_store_that_fails_later_is_tried_until_it_takes_the_text(tmp_pat
     """Another process holds the file: the first failure is counted, then results stay whole, and nothing is lost."""
     store = SqliteStore(tmp_path / "store.db", timeout=0.05)
     results = ResultStore(store)
-    session = Session(results=results)
+    session = Session(history=History(results=results))
     lock = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")
     with pytest.warns(UserWarning, match="full tool results: the store failed"):
@@ -154,7 +154,7 @@ def test_after_one_failure_the_rest_of_a_turn_waits_no_more() -> None:
             raise StoreError("gone")
 
     results = ResultStore(Gone())
-    session = Session(results=results)
+    session = Session(history=History(results=results))
     with pytest.warns(UserWarning, match="results stay whole"):
         for number in range(8):
             with pytest.raises(StoreError):

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import REGISTRY, generate_latest
 
-from cacheprefix import Session
+from cacheprefix import Caching, Session
 from cacheprefix.adapter import Request
 from cacheprefix.errors import MissingExtraError, SetupError
 from cacheprefix.server import SimulatedProvider
@@ -174,7 +174,7 @@ def test_a_clock_that_is_not_the_time_of_day_still_gives_spans_of_today(provider
     tracers = TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(spans))
     now = [5.0]
-    session = Session(HANDBOOK, plugins=[Telemetry(tracers, MeterProvider())], clock=lambda: now[0])
+    session = Session(HANDBOOK, plugins=[Telemetry(tracers, MeterProvider())], caching=Caching(clock=lambda: now[0]))
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
     turn = session.adapter.begin(Request(body, "openai-chat"))
     now[0] = 7.0

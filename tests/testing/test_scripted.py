@@ -5,7 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
-from cacheprefix import Session
+from cacheprefix import Caching, Session
 from cacheprefix.testing import Reply, ScriptedModel, ToolCall
 
 
@@ -34,7 +34,7 @@ def test_a_side_fork_runs_without_a_server(api):
     }
     body = {"model": "m", field: [{"role": "user", "content": "hello"}], "tools": [tools[api]], "max_tokens": 99}
     asked = []
-    session = Session("handbook", provider="exact")
+    session = Session("handbook", caching=Caching(provider="exact"))
     done = session.fork(
         "and?",
         body=body,

@@ -51,7 +51,7 @@ from langgraph.types import CachePolicy, Command, RetryPolicy, Send, interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from cacheprefix import Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Caching, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Reply, Rule, Rules, ToolCall
 from cacheprefix_langgraph import PrefixMiddleware, forked, subgraph, wrap_model
@@ -110,7 +110,7 @@ class Graphs(Stage):
     kind = "chat"
 
     def new_session(self, **options):
-        return Session(SharedPrefix(system=HANDBOOK, tools=[look, write]), counter=ESTIMATE, **options)
+        return Session(SharedPrefix(system=HANDBOOK, tools=[look, write]), caching=Caching(counter=ESTIMATE), **options)
 
     def raw(self, **options):
         """The application's model."""

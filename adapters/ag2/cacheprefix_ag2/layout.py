@@ -18,7 +18,7 @@ from cacheprefix.adapter import (
     LONG_ROLE,
     AdapterSession,
     AgentRequest,
-    History,
+    CountedHistory,
     OwnTools,
     RequestPlan,
     RolePosition,
@@ -135,7 +135,7 @@ def fork_of(
         return RolePosition(places[0][0])
 
     # Its policy looks at the events itself: the texts stand among them, and their tokens are known.
-    nothing: History[BaseEvent] = History((), repr, lambda _: 0)
+    nothing: CountedHistory[BaseEvent] = CountedHistory((), repr, lambda _: 0)
     laid = session.plan(
         AgentRequest(
             plan.role,

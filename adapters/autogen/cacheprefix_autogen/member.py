@@ -17,7 +17,7 @@ from cacheprefix.adapter import (
     AdapterSession,
     AgentRequest,
     Carried,
-    History,
+    CountedHistory,
     OwnTools,
     Reason,
     RequestPlan,
@@ -283,7 +283,7 @@ class Member:
     ) -> AgentRequest[LLMMessage]:
         """What the agent asks, for the planner."""
         views = asked.views
-        history: History[LLMMessage] = History(
+        history: CountedHistory[LLMMessage] = CountedHistory(
             said, lambda one: views.of(one).digest, lambda one: views.of(one).tokens, behind
         )
         instruction = instruction_of(asked.texts, self.session.prefix.system)

@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.adapter import AdapterSession, Lock
 
 
@@ -62,9 +62,8 @@ def session_of_settings(settings: PrefixSettings) -> AdapterSession:
                     context=settings.context,
                 ),
                 mode=settings.mode,
-                tail=settings.tail,
+                caching=Caching(scope=settings.scope, tail=settings.tail),
                 name=settings.name,
-                scope=settings.scope,
             )
             found = _SESSIONS[key] = made.adapter
         return found

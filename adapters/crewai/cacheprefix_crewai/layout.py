@@ -12,7 +12,7 @@ from cacheprefix.adapter import (
     AdapterSession,
     AgentRequest,
     Bounded,
-    History,
+    CountedHistory,
     Reason,
     RequestPlan,
     RolePosition,
@@ -407,9 +407,9 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
     return replace(draft, front=case.front, tail=tail_of(session, draft, again, [*pieces, *log]))
 
 
-def _nothing(_: str) -> History[Piece]:
+def _nothing(_: str) -> CountedHistory[Piece]:
     """No results: the application's own messages stay where they are."""
-    return History((), lambda piece: digest_of(piece.block), lambda _: 0)
+    return CountedHistory((), lambda piece: digest_of(piece.block), lambda _: 0)
 
 
 def instruction_of(session: AdapterSession, role: str, opening: Opening, moved: str) -> str:
@@ -488,7 +488,7 @@ class _Case:
         """What the task's agent asks, for the planner: its text may stand in front of the results, or behind them."""
         binding, layout, model = self.layouts.binding, self.layout, self.call.model
         options, prefix = binding.options, binding.session.prefix
-        log = History(layout.log, lambda piece: digest_of(piece.block), lambda piece: self.count(piece.block))
+        log = CountedHistory(layout.log, lambda piece: digest_of(piece.block), lambda piece: self.count(piece.block))
         head = self.size(layout.offer.tools) + self.count(layout.system)
         sizes = [head, *map(log.tokens, layout.log)]
         # A declared text is said in the crew's own layout too; role cards beside it are not.

@@ -17,7 +17,7 @@ from cacheprefix.adapter import (
     AgentRequest,
     Api,
     Carried,
-    History,
+    CountedHistory,
     OwnTools,
     Reason,
     RequestPlan,
@@ -189,7 +189,7 @@ class _Asked:
             told = session.told(made)
             return summariser(model, frame, self.options(told.tools, told.restriction))(messages, request)
 
-        def history(text: str) -> History[BaseMessage]:
+        def history(text: str) -> CountedHistory[BaseMessage]:
             views, ask = wrapping(model).views, summarise if asks else None
             if self.kept:
                 self.decided = Decided(self.parts.rest, len(self.parts.rest), (), lossless=True)

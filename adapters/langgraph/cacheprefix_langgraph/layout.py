@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from cacheprefix import Prompt
-from cacheprefix.adapter import NEXT, AdapterSession, History, RequestPlan, RestOfRequest, digest_of, dumps, replay
+from cacheprefix.adapter import NEXT, AdapterSession, CountedHistory, RequestPlan, RestOfRequest, digest_of, dumps, replay
 from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph.fork_context import Frame, Rewritten
 from cacheprefix_langgraph.history import Decided, carried_out
@@ -87,7 +87,7 @@ TAIL_KEY = "cacheprefix_tail"
 """Marks our own tail messages in ``additional_kwargs``, which no provider sees."""
 
 
-def history_of(done: Decided, frame: Frame, model: str, text: str) -> History[BaseMessage]:
+def history_of(done: Decided, frame: Frame, model: str, text: str) -> CountedHistory[BaseMessage]:
     """The conversation as decided on; ``text`` may stand anywhere in it, or where it is pinned, in the shared part."""
     count = frame.session.counter(model)
     end = done.border if frame.pinned and text else len(done.messages)
@@ -95,7 +95,7 @@ def history_of(done: Decided, frame: Frame, model: str, text: str) -> History[Ba
     def tokens(message: BaseMessage) -> int:
         return sum(map(count, _said(message)))
 
-    return History(done.messages[:end], _digest, tokens, done.messages[end:])
+    return CountedHistory(done.messages[:end], _digest, tokens, done.messages[end:])
 
 
 def laid_out(parts: Parts, done: Decided, frame: Frame, plan: RequestPlan[BaseMessage]) -> Rewritten:

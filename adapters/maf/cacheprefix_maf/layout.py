@@ -17,6 +17,7 @@ from cacheprefix.adapter import (
     AdapterSession,
     AgentRequest,
     Api,
+    CountedHistory,
     OwnTools,
     Reason,
     RequestPlan,
@@ -24,7 +25,6 @@ from cacheprefix.adapter import (
     instruction_of,
     reason,
 )
-from cacheprefix.adapter import History as Among
 from cacheprefix_maf.history import history_of, own_history
 from cacheprefix_maf.member import Member
 from cacheprefix_maf.tools import carried, plain
@@ -100,7 +100,7 @@ def laid_out(
             model,
             conversation,
             instruction_of(texts, shared),
-            lambda _: Among(history.shared, _digest, tokens, history.local),
+            lambda _: CountedHistory(history.shared, _digest, tokens, history.local),
             spoken=lambda: [session.count(message.text, model) for message in history.shared],
             api=api,
             tools=OwnTools(names, carried="union" if private else "open", free=free) if united else None,

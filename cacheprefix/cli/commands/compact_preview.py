@@ -38,12 +38,13 @@ def register(app: "typer.Typer") -> None:
         from cacheprefix.cli import files
         from cacheprefix.errors import SetupError
         from cacheprefix.history import Compaction, RequestBudget
+        from cacheprefix.options import Caching, History
 
         saved = files.read_saved(file)
         settings: dict[str, Any] = {
             "compaction": Compaction(trigger, target, keep_turns),
-            "request_budget": None if window is None else RequestBudget(window, reserve),
-            "provider": provider,
+            "history": History(None if window is None else RequestBudget(window, reserve)),
+            "caching": Caching(provider=provider),
         }
         if isinstance(saved, files.Body):
             conversation = _from_body(saved.data, settings, model)

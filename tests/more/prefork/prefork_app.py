@@ -17,7 +17,7 @@ from typing import Any
 import anthropic
 from celery import Celery
 
-from cacheprefix import Compaction, Session, SharedPrefix
+from cacheprefix import Compaction, Gate, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.stores import SqliteStore
 from cacheprefix_sdk import role, wrap
@@ -31,9 +31,7 @@ SESSION = Session(
     compaction=Compaction(50_000),
     tool_cache=True,
     # Longer than any test waits: who waits for something of the parent's is found out.
-    gate=600.0,
-    gate_price=0.0,
-    gate_store=SqliteStore(FOLDER / "gate.db"),
+    gate=Gate(limit=600.0, price=0.0, store=SqliteStore(FOLDER / "gate.db")),
 )
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix_langgraph.demo.handbook import HANDBOOK
 from cacheprefix_langgraph.demo.run import openai_model
 from cacheprefix_langgraph.demo.source import Source
@@ -80,7 +80,9 @@ def run_engine(
     for layout in LAYOUTS:
         handbook = f"Handbook, {layout} run {os.urandom(4).hex()}.\n\n{HANDBOOK}"
         session = Session(
-            SharedPrefix(system=handbook), mode="fork" if layout == "shared" else "observe", provider=provider
+            SharedPrefix(system=handbook),
+            mode="fork" if layout == "shared" else "observe",
+            caching=Caching(provider=provider),
         )
         options = {"base_url": url, "api_key": os.environ.get("OPENAI_API_KEY", "none"), "temperature": 0}
         chat = wrap_model(openai_model(model, max_tokens=ANSWER_TOKENS, **options), session)

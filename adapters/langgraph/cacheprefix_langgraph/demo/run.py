@@ -11,7 +11,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from cacheprefix import Call, Session, SharedPrefix
+from cacheprefix import Caching, Call, Session, SharedPrefix
 from cacheprefix.adapter import tally
 from cacheprefix.errors import MissingExtraError
 from cacheprefix_langgraph.demo.handbook import HANDBOOK, TASK
@@ -107,7 +107,7 @@ def run_layout(model: BaseChatModel, source: Source, layout: Layout, rules: str,
     session = Session(
         SharedPrefix(system=HANDBOOK, tools=tools),
         mode="fork" if layout == "shared" else "observe",
-        provider=profile,
+        caching=Caching(provider=profile),
     )
     team = build_team(wrap_model(model, session), tools, layout, session)
     task = TASK.format(package=source.name, files=len(source.files), lines=source.lines)
