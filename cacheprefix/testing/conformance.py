@@ -103,7 +103,8 @@ class AdapterConformance:
     def test_3_calls_stay_with_their_results(self, provider: SimulatedProvider) -> None:
         """Pairing: the provider would take every request; no call is without its result, and no message empty."""
         team = Team(questions=(LOOK, "And now?", LOOK), tools=tools())
-        short = self.make_session(team, budget=ToolResultBudget(max_tokens=400), compaction=Compaction(4_000, keep_turns=1))
+        limits = Compaction(4_000, keep_turns=1)
+        short = self.make_session(team, budget=ToolResultBudget(max_tokens=400), compaction=limits)
         self._run(team, provider, short)
         assert_valid_requests(provider.requests)
 

@@ -12,7 +12,7 @@ from crewai.tools import BaseTool
 from documented_crews import CREWS
 
 from benchmarks.crewai_workloads import CrewModel, prose
-from cacheprefix import Session
+from cacheprefix import Caching, Session
 from cacheprefix.profiles import cost_units, default_registry, normalise_usage
 from cacheprefix_crewai import install
 
@@ -71,7 +71,7 @@ def test_a_documented_crew_costs_no_more_each_time(servers, new_llm, tmp_path, m
     monkeypatch.chdir(tmp_path)
     provider = servers("exact", CrewModel())
     made, inputs = build(new_llm(provider))
-    session = Session(provider="exact")
+    session = Session(caching=Caching(provider="exact"))
     with install(made, session):
         repeated(made, inputs, way)
     assert session.failures == {}

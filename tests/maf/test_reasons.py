@@ -61,7 +61,9 @@ async def test_what_keeps_its_own_layout_says_why(servers):
 @pytest.mark.parametrize("stream", [False, True])
 async def test_strict_raises_before_anything_is_sent(servers, stream):
     """An older version of the shared text would be sent beside it."""
-    session = Session(SharedPrefix(system=HANDBOOK), provider="openai", counter=ESTIMATE, mode="strict")
+    session = Session(
+        SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai", counter=ESTIMATE), mode="strict"
+    )
     async with served(servers, API) as (client, provider):
         for agent in agents(client, session, prompt=HANDBOOK.replace(".", ", as of May.", 1)):
             with pytest.raises(NotSharedError, match="very text"):

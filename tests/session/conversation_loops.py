@@ -37,7 +37,8 @@ class Loop:
         wanted = conversation or {}
         self.kind = kind
         self.provider = provider
-        self.session = Session(SharedPrefix(system=SYSTEM), caching=Caching(counter=ESTIMATE, clock=clock or time.time), **options)
+        caching = Caching(counter=ESTIMATE, clock=clock or time.time)
+        self.session = Session(SharedPrefix(system=SYSTEM), caching=caching, **options)
         self.conversation = self.session.conversation(id_, api=kind, model=MODEL[kind], **wanted)
         self.id = id_
         self.verdicts = []
