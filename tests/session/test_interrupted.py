@@ -99,7 +99,10 @@ def test_who_waits_for_a_leader_waits_for_no_plugin() -> None:
             left.append(len(session.adapter._gate._flights))
 
     session = Session(
-        SharedPrefix(system=HANDBOOK), provider="anthropic", counter=ESTIMATE, gate=600, gate_price=0, plugins=[Slow()]
+        SharedPrefix(system=HANDBOOK),
+        caching=Caching(provider="anthropic", counter=ESTIMATE),
+        gate=Gate(limit=600, price=0),
+        plugins=[Slow()],
     )
     body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]}
     fork = fork_body(session.adapter, body, "anthropic", Role("first", "You are first.", "first"))
