@@ -13,7 +13,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply
 from cacheprefix.testing import information
@@ -93,7 +93,7 @@ def run(bench, session, ways, messages, *, text=HANDBOOK):
 
 def session_of(bench, prefix, **options):
     """A session with this prefix, for the rules of the bench."""
-    return Session(prefix, provider=bench.rules, counter=ESTIMATE, **options)
+    return Session(prefix, caching=Caching(provider=bench.rules, counter=ESTIMATE), **options)
 
 
 @pytest.mark.filterwarnings("ignore:A non-leading `SystemMessage` was moved")

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Final
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from cacheprefix import Prompt
-from cacheprefix.adapter import NEXT, AdapterSession, CountedHistory, RequestPlan, RestOfRequest, digest_of, dumps, replay
+from cacheprefix.adapter import (
+    NEXT,
+    AdapterSession,
+    CountedHistory,
+    RequestPlan,
+    RestOfRequest,
+    digest_of,
+    dumps,
+    replay,
+)
 from cacheprefix.errors import BudgetError
 from cacheprefix_langgraph.fork_context import Frame, Rewritten
 from cacheprefix_langgraph.history import Decided, carried_out
