@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from cacheprefix._version import __version__
 
 if TYPE_CHECKING:
-    from cacheprefix._wrap import wrap
+    from cacheprefix._wrap import preview, wrap
     from cacheprefix.cache import Breakpoint, Verdict
     from cacheprefix.calls.pending import PendingCall
     from cacheprefix.calls.report import Call, Report
     from cacheprefix.conversation import Conversation
+    from cacheprefix.dry_run import PlannedRequest, Preview
     from cacheprefix.errors import CacheprefixError
     from cacheprefix.history import Compaction, RequestBudget, ToolResultBudget
     from cacheprefix.hookspecs import hookimpl
@@ -40,6 +41,8 @@ _HOMES = {
     "Gate": "options",
     "History": "options",
     "PendingCall": "calls.pending",
+    "PlannedRequest": "dry_run",
+    "Preview": "dry_run",
     "Profile": "profiles",
     "Prompt": "prompt",
     "Report": "calls.report",
@@ -51,6 +54,7 @@ _HOMES = {
     "Usage": "profiles",
     "Verdict": "cache",
     "hookimpl": "hookspecs",
+    "preview": "_wrap",
     "wrap": "_wrap",
 }
 
@@ -68,6 +72,8 @@ __all__ = [
     "Gate",
     "History",
     "PendingCall",
+    "PlannedRequest",
+    "Preview",
     "Profile",
     "Prompt",
     "Report",
@@ -80,6 +86,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "hookimpl",
+    "preview",
     "wrap",
 ]
 

@@ -1,11 +1,13 @@
-"""``wrap``: one call for anything an installed adapter knows."""
+"""``wrap`` and ``preview``: one call for anything an installed adapter knows."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from cacheprefix.adapter import given_or_configured
+from cacheprefix.adapter import AdapterSession, given_or_configured
+from cacheprefix.dry_run import Preview
 from cacheprefix.errors import SetupError
+from cacheprefix.hookspecs import HookName
 from cacheprefix.session import Session
 
 
@@ -20,11 +22,34 @@ def wrap(target: Any, session: Session | None = None) -> Any:
     found = bound.plugins.call_first("wrap", target=target, session=bound.session)
     if found is not None:
         return found
-    adapters = [info for info in bound.plugins.loaded if "wrap" in info.hooks]
-    names = ", ".join(info.name for info in adapters) or "none"
-    kind = f"{type(target).__module__}.{type(target).__qualname__}"
     message = (
-        f"no installed adapter can wrap a {kind} (adapters found: {names}); "
+        f"no installed adapter can wrap a {_kind(target)} (adapters found: {_adapters(bound, 'wrap')}); "
         "install cacheprefix-langgraph, -autogen, -crewai or -sdk, or use the adapter's own front door"
     )
     raise SetupError(message)
+
+
+def preview(target: Any, session: Session | None = None) -> Preview:
+    """What the first requests of a framework's agents will look like, share and should cost; sends nothing.
+
+    ``target`` is what ``wrap`` takes, as the application has it; it stays as it is. Raises ``SetupError`` where no
+    installed adapter can tell; what an application without a framework is going to send is seen by
+    ``session.preview(PlannedRequest(...))``.
+    """
+    bound = given_or_configured(session)
+    found = bound.plugins.call_first("preview", target=target, session=bound.session)
+    if isinstance(found, Preview):
+        return found
+    message = (
+        f"no installed adapter can preview a {_kind(target)} (adapters that can: {_adapters(bound, 'preview')}); "
+        "give the requests themselves: session.preview(PlannedRequest(agent, body, api))"
+    )
+    raise SetupError(message)
+
+
+def _kind(target: Any) -> str:
+    return f"{type(target).__module__}.{type(target).__qualname__}"
+
+
+def _adapters(bound: AdapterSession, hook: HookName) -> str:
+    return ", ".join(info.name for info in bound.plugins.loaded if hook in info.hooks) or "none"

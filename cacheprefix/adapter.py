@@ -23,6 +23,7 @@ from cacheprefix.calls.history_runner import RestOfRequest
 from cacheprefix.calls.report import tally
 from cacheprefix.calls.tool_calls import ToolUse
 from cacheprefix.contexts import BlockVar
+from cacheprefix.dry_run import Preview, preview_of
 from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, ask_options
 from cacheprefix.history import (
     Ledger,
@@ -120,6 +121,7 @@ __all__ = [
     "Origin",
     "OwnTools",
     "Pass",
+    "Preview",
     "RLock",
     "Reason",
     "ReplaceResult",
@@ -166,6 +168,7 @@ __all__ = [
     "normalise_usage",
     "origin_of",
     "plan_compaction",
+    "preview_of",
     "reason",
     "replay",
     "reset_in_child",

@@ -39,6 +39,7 @@ from cacheprefix.layout import FOLLOW, Fork, Pass, SharedPrefix, TailPlacement, 
 from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, RoleTold, failed
 from cacheprefix.layout.role_position import CountedHistory, RolePosition, Told
 from cacheprefix.layout.team import Team
+from cacheprefix.notices import Notices
 from cacheprefix.options import Mode, Options
 from cacheprefix.plugins import Plugins
 from cacheprefix.profiles import Profile
@@ -50,6 +51,7 @@ from cacheprefix.prompt import (
     Prompt,
     ReplaceResult,
 )
+from cacheprefix.stores import MemoryStore, ResultStore
 from cacheprefix.wire import Form
 
 M = TypeVar("M")
@@ -183,6 +185,29 @@ class AdapterSession:
         tenant = self.scope if scope is None else scope
         child.lead(full, tenant, self.tail, self.prefix if prefix is None else frozen(self.plugins, prefix))
         return child
+
+    def rehearsal(self) -> AdapterSession:
+        """A session made alike that has seen nothing yet, for requests that are laid out and never sent.
+
+        It has this one's prefix and roles; no plugin hears of its calls, no store keeps its texts, nobody waits at its
+        gate, and where ``strict`` would raise, the reason stands on the call.
+        """
+        state, notices = self.shared, Notices()
+        fresh = SharedState.fresh(replace(state.services, notices=notices), state.envelope)
+        fresh.roles.update(state.roles)
+        mode: Mode = "fork" if self.mode == "strict" else self.mode
+        plugins, results = self.plugins.unheard(), ResultStore(MemoryStore())
+        made = AdapterSession(
+            replace(self._options, mode=mode, results=results),
+            fresh,
+            plugins,
+            self._counting,
+            None,
+            ToolCalls(None, plugins, notices, owner=self.name, scope=self.scope, allowed=False),
+            self._shown,
+        )
+        made.lead(self.name, self.scope, self.tail, self.prefix)
+        return made
 
     def related(self, other: AdapterSession | None) -> bool:
         """Whether ``other`` is this session, its parent or a child: both count into the same totals."""

@@ -24,6 +24,7 @@ PREFIX = "cacheprefix_"
 
 HookName = Literal[
     "wrap",
+    "preview",
     "freeze",
     "fork",
     "replace_tool_result",
@@ -48,6 +49,11 @@ hookimpl = pluggy.HookimplMarker("cacheprefix")
 @hookspec(firstresult=True)
 def cacheprefix_wrap(target: object, session: object) -> object | None:
     """The target with ``session``, a ``Session``, bound to it, from the adapter that knows such objects."""
+
+
+@hookspec(firstresult=True)
+def cacheprefix_preview(target: object, session: object) -> object | None:
+    """A ``Preview`` of what the target's agents will send with ``session``, a ``Session``; nothing is sent."""
 
 
 @hookspec

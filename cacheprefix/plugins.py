@@ -7,6 +7,7 @@ application passes. Of several answers the last registered plugin's counts (plug
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import logging
@@ -97,6 +98,7 @@ class Plugins:
         self._given: list[object] = []
         self._discovered = not discover
         self._discovering = False
+        self._untold: frozenset[str] = frozenset()
         for item in builtins:
             name, plugin = item if isinstance(item, tuple) else (_name_of(item), item)
             self._add(plugin, name, "built-in")
@@ -135,6 +137,12 @@ class Plugins:
         with self._lock:
             return any(one is plugin for one in self._given)
 
+    def unheard(self) -> Plugins:
+        """The same plugins, but none is told of calls: for requests that are only tried."""
+        found = copy.copy(self)
+        found.__dict__["_untold"] = frozenset({"before_call", "after_call", "cache_break"})
+        return found
+
     def call_first(self, name: HookName, /, **arguments: object) -> Any:
         """The first answer that is not None, by the order of the plugins; None when there is none.
 
@@ -145,6 +153,8 @@ class Plugins:
 
     def call_all(self, name: HookName, /, **arguments: object) -> list[Any]:
         """Every answer that is not None, the last registered plugin's first."""
+        if name in self._untold:
+            return []
         answer = self._call(name, arguments)
         if not self._takes_first(name):
             return list(answer)

@@ -42,6 +42,7 @@ from cacheprefix.stores import MemoryStore, ResultStore
 from cacheprefix.wire import Form
 
 if TYPE_CHECKING:
+    from cacheprefix.dry_run import PlannedRequest, Preview
     from cacheprefix.toolcache import ToolResultCache
 
 __all__ = ["Session"]
@@ -229,6 +230,17 @@ class Session:
     def forget(self, id: str, scope: str | None = None) -> None:  # noqa: A002 - as above
         """Drop a conversation whose messages are gone, with all that was decided on them; the next one starts anew."""
         self._adapter.forget(id, scope)
+
+    def preview(self, *requests: PlannedRequest) -> Preview:
+        """What requests will look like, share and should cost, made in this order as one conversation; sends nothing.
+
+        They go through a session made alike that has seen nothing, by the provider's rules, with no answers between
+        them; this session stays as it is. For a framework's object use ``cacheprefix.preview(target, session)``.
+        Raises ``SetupError`` for what is no ``PlannedRequest``.
+        """
+        from cacheprefix.dry_run import play  # noqa: PLC0415 - few applications ask, and it needs the rooms of bodies
+
+        return play(self._adapter, requests)
 
     # ------------------------------------------------------------------ side forks
 

@@ -12,6 +12,7 @@ from cacheprefix.plugins import HookName, Plugins
 
 ARGUMENTS = {
     "wrap": ("target", "session"),
+    "preview": ("target", "session"),
     "freeze": ("prefix",),
     "fork": ("fork",),
     "replace_tool_result": ("result", "budget"),
@@ -26,7 +27,7 @@ ARGUMENTS = {
     "trace_readers": ("register",),
     "commands": ("cli",),
 }
-FIRST = {"wrap", "replace_tool_result", "compact", "count_tokens", "place_breakpoints", "tool_cacheable"}
+FIRST = {"wrap", "preview", "replace_tool_result", "compact", "count_tokens", "place_breakpoints", "tool_cacheable"}
 
 
 class Recorder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cacheprefix import Session, SharedPrefix, ToolResultBudget
-from cacheprefix.adapter import AgentRequest, History, Request, Role, fork_body
+from cacheprefix.adapter import AgentRequest, CountedHistory, Request, Role, fork_body
 from cacheprefix.cli.files import read_run
 from cacheprefix.errors import NotSharedError, SetupError
 from cacheprefix.events import EventLog
@@ -127,7 +127,7 @@ def test_a_role_is_not_shown_a_text_that_only_others_hold(found):
 def asked_as(session, role, *, holds):
     """The plan of a request whose own texts hold the shared one or do not."""
     session.adapter.join(role)
-    nothing = History((), str, len)
+    nothing = CountedHistory((), str, len)
     talk = session.adapter.conversation("one")
     asks = AgentRequest(role, "gpt-5.2", talk, f"You are {role}.", lambda _: nothing, holds_shared=holds)
     return session.adapter.plan(asks)

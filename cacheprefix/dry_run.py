@@ -1,0 +1,150 @@
+"""What requests will look like, what they share and what that should cost, before anything is sent.
+
+A dry run: the requests go through a session that is made alike, has seen nothing and tells nobody, and each counts as
+the provider's rules let expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cacheprefix.bodies import Role, fork_body
+from cacheprefix.calls.report import Call
+from cacheprefix.errors import SetupError, plain
+from cacheprefix.prompt import Api, Layout, Reason
+
+if TYPE_CHECKING:
+    from cacheprefix.adapter_session import AdapterSession
+
+__all__ = ["AgentPreview", "PlannedRequest", "Preview", "play", "preview_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRequest:
+    """One request that an application is going to make without a framework."""
+
+    agent: str
+    body: Mapping[str, Any]
+    """As it would be sent without us."""
+    api: Api
+    """``openai-chat``, ``openai-responses`` or ``anthropic``."""
+    instruction: str = ""
+    """The role's text, where it does not stand in the body's system text."""
+    volatile: Mapping[str, str] = field(default_factory=dict)
+    """Text for this request alone, by key."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPreview:
+    """One request of a dry run. Counts are tokens by the session's counter, costs are in cost units."""
+
+    agent: str
+    model: str
+    layout: Layout
+    reasons: tuple[Reason, ...]
+    input_tokens: int
+    shared_tokens: int
+    """Those that an earlier request of the run began with too."""
+    units: float
+    unmodified_units: float | None
+    """Those of the request as the application makes it; None where that is unknown."""
+
+    def __str__(self) -> str:
+        """One line: who, in which layout and why, what is shared, what it costs."""
+        why = "; ".join(plain(one.said) for one in self.reasons)
+        cost = f"{self.units:,.0f} cost units"
+        if self.unmodified_units is not None:
+            cost += f", unmodified {self.unmodified_units:,.0f}"
+        sizes = f"{self.input_tokens:,} tokens, {self.shared_tokens:,} shared with an earlier request"
+        return f"{plain(self.agent) or 'unnamed'}: {self.layout} ({why}); {sizes}; {cost}"
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The requests of a dry run, in their order."""
+
+    requests: tuple[AgentPreview, ...]
+    notes: tuple[str, ...] = ()
+    """What the user should know before the run."""
+
+    @property
+    def ratio(self) -> float | None:
+        """Cost of all requests against the unmodified ones; None where one of those is unknown."""
+        known = [one.unmodified_units for one in self.requests if one.unmodified_units is not None]
+        if len(known) < len(self.requests) or not sum(known):
+            return None
+        return sum(one.units for one in self.requests) / sum(known)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON. Holds no prompt text."""
+        return {
+            "version": 1,
+            "ratio": self.ratio,
+            "notes": list(self.notes),
+            "requests": [
+                {
+                    "agent": one.agent,
+                    "model": one.model,
+                    "layout": one.layout,
+                    "reasons": [reason.as_dict() for reason in one.reasons],
+                    "input_tokens": one.input_tokens,
+                    "shared_tokens": one.shared_tokens,
+                    "cost_units": one.units,
+                    "unmodified_units": one.unmodified_units,
+                }
+                for one in self.requests
+            ],
+        }
+
+    def __str__(self) -> str:
+        """A line a request, and the cost of all."""
+        ratio = self.ratio
+        total = "unknown" if ratio is None else f"{ratio:.2f}"
+        lines = (str(one) for one in self.requests)
+        return "\n".join([*lines, f"expected cost against unmodified: {total}", *map(plain, self.notes)])
+
+
+def play(session: AdapterSession, requests: Iterable[object]) -> Preview:
+    """What the requests will look like when they are made in this order, as turns of one conversation.
+
+    Raises ``SetupError`` for what is no ``PlannedRequest``, and ``BudgetError`` where a request budget cannot be met.
+    """
+    planned = []
+    for one in requests:
+        if not isinstance(one, PlannedRequest):
+            message = f"preview() takes requests, found a {type(one).__name__}: use PlannedRequest(agent, body, api)"
+            raise SetupError(message)
+        planned.append(one)
+    dry = session.rehearsal()
+    # All roles are known to a running team from its first round on; a preview must not call the first one alone.
+    for one in planned:
+        dry.join(one.agent)
+    for one in planned:
+        role = Role(one.agent, one.instruction, "preview", one.volatile)
+        fork_body(dry, one.body, one.api, role).begin().finish(None)
+    return preview_of(dry)
+
+
+def preview_of(rehearsal: AdapterSession) -> Preview:
+    """What a dry run came to, from the session that it was made in; for adapters."""
+    return Preview(tuple(map(_seen, rehearsal.calls)), _notes(rehearsal))
+
+
+def _seen(call: Call) -> AgentPreview:
+    return AgentPreview(
+        call.agent,
+        call.model,
+        call.layout,
+        call.reasons,
+        call.input_tokens,
+        call.shared_tokens,
+        call.units,
+        call.unmodified_units,
+    )
+
+
+def _notes(rehearsal: AdapterSession) -> tuple[str, ...]:
+    notices = rehearsal.shared.notices
+    return (*notices.notes, *(f"failed: {step} ({count} x)" for step, count in notices.failures.items()))

@@ -1,0 +1,112 @@
+"""What requests will look like is said before anything is sent, and nothing else happens."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+
+from cacheprefix import Caching, PlannedRequest, Session, SharedPrefix, preview, wrap
+from cacheprefix.errors import SetupError
+from cacheprefix.prompt import ESTIMATE
+from cacheprefix.server import SimulatedProvider
+from cacheprefix_sdk import role
+
+HANDBOOK = "Every claim names its source and the page on which it stands. " * 200
+ROLES = ("reader", "critic", "writer")
+
+
+def body(name, *, model="gpt-5.2", tools=()):
+    """A role's own request, its text in front of the handbook."""
+    said = [{"role": "system", "content": f"You are the {name}.\n\n{HANDBOOK}"}, {"role": "user", "content": "Begin."}]
+    asked = {"model": model, "messages": said}
+    if tools:
+        asked["tools"] = [{"type": "function", "function": {"name": one, "parameters": {}}} for one in tools]
+    return asked
+
+
+def planned(*names, **options):
+    """Requests of these roles, in this order."""
+    return [PlannedRequest(name, body(name, **options), "openai-chat") for name in names]
+
+
+class Told:
+    """A plugin that is told of calls."""
+
+    def __init__(self):
+        self.heard = []
+
+    def cacheprefix_before_call(self, prompt):
+        self.heard.append(prompt)
+
+    def cacheprefix_after_call(self, call, verdict):
+        self.heard.append(call)
+
+
+def test_what_was_foreseen_is_what_is_sent():
+    """Layouts, reasons, sizes and costs of the dry run are those of the run, with the provider's own counts."""
+    counted = Caching(provider="exact", counter=ESTIMATE)
+    session = Session(SharedPrefix(system=HANDBOOK), caching=counted)
+    seen = session.preview(*planned(*ROLES))
+    again = Session(SharedPrefix(system=HANDBOOK), caching=counted)
+    with SimulatedProvider("exact") as provider:
+        client = openai.OpenAI(base_url=provider.openai_base_url, api_key="k", max_retries=0)
+        for name in ROLES:
+            again.adapter.join(name)
+        wrapped = wrap(client, again)
+        for name in ROLES:
+            with role(name, conversation="one"):
+                wrapped.chat.completions.create(**body(name))
+        client.close()
+    assert [one.layout for one in seen.requests] == ["fork"] * 3
+    for foreseen, call in zip(seen.requests, again.calls, strict=True):
+        assert (foreseen.agent, foreseen.layout, foreseen.reasons) == (call.agent, call.layout, call.reasons)
+        assert (foreseen.input_tokens, foreseen.shared_tokens) == (call.input_tokens, call.shared_tokens)
+        assert foreseen.units == pytest.approx(call.units, rel=0.01)
+        assert foreseen.unmodified_units == pytest.approx(call.unmodified_units, rel=0.01)
+    assert seen.ratio < 1.0
+
+
+def test_nothing_is_left_of_a_preview():
+    """No call, no tool, no conversation, no note; no plugin heard of it; and it says the same a second time."""
+    told = Told()
+    session = Session(SharedPrefix(system=HANDBOOK), plugins=[told])
+    first = session.preview(*planned(*ROLES, tools=("look",)))
+    assert session.calls == () == session.prefix.tools
+    assert session.report().notes == () == tuple(session.failures)
+    assert not session.adapter.shared.conversations
+    assert told.heard == []
+    assert session.preview(*planned(*ROLES, tools=("look",))).as_dict() == first.as_dict()
+
+
+def test_what_keeps_a_role_from_sharing_stands_there_before_the_run():
+    """Also in strict mode, where the run would raise."""
+    session = Session(SharedPrefix(system=HANDBOOK), mode="strict")
+    other = HANDBOOK.replace("source", "sauce", 1)
+    late = {"model": "gpt-5.2", "messages": [{"role": "system", "content": other}, {"role": "user", "content": "Go."}]}
+    last = PlannedRequest("writer", late, "openai-chat")
+    seen = session.preview(*planned("reader"), *planned("critic", model="gpt-5.4"), last)
+    whys = [[reason.why for reason in one.reasons] for one in seen.requests]
+    assert "text_not_found" in whys[2]
+    brief = PlannedRequest("a", {**late, "messages": late["messages"][1:]}, "openai-chat")
+    short = Session("Be brief.").preview(brief)
+    assert [one.layout for one in short.requests] == ["own"]
+    assert short.requests[0].reasons[0].why in ("prefix_below_minimum", "alone")
+
+
+def test_the_text_of_a_preview_says_who_why_and_how_much():
+    """A line a request and the sum; its data hold no prompt text."""
+    seen = Session(SharedPrefix(system=HANDBOOK)).preview(*planned(*ROLES))
+    lines = str(seen).splitlines()
+    assert [line.partition(":")[0] for line in lines[:3]] == list(ROLES)
+    assert "shared with an earlier request" in lines[1]
+    assert lines[3].startswith("expected cost against unmodified: 0.")
+    assert "source" not in str(seen.as_dict())
+
+
+def test_wrong_requests_and_unknown_targets_are_named():
+    """With what to give instead."""
+    session = Session(HANDBOOK)
+    with pytest.raises(SetupError, match=r"found a dict: use PlannedRequest"):
+        session.preview(body("reader"))
+    with pytest.raises(SetupError, match=r"no installed adapter can preview a builtins\.int"):
+        preview(3, session)
