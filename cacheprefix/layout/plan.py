@@ -53,6 +53,8 @@ class OwnTools:
     """Whether the client takes a list of allowed tools as ``tool_choice``."""
     calls: bool = True
     """False where this request alone must call none, although the role has some."""
+    fans_out: bool = False
+    """Whether requests of this very role, which bring the same tools, are sent beside this one."""
     differ: tuple[str, ...] | None = None
     """Those that it declares in another way than the union has them, for which it keeps its own array; None where the
     adapter does not know, and goes by what was declared in two ways by anybody."""
@@ -240,8 +242,9 @@ class Planner:
             return None, Restriction(said=own.may_use)
         if own.carried == "open":
             tools = self.tool_sets.choose(
-                self.team, self.services, asked.conversation, asked.role, own.names, asked.model, spoken=asked.spoken
-            )
+                self.team, self.services, asked.conversation, asked.role, own.names, asked.model,
+                spoken=asked.spoken, fans_out=own.fans_out,
+            )  # fmt: skip
         elif own.carried == "union":
             tools = ToolSet(union, shares=True)
         else:

@@ -87,13 +87,14 @@ class ToolSets:
         model: str = "",
         *,
         spoken: Callable[[], Sequence[int]],
+        fans_out: bool = False,
     ) -> ToolSet:
         """The tool set of a role whose own tools have these names.
 
         ``spoken`` counts the tokens of each message that the request shares with others. A role keeps the tool set of
         its first request in a conversation, or its layout would change. One that does not carry the union, or has a
         tool that the union has not, shares with those of the very same tools alone. The decision is recorded in the
-        conversation, so that another process takes it up.
+        conversation, so that another process takes it up. ``fans_out`` says that others of the role are sent beside it.
         """
         tools = [tool for tool in team.prefix.tools if isinstance(tool, Tool)]
         union, mine = tuple(tool.name for tool in tools), set(own)
@@ -117,7 +118,8 @@ class ToolSets:
             joins = (mine == set(union) or pays()) if known is None else known
             if not recorded and not (joins and mine == set(union)):
                 conversation.decide("lanes", entry, _UNION if joins else _OWN)
-        alike = self.settle(talk, key, tuple(sorted(mine)), joins=joins)
+        # Those that are sent beside it carry the very same tools, which need not be another role's.
+        alike = self.settle(talk, key, tuple(sorted(mine)), joins=joins) or fans_out
         if joins:
             return ToolSet(union, shares=True)
         return ToolSet(tuple(name for name in union if name in mine), alike, "\0".join(sorted(mine)) or "no tools")

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
-from langchain_core.runnables.config import RunnableConfig, ensure_config
+from langchain_core.runnables.config import RunnableConfig, ensure_config, var_child_runnable_config
 
 from cacheprefix.adapter import (
     ONE_CALL,
@@ -34,9 +34,10 @@ from cacheprefix_langgraph.layout import history_of, laid_out, settled, summaris
 from cacheprefix_langgraph.parts import Parts, completed, instruction_of, missing, taken_apart
 from cacheprefix_langgraph.pending import SENDING, Sending
 from cacheprefix_langgraph.request_bodies import base_of, hoists, kept_elsewhere, model_name, shows_body
+from cacheprefix_langgraph.schemas import adopt_foreseen
 from cacheprefix_langgraph.sdk_clients import asummariser, summariser
 from cacheprefix_langgraph.sending import session_in
-from cacheprefix_langgraph.state import conversation_of, ledger_in
+from cacheprefix_langgraph.state import conversation_of, ledger_in, sent_alike
 from cacheprefix_langgraph.tools import Union, name_of, one_call, union_of, with_union, without_limit
 from cacheprefix_langgraph.tracing import agent_in, outside, traced_config
 from cacheprefix_langgraph.wrapping import wrapping
@@ -233,7 +234,8 @@ class _Asked:
         # Nobody is there yet whose tools could cost more than they save.
         carried: Carried = "union" if frame.session.alone else "open"
         free, lists = self.kwargs.get("tool_choice") in (None, "auto"), shows_body(base_of(self.model))
-        return OwnTools(bound, allowed, carried, free=free, lists=lists, differ=self.union.differ)
+        fans = sent_alike(var_child_runnable_config.get()) > 1
+        return OwnTools(bound, allowed, carried, free=free, lists=lists, differ=self.union.differ, fans_out=fans)
 
     def options(self, tools: ToolSet | None, restriction: Restriction) -> dict[str, Any]:
         """The options of the call with the tools that it carries."""
@@ -246,13 +248,14 @@ class _Asked:
 
 def _asked(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame, *, whole: bool) -> _Asked:
     messages = model._convert_input(given).to_messages()
-    plain, kept = frame, kept_elsewhere(model, kwargs)
+    session, plain, kept = frame.session, frame, kept_elsewhere(model, kwargs)
     single = whole and not kept and one_call(model, kwargs, frame)
     if single:
         frame = replace(frame, instruction="\n\n".join(filter(None, (frame.instruction, ONE_CALL))))
     # An agent alone keeps its own order: helpers that are no forks begin with the same tools. An answer's schema is
     # another prompt for the provider, so that nobody's tools are read with it.
-    own = kept or not frame.session.prefix.tools or frame.base is not None or "response_format" in kwargs
+    session.attempt("schemas", lambda: adopt_foreseen(session, model), None)
+    own = kept or not session.prefix.tools or frame.base is not None or "response_format" in kwargs
     union = Union(None) if own else union_of(model, kwargs, frame)
     parts = taken_apart(messages, frame, hoists=hoists(model))
     return _Asked(model, given, messages, kwargs, plain, frame, parts, union, single, kept)

@@ -26,6 +26,7 @@ from cacheprefix_langgraph.calls import ahead, enter, waiting
 from cacheprefix_langgraph.configured_models import configured
 from cacheprefix_langgraph.pending import SENDING, Sending, fail
 from cacheprefix_langgraph.request_bodies import BASE, TRANSPORT, Body, api_of, base_of
+from cacheprefix_langgraph.schemas import STRUCTURED, adopt_foreseen
 from cacheprefix_langgraph.sending import (
     aprepared,
     begin,
@@ -196,6 +197,8 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
         def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
             session = session_in(self)
             if session.mode != "observe":
+                if kwargs.get(STRUCTURED):
+                    session.attempt("schemas", lambda: adopt_foreseen(session, self, calls=True), None)
                 session.attempt("bind_tools", lambda: adopt(session, tools), None)
             return base.bind_tools(self, tools, **kwargs)
 

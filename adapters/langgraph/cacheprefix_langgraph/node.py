@@ -19,6 +19,7 @@ from cacheprefix import ForkPolicy, Session
 from cacheprefix.adapter import AdapterSession, Lock, VolatileRole, given_or_configured, update_json, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import FRAME, Frame, aunder, said_now, scope_of, under, unlaid, within_frame
+from cacheprefix_langgraph.schemas import foresee
 from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in, with_update
 from cacheprefix_langgraph.subgraphs import subgraph
 
@@ -104,6 +105,7 @@ def forked(
             raise SetupError(message)
         name = role or _name_of(given, len(bound.shared.roles))
         bound.join(name)
+        foresee(bound, given)
         allowed = None if tools is None else tuple(tools)
         fork = _Fork(bound, name, instruction, allowed, messages_key, pinned, volatile, volatile_role, policy)
         made = _runnable(given, fork) if isinstance(given, Runnable) else _function(given, fork)

@@ -75,12 +75,32 @@ def ledger_in(state: Any, session: AdapterSession) -> Mapping[str, Any] | None:
     return value if isinstance(value, Mapping) else None
 
 
+def sent_alike(config: Mapping[str, Any] | None) -> int:
+    """How many tasks of a step run the very node that this one runs, each by a ``Send``; 0 where none was sent.
+
+    By LangGraph's own reader, which is internal and may be absent.
+    """
+    path = ((config or {}).get("metadata") or {}).get("langgraph_path") or ()
+    if not path or path[0] != "__pregel_push":
+        return 0
+    channels = _channels(((config or {}).get("configurable") or {}).get("__pregel_read"))
+    tasks = (channels or {}).get("__pregel_tasks")
+    if tasks is None or not tasks.is_available():
+        return 0
+    name = ((config or {}).get("metadata") or {}).get("langgraph_node")
+    return sum(getattr(one, "node", None) == name for one in tasks.get())
+
+
 def has_channel(read: Any, name: str = CHANNEL) -> bool:
     """Whether the running graph's state has a channel, the ledger's by default, as far as its reader tells."""
-    channels = next(
-        (a for a in (*getattr(read, "args", ()), *getattr(read, "keywords", {}).values()) if _is_channels(a)), None
-    )
+    channels = _channels(read)
     return channels is not None and name in channels
+
+
+def _channels(read: Any) -> Any:
+    """The running graph's channels by name, as far as its reader tells."""
+    given = (*getattr(read, "args", ()), *getattr(read, "keywords", {}).values())
+    return next((one for one in given if _is_channels(one)), None)
 
 
 def _is_channels(value: Any) -> bool:

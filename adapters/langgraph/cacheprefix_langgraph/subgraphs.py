@@ -15,6 +15,7 @@ from cacheprefix import ForkPolicy, Session
 from cacheprefix.adapter import VolatileRole
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import Frame, aunder, said_now, scope_of, under, unlaid
+from cacheprefix_langgraph.schemas import foresee
 from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in
 from cacheprefix_langgraph.tools import render
 
@@ -55,6 +56,8 @@ def subgraph(
     for node in graph.nodes.values():
         if isinstance(node.bound, ToolNode):
             bound.adopt_tools(list(node.bound.tools_by_name.values()), render)
+        else:
+            foresee(bound, node.bound)
     name = role or graph.get_name()
     bound.join(name)
 
