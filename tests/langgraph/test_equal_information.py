@@ -198,7 +198,8 @@ def test_what_is_given_to_the_shared_prefix_arrives_once_in_every_layout(servers
 def test_a_role_with_a_card_is_told_its_own_in_its_own_layout(chat):
     """Where the shared text is not sent as a whole, the role's part of it is, and nobody else's."""
     cards = {"one": "You look for gaps in what was planned.", "other": "You write it all down."}
-    session = session_of(chat, SharedPrefix(roles=cards), tail="cards")
+    caching = Caching(provider=chat.rules, counter=ESTIMATE, tail="cards")
+    session = Session(SharedPrefix(roles=cards), caching=caching)
     session.adapter.join("other")
     chat.script(["Yes."])
     wrap_model(chat.model(), session, role="one").invoke([HumanMessage("Begin.")])

@@ -14,7 +14,7 @@ from langgraph.types import Send
 from pydantic import BaseModel, create_model
 from typing_extensions import TypedDict
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, ToolCall
 from cacheprefix_langgraph import forked, wrap_model
@@ -113,7 +113,11 @@ def run(bench, session, **how):
 
 def session_of(bench):
     """A session that is told of no schema."""
-    return Session(SharedPrefix(system=HANDBOOK), provider=bench.rules, counter=ESTIMATE, gate_price=0.0)
+    return Session(
+        SharedPrefix(system=HANDBOOK),
+        caching=Caching(provider=bench.rules, counter=ESTIMATE),
+        gate=Gate(price=0.0),
+    )
 
 
 def tools_of(bench):
