@@ -58,6 +58,7 @@ from cacheprefix.layout.plan import failed as failed_plan
 from cacheprefix.layout.role_position import CountedHistory, RolePosition
 from cacheprefix.layout.tool_restriction import Restriction, restrict
 from cacheprefix.locks import Lock, RLock, reset_in_child
+from cacheprefix.mode import Mode
 from cacheprefix.profiles import NO_CALLS, cost_units, merge_usage, normalise_usage, usage_from_dict
 from cacheprefix.prompt import (
     Api,
@@ -117,6 +118,7 @@ __all__ = [
     "Lock",
     "MessageRole",
     "MessageView",
+    "Mode",
     "NotKeptError",
     "Origin",
     "OwnTools",

@@ -39,8 +39,9 @@ from cacheprefix.layout import FOLLOW, Fork, Pass, SharedPrefix, TailPlacement, 
 from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, RoleTold, failed
 from cacheprefix.layout.role_position import CountedHistory, RolePosition, Told
 from cacheprefix.layout.team import Team
+from cacheprefix.mode import Mode
 from cacheprefix.notices import Notices
-from cacheprefix.options import Mode, Options
+from cacheprefix.options import Options
 from cacheprefix.plugins import Plugins
 from cacheprefix.profiles import Profile
 from cacheprefix.prompt import (
@@ -49,6 +50,7 @@ from cacheprefix.prompt import (
     Decision,
     MessageView,
     Prompt,
+    Reason,
     ReplaceResult,
 )
 from cacheprefix.stores import MemoryStore, ResultStore
@@ -94,8 +96,8 @@ class AdapterSession:
         """Make the parts that work for one team: its layout, its requests, its histories, its side forks."""
         state = self.shared
         self.team = Team(name, scope, tail, prefix, partial(frozen, self.plugins), state.cards, state.roles)
-        options, forks = self._options, self._options.mode != "observe"
-        self._requests = Requests(self.team, state, self.plugins, forks=forks)
+        options, forks = self._options, self.mode != "observe"
+        self._requests = Requests(self.team, state, self.plugins, forks=forks, off=self.off)
         self._history = HistoryRunner(
             self.team,
             state,
@@ -107,7 +109,9 @@ class AdapterSession:
             options.results,
         )
         self._forks = SideForks(self._requests, self._history)
-        self._planner = Planner(self.team, state.services, forks, state.tool_sets, state.positions, state.sharing)
+        self._planner = Planner(
+            self.team, state.services, forks, state.tool_sets, state.positions, state.sharing, state.arms.kept_own
+        )
         self.beside: dict[str, Any] = {}
         """What adapters keep for this session, by their names; it goes with the session."""
 
@@ -137,8 +141,21 @@ class AdapterSession:
 
     @property
     def mode(self) -> Mode:
-        """``fork``; ``strict``, which raises for what the user can remove; ``observe``, which changes nothing sent."""
-        return self._options.mode
+        """``fork``; ``strict``, which raises for what the user can remove; ``observe``, which changes nothing sent.
+
+        A session that is ``off`` observes, as far as adapters go, and what it is told of it forgets.
+        """
+        return "observe" if self._options.mode == "off" else self._options.mode
+
+    @property
+    def off(self) -> bool:
+        """Whether not even observing is wanted: a front door that can then leaves its object as it is."""
+        return self._options.mode == "off"
+
+    @property
+    def asked_mode(self) -> Mode:
+        """The mode that the program asked for, for adapters that save it: a variable's is this process's alone."""
+        return self._options.asked
 
     @property
     def budget(self) -> ToolResultBudget | None:
@@ -290,6 +307,13 @@ class AdapterSession:
         if removable and self.mode == "strict":
             raise NotSharedError(asked.role, removable)
         return made
+
+    def left_alone(self, role: str, conversation: str, scope: str | None = None) -> Reason | None:
+        """Why a role's requests of a conversation stay the application's own, whatever sharing saves.
+
+        For adapters that settle something before ``plan``, which says the same of its request. None where costs decide.
+        """
+        return self._planner.held(role, conversation, self.scope if scope is None else scope)
 
     def told(self, asked: AgentRequest[M]) -> RoleTold:
         """What ``plan`` will tell the role, and its tools: for adapters that ask a model before (a summary)."""
@@ -542,7 +566,7 @@ class AdapterSession:
         notes = (*notices.notes, advice) if advice else notices.notes
         use = self.shared.gating.use
         made = self.shared.totals.report(self.counter_name, notes, notices.failures)
-        return replace(made, tool_cache=tools, gate=None if use == GateUse() else use)
+        return replace(made, tool_cache=tools, gate=None if use == GateUse() else use, arms=self.shared.arms.report())
 
     @property
     def counter_name(self) -> str:

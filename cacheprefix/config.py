@@ -77,7 +77,7 @@ class Config:
         said = {one.key: one.value for one in self.settings}
         if "mode" in said:
             made["mode"] = said["mode"]
-        caching: dict[str, Any] = {key: said[key] for key in ("tail", "provider", "scope") if key in said}
+        caching: dict[str, Any] = {key: said[key] for key in ("tail", "provider", "scope", "fork_share") if key in said}
         files = self.get("profiles")
         if files:
             registry = default_registry().copy()
@@ -159,6 +159,9 @@ def load(
         key = known.get(name)
         if key is None:
             unknown.append(name)
+            continue
+        if key == "mode" and not variable[name].strip():
+            # As ``mode_override`` has it: a variable that is there and says nothing takes nothing back.
             continue
         value = _from_variable(name, key, variable[name])
         _override(settings, Setting(key if value is False and key in SHORT else SHORT.get(key, key), value, name))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from cacheprefix.layout import TailPlacement
+from cacheprefix.mode import MODES
 
 _PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
 _NAME = rf"{_PART}(?:\s*\.\s*{_PART})*"
@@ -89,6 +90,13 @@ def number(least: float = 0.0, below: float | None = None, *, off: bool = False)
     return read
 
 
+def share(value: Any) -> float:
+    """A number from 0 to 1."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise ValueError("a number from 0 to 1")
+    return float(value)
+
+
 def choice(*names: str) -> Read:
     """One of some words."""
 
@@ -153,14 +161,19 @@ def plain(said: str) -> str:
     return said
 
 
+def word(said: str) -> str:
+    """A variable's one word, in whatever case."""
+    return said.strip().lower()
+
+
 def scalar(said: str) -> Any:
     """A number, or a word for true or false; the text itself where it is neither."""
-    word = said.strip().lower()
-    if word in _WORDS:
-        return _WORDS[word]
-    if re.fullmatch(r"[+-]?\d[\d_]*", word):
-        return int(word)
-    return float(word) if re.fullmatch(r"[+-]?\d+\.?\d*(?:e[+-]?\d+)?", word) else said
+    plainly = word(said)
+    if plainly in _WORDS:
+        return _WORDS[plainly]
+    if re.fullmatch(r"[+-]?\d[\d_]*", plainly):
+        return int(plainly)
+    return float(plainly) if re.fullmatch(r"[+-]?\d+\.?\d*(?:e[+-]?\d+)?", plainly) else said
 
 
 def listed(said: str) -> list[str]:
@@ -170,10 +183,12 @@ def listed(said: str) -> list[str]:
 
 FIELDS: Mapping[str, Field] = {
     "mode": Field(
-        choice("observe", "fork", "strict"),
-        plain,
-        "observe changes nothing that is sent; fork shares prefixes; strict raises where a role does not",
+        choice(*MODES),
+        word,
+        "off does nothing at all; observe changes nothing that is sent; fork shares prefixes; strict raises where a "
+        "role does not",
     ),
+    "fork_share": Field(share, scalar, "share of the conversations that are forked, 0 to 1; others stay as they are"),
     "tail": Field(choice(*get_args(TailPlacement)), plain, "where role texts stand"),
     "gate": Field(number(off=True), scalar, "seconds siblings wait at most for who writes their prefix; false: none"),
     "gate_price": Field(number(), scalar, "cost units that a second of waiting is to save; 0: always wait"),

@@ -5,20 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from cacheprefix.calls.gating import LIMIT, PRICE
 from cacheprefix.history import Compaction, RequestBudget, Results, ToolResultBudget
 from cacheprefix.layout import TailPlacement
+from cacheprefix.mode import Mode
 from cacheprefix.profiles import Registry
 from cacheprefix.prompt import Counter
 from cacheprefix.stores import Store
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-Mode = Literal["observe", "fork", "strict"]
-"""``fork`` shares; ``strict`` too, and raises for what the user can remove; ``observe`` changes nothing sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +45,10 @@ class Caching:
     """The providers' rules; None for those that are built in."""
     counter: Counter | None = None
     """Counts tokens; None for the best that is installed for a model."""
+    fork_share: float | None = None
+    """Of the conversations, that are forked: 0.05 is one in twenty, the same ones in every process. All others stay in
+    the application's own layout, the report sets both side by side, and a role whose forks cost more goes back to its
+    own. None forks all."""
     clock: Callable[[], float] = time.time
     """Gives seconds since the epoch."""
 
@@ -71,6 +73,8 @@ class Options:
     request_budget: RequestBudget | None
     results: Results
     provider: str | None
+    asked: Mode = "fork"
+    """The mode that the program asked for, where ``CACHEPREFIX_MODE`` did not take it back."""
 
 
 V = TypeVar("V", bound="DataclassInstance")

@@ -28,8 +28,9 @@ from cacheprefix.history import (
 )
 from cacheprefix.history import Mode as CommitMode
 from cacheprefix.layout import SharedPrefix
+from cacheprefix.mode import MODES, VARIABLE, Mode, mode_override
 from cacheprefix.notices import Notices
-from cacheprefix.options import Caching, Gate, History, Mode, Options, over
+from cacheprefix.options import Caching, Gate, History, Options, over
 from cacheprefix.plugins import Plugins, look_up_installed
 from cacheprefix.profiles import Profiles, default_registry, load_price_library, load_price_table
 from cacheprefix.prompt import (
@@ -61,7 +62,8 @@ class Session:
     Args:
         prefix: what all agents share; a text is its system text.
         mode: ``fork`` shares; ``strict`` too, and raises ``NotSharedError`` for what the user can remove; ``observe``
-            changes nothing that is sent.
+            changes nothing that is sent, and ``off`` does not even observe. ``CACHEPREFIX_MODE`` with either of these
+            two is in force whatever this says.
         name: tells this team's agents from another's in the same process.
         budget: how much of a large tool result stands in the prompt; None for all of it.
         compaction: when and how long histories are shortened; a number is its trigger in tokens; None for never.
@@ -91,11 +93,13 @@ class Session:
         caching: Caching = _CACHING,
         plugins: Sequence[object] = (),
     ) -> None:
-        _one_of("mode", mode, ("observe", "fork", "strict"))
+        _one_of("mode", mode, MODES)
         _of_kind("gate", gate, Gate, optional=True)
         _of_kind("caching", caching, Caching)
         _of_kind("history", history, History)
         _one_of("caching.tail", caching.tail, ("tail", "cards"))
+        if caching.fork_share is not None and not 0 <= caching.fork_share <= 1:
+            raise SetupError(f"Caching(fork_share={caching.fork_share!r}): a share of the conversations, from 0 to 1")
         compaction = Compaction(compaction) if isinstance(compaction, int) else compaction
         if compaction is not None:
             compaction.limits(history.request_budget)
@@ -104,19 +108,26 @@ class Session:
         counting = TokenCounting(caching.counter, known)
         registry, notices = (caching.profiles or default_registry()).copy(), Notices()
         known.call_all("profiles", register=registry.register)
+        asked, override = mode, mode_override()
+        if override is not None and mode not in ("off", override):
+            mode = override
+            notices.note(f"{VARIABLE}={mode} is in force in place of the program's mode={asked!r}")
+        if mode == "off":
+            notices.note("the session is off: requests go out as the application makes them, and none is observed")
         rules = Profiles(registry, caching.provider, notices.note if mode == "observe" else None)
         services = Services(counting.count, counting.for_model, rules, caching.clock, notices)
         price = _GATE.price if gate is None else gate.price
-        state = SharedState.fresh(services, caching.counter.envelope if caching.counter else ABOUT, price)
+        envelope = caching.counter.envelope if caching.counter else ABOUT
+        state = SharedState.fresh(services, envelope, price, caching.fork_share)
         if isinstance(kept, ResultStore):
             kept.on_failure(notices.not_kept)
         self._adapter = AdapterSession(
-            Options(mode, budget, compaction, history.request_budget, kept, caching.provider),
+            Options(mode, budget, compaction, history.request_budget, kept, caching.provider, asked),
             state,
             known,
             counting,
             gate_of(gate.store, gate.limit, notices) if gate and gate.limit else None,
-            ToolCalls(tool_cache, known, notices, owner=name, scope=caching.scope, allowed=mode != "observe"),
+            ToolCalls(tool_cache, known, notices, owner=name, scope=caching.scope, allowed=mode in ("fork", "strict")),
             Session._of,
         )
         self._adapter.lead(name, caching.scope, caching.tail, frozen(known, prefix))
@@ -164,8 +175,8 @@ class Session:
 
     @property
     def mode(self) -> Mode:
-        """``fork``, or ``observe``, which changes nothing that is sent."""
-        return self._adapter.mode
+        """The one in force: ``fork``, ``strict``, ``observe``, which changes nothing that is sent, or ``off``."""
+        return "off" if self._adapter.off else self._adapter.mode
 
     @property
     def name(self) -> str:

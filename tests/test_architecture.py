@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "cacheprefix"
 ADAPTERS = {"ag2", "langgraph", "autogen", "crewai", "maf", "sdk"}
 
-ALWAYS = {"errors", "_version", "locks", "effects", "contexts", "bounded", "unnamed", "notices"}
+ALWAYS = {"errors", "_version", "locks", "effects", "contexts", "bounded", "unnamed", "notices", "mode"}
 BELOW = {
     "errors": set(),
     "_version": set(),
@@ -24,6 +24,7 @@ BELOW = {
     "bounded": set(),
     "unnamed": set(),
     "notices": set(),
+    "mode": set(),
     "prompt": set(),
     "wire": {"prompt"},
     "profiles": {"prompt"},

@@ -21,6 +21,7 @@ from cacheprefix.layout.team import Team
 from cacheprefix.plugins import Plugins
 from cacheprefix.profiles import Profile, Usage, money, normalise_usage
 from cacheprefix.prompt import Api, Layout, Prompt, Reason, chain, dumps_sorted, lane_key, reason
+from cacheprefix.prompt.reasons import LEFT_ALONE
 from cacheprefix.unnamed import common_key
 from cacheprefix.wire import redecode
 
@@ -75,9 +76,14 @@ class Requests:
     plugins: Plugins
     forks: bool
     """False for a session that only observes."""
+    off: bool = False
+    """True where not even observing is wanted."""
 
     def begin(self, asked: Request, leave: Pass = FOLLOW) -> PendingCall:
         """Observe and, in ``fork`` mode, mark; on any failure of ours the body goes out as it came."""
+        if self.off:
+            leave.release(ok=False)
+            return PendingCall(asked.body)
         state, services, team = self.state, self.state.services, self.team
         owner, talk = team.owner(asked.scope), asked.conversation
         if isinstance(talk, str):
@@ -92,12 +98,13 @@ class Requests:
             prompt = state.decode(sent, asked.api, headers=asked.headers)
             profile = services.profile(prompt.model, asked.api, asked.provider)
             given = prompt
-            again = self.forks and asked.repeated and profile.markers is not None and not profile.implicit_breakpoint
+            forks = self.forks and not any(one.why in LEFT_ALONE for one in asked.reasons)
+            again = forks and asked.repeated and profile.markers is not None and not profile.implicit_breakpoint
             # What goes out unmarked is in the unmodified cache, too, where the application marks it itself.
             original = asked.original or ((lambda _: given) if again else None)
             if again:
                 sent, prompt = self._marked_again(sent, prompt, profile, scope, now, trailing=asked.trailing)
-            elif self.forks and asked.rewrite:
+            elif forks and asked.rewrite:
                 limit = asked.boundary(prompt) if callable(asked.boundary) else asked.boundary
                 skip = asked.policy is not None and asked.policy.skip_cache_write
                 sent, prompt = self._marked(
@@ -295,6 +302,8 @@ class Requests:
         if call is None:
             return None
         state.totals.remember(call)
+        for agent, why in state.arms.take(call, seen.observation.record.scope).items():
+            state.notices.note(f"role {agent!r} goes back to its own layout: {why.said}")
         if seen.held is not None:
             seen.held.answered(seen.agent, seen.prompt.model, seen.epoch, _cold_after(seen.prompt, seen.profile, ended))
         return call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cacheprefix.cache import Verdict
 from cacheprefix.errors import plain
@@ -156,6 +156,93 @@ class GateUse:
         )
 
 
+Arm = Literal["fork", "own"]
+"""Whether a conversation is one of those that are forked (``Caching.fork_share``), or left as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmLine:
+    """One arm's calls, by the provider's own counts. Tokens; cost in cost units."""
+
+    arm: Arm
+    conversations: int = 0
+    calls: int = 0
+    input_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    cost_units: float = 0.0
+
+    @property
+    def per_call(self) -> float | None:
+        """Cost units a call; None without one."""
+        return self.cost_units / self.calls if self.calls else None
+
+    @property
+    def per_conversation(self) -> float | None:
+        """Cost units a conversation; None without one."""
+        return self.cost_units / self.conversations if self.conversations else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "conversations": self.conversations,
+            "calls": self.calls,
+            "input_tokens": self.input_tokens,
+            "cache_read_tokens": self.cache_read_tokens,
+            "cache_write_tokens": self.cache_write_tokens,
+            "cost_units": round(self.cost_units, 2),
+        }
+
+    def __str__(self) -> str:
+        read = self.cache_read_tokens / self.input_tokens if self.input_tokens else 0.0
+        each = "" if self.per_call is None else f", {self.per_call:,.0f} a call, {self.per_conversation:,.0f} each"
+        what = "forked" if self.arm == "fork" else "in their own layout"
+        return (
+            f"{self.conversations:,} conversations {what}: {self.calls:,} calls, {self.input_tokens:,} tokens, "
+            f"{read:.1%} read, {self.cost_units:,.0f} cost units{each}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Arms:
+    """Both arms side by side."""
+
+    share: float
+    """Of the conversations, that are forked."""
+    fork: ArmLine
+    own: ArmLine
+    unreported: int
+    """Calls whose provider reported no cached tokens; they are in neither arm."""
+    returned: tuple[str, ...] = ()
+    """What the guard returned to its own layout, in words."""
+
+    @property
+    def ratio(self) -> float | None:
+        """What a forked conversation costs against one that is not; None while either is missing."""
+        forked, own = self.fork.per_conversation, self.own.per_conversation
+        return forked / own if forked is not None and own else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "share": self.share,
+            "fork": self.fork.as_dict(),
+            "own": self.own.as_dict(),
+            "unreported": self.unreported,
+            "ratio": None if self.ratio is None else round(self.ratio, 4),
+            "returned": list(self.returned),
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{self.share:.1%} of the conversations are forked; by what the provider reported:"]
+        lines += [f"  {self.fork}", f"  {self.own}"]
+        if self.ratio is not None:
+            lines.append(f"  a forked conversation cost {self.ratio:.2f} of one in its own layout")
+        if self.unreported:
+            lines.append(f"  {self.unreported} calls were answered without the tokens read, and are in neither")
+        return "\n".join([*lines, *(f"  {plain(one)}" for one in self.returned)])
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """What a session's calls cost, per agent and in all, and what broke the cache."""
@@ -174,6 +261,8 @@ class Report:
     """What waiting for siblings cost and saved; None where nobody came to the gate."""
     layouts: tuple[WentOut, ...] = ()
     """How the requests went out and why, by agent."""
+    arms: Arms | None = None
+    """Forked conversations and those left as they are, side by side; None where all are forked."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON. Holds no prompt text."""
@@ -191,6 +280,7 @@ class Report:
                 {"agent": one.agent, "layout": one.layout, "count": one.count, **one.reason.as_dict()}
                 for one in self.layouts
             ],
+            "arms": None if self.arms is None else self.arms.as_dict(),
         }
 
     def __str__(self) -> str:
@@ -330,6 +420,8 @@ def _text(report: Report) -> Iterable[str]:
         yield str(report.tool_cache)
     if report.gate is not None and (report.gate.seconds > _NOTICED or report.gate.at_once):
         yield str(report.gate)
+    if report.arms is not None:
+        yield str(report.arms)
     for step, count in report.failures.items():
         yield f"{count} x sent the original request because {plain(step)} failed"
 

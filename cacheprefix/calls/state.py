@@ -9,6 +9,7 @@ from typing import Any
 
 from cacheprefix.cache import CacheModel
 from cacheprefix.cache.preflight import Preflight
+from cacheprefix.calls.arms import ForkShare
 from cacheprefix.calls.gating import PRICE, Gating
 from cacheprefix.calls.report import Totals
 from cacheprefix.conversation import Conversation
@@ -50,17 +51,24 @@ class SharedState:
     positions: RolePositions = field(default_factory=RolePositions)
     tool_sets: ToolSets = field(default_factory=ToolSets)
     gating: Gating = field(default_factory=Gating)
+    arms: ForkShare = field(default_factory=ForkShare)
     unnamed: Unnamed = field(default_factory=Unnamed)
     kept: KeptAnswers = field(default_factory=KeptAnswers)
     """Answers that the provider may be asked to go on from."""
 
     @classmethod
-    def fresh(cls, services: Services, envelope: Envelope = ABOUT, gate_price: float = PRICE) -> SharedState:
+    def fresh(
+        cls,
+        services: Services,
+        envelope: Envelope = ABOUT,
+        gate_price: float = PRICE,
+        fork_share: float | None = None,
+    ) -> SharedState:
         """That of a session that has seen nothing yet."""
         model, unmodified = (
             CacheModel(clock=services.clock, count=services.count, envelope=envelope) for _ in range(2)
         )
-        return cls(services, envelope, model, unmodified, gating=Gating(gate_price))
+        return cls(services, envelope, model, unmodified, gating=Gating(gate_price), arms=ForkShare(fork_share))
 
     @property
     def notices(self) -> Notices:

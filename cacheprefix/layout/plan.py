@@ -10,7 +10,7 @@ decide is decided here. Stages that today differ between frameworks are named po
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeVar
 
 from cacheprefix.layout.economics import TaskPosition
@@ -22,7 +22,7 @@ from cacheprefix.layout.tool_restriction import FREE, Restriction, restrict
 from cacheprefix.layout.tool_sets import ToolSet, ToolSets
 from cacheprefix.layout.worth_sharing import WorthSharing
 from cacheprefix.prompt import Api
-from cacheprefix.prompt.reasons import Layout, Reason, reason
+from cacheprefix.prompt.reasons import LEFT_ALONE, Layout, Reason, reason
 from cacheprefix.services import Services
 
 M = TypeVar("M")
@@ -107,6 +107,8 @@ class AgentRequest(Generic[M]):
     """Whether a short text of the role counts as shared: with it, the agent's own requests would soon be kept."""
     long_text_stays: bool = False
     """Whether a role keeps its own layout as long as its text is longer than all that it shares."""
+    talk: str = ""
+    """The id of the conversation, where ``conversation`` holds the decisions of several."""
     base: str | None = None
     """The system text of an agent that no other role is there to share with, in place of the shared one."""
 
@@ -142,7 +144,13 @@ class RequestPlan(Generic[M]):
     def repeats(self) -> bool:
         """Whether costs decided for the application's own layout: so it may come again, and is marked then."""
         others = ("failed", "kept_by_provider", "own_prompt")
-        return self.at is None and self.layout == "own" and self.reasons[-1].why not in others
+        decided = self.at is None and self.layout == "own" and not self.left_alone
+        return decided and self.reasons[-1].why not in others
+
+    @property
+    def left_alone(self) -> bool:
+        """Whether it is to go out as the application made it, with nothing but what it leaves to the session to say."""
+        return any(one.why in LEFT_ALONE for one in self.reasons)
 
     @property
     def forks(self) -> bool:
@@ -166,11 +174,18 @@ class Planner:
     tool_sets: ToolSets
     positions: RolePositions
     sharing: WorthSharing
+    kept_own: Callable[[str, str, str], Reason | None] = lambda _scope, _conversation, _role: None
+    """Why a role's requests of a tenant's conversation keep the application's own layout, whatever costs say."""
+
+    def held(self, role: str, conversation: str, scope: str) -> Reason | None:
+        """Why a role's requests of a conversation are left alone, whatever sharing saves; None where costs decide."""
+        return self.kept_own(scope, conversation, self.team.agent(role)) if self.active else None
 
     def plan(self, asked: AgentRequest[M]) -> RequestPlan[M]:
         """The layout of one request. What ``asked.history`` raises, it raises."""
         if not self.active:
             return RequestPlan("observed", (reason("observe_mode"),))
+        asked = self._kept(asked)
         mistakes, told = (*self._mistakes(asked), *asked.known), self.told(asked)
         text, tools, restriction = told.text, told.tools, told.restriction
         history = asked.history(text)
@@ -201,6 +216,7 @@ class Planner:
 
     def told(self, asked: AgentRequest[M]) -> RoleTold:
         """What ``plan`` will tell the role, before anything is decided on its history."""
+        asked = self._kept(asked)
         tools, restriction = self._tools(asked)
         text = asked.worded
         if text is None:
@@ -216,6 +232,10 @@ class Planner:
     def _may_see(self, asked: AgentRequest[M]) -> bool:
         """Whether the role may be shown the shared text: it holds it itself, or the user gave it for all."""
         return asked.holds_shared or not self.team.found or asked.base is not None
+
+    def _kept(self, asked: AgentRequest[M]) -> AgentRequest[M]:
+        found = self.held(asked.role, asked.talk or asked.conversation.id, asked.conversation.scope)
+        return asked if found is None else replace(asked, own=(found,))
 
     def _mistakes(self, asked: AgentRequest[M]) -> tuple[Reason, ...]:
         """What keeps the request from sharing, or from sharing all, that the user can remove."""

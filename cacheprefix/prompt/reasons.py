@@ -33,6 +33,9 @@ Why = Literal[
     "kept_by_provider",
     "own_prompt",
     "own_history",
+    # the application's own layout, since the user forks a share of the conversations
+    "not_in_fork_share",
+    "dearer_as_fork",
     # what the user can remove
     "text_not_found",
     "tool_schema_differs",
@@ -67,6 +70,8 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "kept_by_provider": "it goes on from a history that the provider keeps",
         "own_prompt": "the application words this prompt itself ({name})",
         "own_history": "the history is not ours to lay out ({name})",
+        "not_in_fork_share": "its conversation is one of those that fork_share leaves as they are",
+        "dearer_as_fork": "as forks requests cost {forked:,} cost units each, in the application's own layout {own:,}",
         "text_not_found": "the text to share does not stand in it as it was given, and is not shared there ({name})",
         "tool_schema_differs": "tool {name!r} has another schema than the shared one of that name",
         "made_too_late": "tool {name!r} came after the first request and stays outside the shared tools",
@@ -88,6 +93,10 @@ FIXES: Mapping[Why, str] = MappingProxyType(
 """What the user can do, for the reasons that ``mode="strict"`` raises for; never for what costs decide."""
 
 
+LEFT_ALONE: frozenset[Why] = frozenset({"not_in_fork_share", "dearer_as_fork"})
+"""Reasons for which a request is to be the application's own in all: without our marks and keys too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """One reason, with the numbers that it goes by. Holds names of tools, models and steps, and no prompt text."""
@@ -96,7 +105,7 @@ class Reason:
     name: str = ""
     """What it is about: a tool, a model, a provider, a step."""
     numbers: tuple[tuple[str, int], ...] = ()
-    """Tokens, by what they are of: ``(("shared", 412), ("minimum", 1024))``."""
+    """Tokens (of ``forked`` and ``own``: cost units), by what they are of: ``(("shared", 412), ("minimum", 1024))``."""
 
     @property
     def removable(self) -> bool:

@@ -166,7 +166,7 @@ def test_a_variable_names_the_file_or_none(project):
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        ('mode = "obserfe"', 3, r"mode: 'obserfe' is not one of 'observe', 'fork'"),
+        ('mode = "obserfe"', 3, r"mode: 'obserfe' is not one of 'off', 'observe', 'fork'"),
         ('mod = "fork"', 3, "mod: no such key; did you mean 'mode'"),
         ("gate = -1", 3, "gate: -1 is not a number from 0 on or false"),
         ("gate = nan", 3, "is not a number"),

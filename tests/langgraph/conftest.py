@@ -81,9 +81,8 @@ class Bench:
     def session(self, handbook, **options):
         prefix = SharedPrefix(system=handbook, tools=self.tools)
         # Waits however slow this machine is; what a second is worth has tests of its own.
-        return Session(
-            prefix, caching=Caching(provider=self.rules, counter=ESTIMATE), **{"gate": Gate(price=0.0), **options}
-        )
+        usual = {"caching": Caching(provider=self.rules, counter=ESTIMATE), "gate": Gate(price=0.0)}
+        return Session(prefix, **{**usual, **options})
 
     @property
     def api(self):

@@ -33,7 +33,7 @@ def whys(call):
 def test_each_reason_has_a_sentence_that_takes_its_numbers():
     """A closed list, and what can be removed says how."""
     assert set(SAID) == set(WHYS) >= set(FIXES)
-    numbers = dict.fromkeys(("shared", "foreign", "size", "minimum", "cost", "saved"), 1234)
+    numbers = dict.fromkeys(("shared", "foreign", "size", "minimum", "cost", "saved", "forked", "own"), 1234)
     for why in WHYS:
         one = Reason(why, "a name", tuple(numbers.items()))
         assert one.said

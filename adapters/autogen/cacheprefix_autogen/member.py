@@ -209,8 +209,12 @@ class Member:
         split = self.split(asked) if self._shares else None
         if split is None:
             plan = self._plan_own(asked, self._why_own())
-            return self._plain(asked), plan
+            return self._plain(asked, left_alone=plan.left_alone), plan
         shared, local = split
+        left = self.session.left_alone(self.name, asked.talk.id, asked.talk.scope)
+        if left is not None:
+            plan = self._plan_own(asked, left)
+            return self._plain(asked, self._unsaid(given.messages), left_alone=True), plan
         lane = None if self.group is None else self.group.lane_of(self, asked.views.model, _spoken(asked.views, shared))
         if lane is not None and len(lane.names) == 1:
             plan = self._plan_own(asked, _costs_more(lane))
@@ -343,18 +347,19 @@ class Member:
         found: Conversation = context.conversation
         return found
 
-    def _plain(self, asked: Asked, unsaid: str = "") -> Layout | None:
+    def _plain(self, asked: Asked, unsaid: str = "", *, left_alone: bool = False) -> Layout | None:
         """The application's own messages: large tool results shortened, and the tools kept in every request.
 
         AutoGen leaves them out when it reflects on tool results, which changes the prompt from its beginning.
-        ``unsaid`` is put in front of the agent's own system text.
+        ``unsaid`` is put in front of the agent's own system text. What is ``left_alone`` has nothing else changed.
         """
         given = asked.given
         done, _ = condensed(asked.views, asked.talk, asked.rest, beside=asked.beside)
-        messages = self._shared_first(asked.texts, done) or [*given.messages[: len(asked.texts)], *done]
+        first = None if left_alone else self._shared_first(asked.texts, done)
+        messages = first or [*given.messages[: len(asked.texts)], *done]
         messages = introduced(messages, unsaid)
         restriction, shared = Restriction(given.tools, given.tool_choice), None
-        if self.tools and not given.tools and given.tool_choice == "none":
+        if self.tools and not given.tools and given.tool_choice == "none" and not left_alone:
             keep = self.session.profile(asked.views.model).tool_choice_safe == "keep"
             restriction = Restriction(self.tools, "auto" if keep else "none", ())
             # Where another ``tool_choice`` would invalidate the messages, it stays and the model is asked in words.

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 from pydantic import BaseModel
 
 from cacheprefix import Caching, Session, SharedPrefix
-from cacheprefix.adapter import AdapterSession, Lock
+from cacheprefix.adapter import AdapterSession, Lock, Mode
 
 
 class PrefixSettings(BaseModel):
@@ -21,7 +21,7 @@ class PrefixSettings(BaseModel):
     tools: list[dict[str, Any]] = []
     roles: dict[str, str] = {}
     context: dict[str, str] = {}
-    mode: Literal["observe", "fork", "strict"] = "fork"
+    mode: Mode = "fork"
     tail: Literal["tail", "cards"] = "tail"
     name: str = ""
     scope: str = ""
@@ -41,7 +41,7 @@ def settings_of(session: AdapterSession, scope: str | None = None) -> PrefixSett
         tools=[dict(tool.native) for tool in prefix.tools if isinstance(tool.native, dict)],
         roles=dict(prefix.roles),
         context=dict(prefix.context),
-        mode=session.mode,
+        mode=session.asked_mode,
         tail=session.tail,
         name=session.name,
         scope=session.scope if scope is None else scope,

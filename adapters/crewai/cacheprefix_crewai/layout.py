@@ -295,7 +295,7 @@ class Layouts:
         """What requests carried: shared parts, tool lists, agents' texts in their places."""
         self.said: dict[str, str] = {}
         """Each agent's text as forks sent it last, by its role."""
-        self._settled: Bounded[tuple[str, bytes], TaskLayout] = Bounded(_KEEP)
+        self._settled: Bounded[tuple[str, bytes, bool], TaskLayout] = Bounded(_KEEP)
         self._texts: OrderedDict[bytes, str] = OrderedDict()
 
     def of(self, call: LLMCall) -> TaskLayout | None:
@@ -307,20 +307,26 @@ class Layouts:
         if opening is None:
             return None
         with self.binding.lock:
-            known = self.settled(call.model, opening)
+            known = self.settled(call.model, opening, call.agent)
             if known is not None or call.agent is None or not _of_executor(call, opening):
                 return known
-            layout = self._settled[call.model, opening.digest] = settle(self, call, opening)
+            layout = settle(self, call, opening)
+            left = layout.plan is not None and layout.plan.left_alone
+            self._settled[call.model, opening.digest, left] = layout
             return layout
 
-    def settled(self, model: str, opening: Opening) -> TaskLayout | None:
-        """The layout that an opening got before."""
-        key = (model, opening.digest)
-        with self.binding.lock:
-            known = self._settled.get(key)
-            if known is not None:
-                self._settled.move_to_end(key)
-            return known
+    def settled(self, model: str, opening: Opening, agent: Any = None) -> TaskLayout | None:
+        """The layout that an opening got before; another one in kickoffs that are left alone (``fork_share``)."""
+        binding = self.binding
+        left = binding.session.left_alone(_role(agent), _talk(binding), binding.scope) is not None
+        with binding.lock:
+            # Without an agent nobody knows whether its role was returned to its own layout.
+            for each in (left,) if agent is not None else (left, True):
+                known = self._settled.get((model, opening.digest, each))
+                if known is not None:
+                    self._settled.move_to_end((model, opening.digest, each))
+                    return known
+        return None
 
     def texts(self, crew: Any, opening: Opening) -> list[str]:
         """The texts that may have something in common: a crew's tasks', or those seen of agents without one."""
@@ -351,8 +357,12 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
         return plain
 
     def own(why: Reason, missing: str = "") -> TaskLayout:
-        asked = AgentRequest(role, model, binding.held, "", _nothing, worded="", own=(why,))
+        asked = AgentRequest(role, model, binding.held, "", _nothing, worded="", own=(why,), talk=_talk(binding))
         return replace(plain, plan=session.plan(asked), missing=missing)
+
+    left = session.left_alone(role, _talk(binding), binding.scope)
+    if left is not None and not kept_elsewhere(call.llm):
+        return own(left, _missing(binding, role, opening))
 
     if binding.clash:
         return own(reason("tool_schema_differs", binding.clash))
@@ -405,6 +415,11 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
     # In front of the results: a long text that the agent's next task can read.
     again = f"Your role is {role}." if log else ""
     return replace(draft, front=case.front, tail=tail_of(session, draft, again, [*pieces, *log]))
+
+
+def _talk(binding: Binding) -> str:
+    """The id of the conversation under way: a kickoff's, whose decisions are held with those of the crew's others."""
+    return binding.kickoff_id or binding.conversation
 
 
 def _nothing(_: str) -> CountedHistory[Piece]:
@@ -520,6 +535,7 @@ class _Case:
             shared=sum(sizes),
             known=tuple(self._mistakes()),
             place=place,
+            talk=_talk(binding),
         )
 
     def _mistakes(self) -> Iterator[Reason]:

@@ -78,6 +78,8 @@ def forked(
 
     def decorate(node: F) -> F:
         given: Any = node
+        if bound.off:
+            return node
         if isinstance(given, PregelProtocol):
             if tools is not None:
                 raise SetupError("forked(tools=...) restricts a node; a compiled graph's agents have their own tools")

@@ -53,6 +53,8 @@ def subgraph(
         message = f"subgraph takes a compiled LangGraph graph, found {type(given).__name__}; {todo}"
         raise SetupError(message)
     bound = session.adapter
+    if bound.off:
+        return graph
     for node in graph.nodes.values():
         if isinstance(node.bound, ToolNode):
             bound.adopt_tools(list(node.bound.tools_by_name.values()), render)

@@ -73,6 +73,9 @@ def wrap(
     if bound is not None:
         joined.join(bound.name)
     copy = given.copy()
+    if joined.off:
+        off: C = copy
+        return off
     copy.__class__ = _subclass(getattr(type(given), "__unwrapped__", type(given)), _APIS[vendor], joined, bound)
     wrapped: C = copy
     return wrapped

@@ -115,16 +115,19 @@ def _configuration() -> dict[str, Any]:
     """The values that ``Session.from_config()`` would use here, and where each comes from; the rest are defaults."""
     from cacheprefix.config import load
     from cacheprefix.errors import SetupError
+    from cacheprefix.mode import mode_override
 
     try:
         found = load()
         found.options()
     except SetupError as error:
-        return {"file": None, "settings": [], "unknown_variables": [], "problem": f"configuration: {error}"}
+        problem = f"configuration: {error}"
+        return {"file": None, "settings": [], "unknown_variables": [], "every_session": None, "problem": problem}
     return {
         "file": None if found.path is None else str(found.path),
         "settings": [{"key": one.key, "value": one.value, "source": one.source} for one in found.settings],
         "unknown_variables": list(found.unknown),
+        "every_session": mode_override(),
         "problem": None,
     }
 
@@ -246,6 +249,8 @@ def _configuration_rows(found: "Mapping[str, Any]") -> "Iterator[str]":
         yield f"{one['key']} = {one['value']!r} ({one['source']})"
     if not found["settings"] and not found["problem"]:
         yield "nothing is set: Session.from_config() has its defaults"
+    if found["every_session"]:
+        yield f"CACHEPREFIX_MODE={found['every_session']} is in force for every session, whatever its program says"
     for name in found["unknown_variables"]:
         yield f"{name} is set and says nothing that is known"
 

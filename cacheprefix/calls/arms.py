@@ -1,0 +1,176 @@
+"""Two arms of one application: conversations that are forked and those left as they are, and a guard over the roles.
+
+    conversation -> digest of its tenant and id -> below ``fork_share``: forked, else in the application's own layout
+
+Both arms are counted by what the provider reported, and by nothing that is estimated here. Where those counts show that
+a role got dearer as a fork, the guard returns it to its own layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from math import inf, sqrt
+
+from cacheprefix.bounded import Bounded
+from cacheprefix.calls.report import Arm, ArmLine, Arms, Call
+from cacheprefix.locks import Lock
+from cacheprefix.prompt import Reason, reason
+
+CONVERSATIONS = 20
+"""Conversations of each arm that a judgement takes: the number from which on an estimate of their spread is of use."""
+DEVIATIONS = 3.5
+"""Standard errors by which a role's forks must cost more. It is looked at after each request, for each role, so that
+the usual two would be passed by chance sooner or later (``tests/session/test_arms.py`` counts how often)."""
+DEARER = 1.02
+"""Of the other arm's cost, below which a difference is none that another layout is worth."""
+_KEEP = 20_000
+_ALL = "\0all"
+
+
+@dataclass(slots=True)
+class _Costs:
+    """Cost per call of one role in one arm, and how far that is known: conversations differ, their calls depend."""
+
+    n: int = 0
+    """Conversations."""
+    units: float = 0.0
+    calls: int = 0
+    squares: float = 0.0
+    """Sum over the conversations of the squared cost."""
+    products: float = 0.0
+    """The same of cost times calls."""
+    squared_calls: float = 0.0
+
+    def add(self, before: tuple[float, int] | None, units: float) -> tuple[float, int]:
+        """One more call of a conversation that had ``before``; what it has now."""
+        u, c = before or (0.0, 0)
+        self.n += before is None
+        self.units, self.calls = self.units + units, self.calls + 1
+        self.squares += (u + units) ** 2 - u**2
+        self.products += (u + units) * (c + 1) - u * c
+        self.squared_calls += (c + 1) ** 2 - c**2
+        return u + units, c + 1
+
+    @property
+    def mean(self) -> float:
+        """Cost units a call."""
+        return self.units / self.calls if self.calls else 0.0
+
+    @property
+    def variance(self) -> float:
+        """Of that mean: the ratio estimator's, with conversations as what was drawn.
+
+        n/(n-1) * sum((u - R*c)^2) / (sum c)^2    with u, c a conversation's cost and calls, R the mean
+        """
+        if self.n < CONVERSATIONS:
+            return inf
+        r = self.mean
+        spread = max(0.0, self.squares - 2 * r * self.products + r * r * self.squared_calls)
+        return self.n / (self.n - 1) * spread / self.calls**2
+
+
+@dataclass(slots=True)
+class ForkShare:
+    """Which conversations are forked, what both arms cost, and which roles the guard returned. Thread-safe, bounded."""
+
+    share: float | None = None
+    """Of the conversations, that are forked: 0 to 1; None for all, without a second arm or a guard."""
+    _costs: dict[tuple[Arm, str], _Costs] = field(default_factory=dict)
+    """By arm and agent; those of all agents under a name that none has."""
+    _talks: Bounded[tuple[str, str, str], tuple[float, int]] = field(default_factory=lambda: Bounded(_KEEP))
+    """By tenant, conversation and agent, what it cost and in how many calls."""
+    _agents: set[str] = field(default_factory=set)
+    _lines: dict[Arm, ArmLine] = field(default_factory=lambda: {"fork": ArmLine("fork"), "own": ArmLine("own")})
+    _unreported: int = 0
+    _returned: dict[str, Reason] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def arm(self, scope: str, conversation: str) -> Arm | None:
+        """The arm of a conversation: the same in every process, as it goes by its tenant and id alone.
+
+        None where all are forked.
+        """
+        if self.share is None:
+            return None
+        digest = blake2b(f"{scope}\0{conversation}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        return "fork" if int.from_bytes(digest, "big") < self.share * 2**64 else "own"
+
+    def kept_own(self, scope: str, conversation: str, agent: str) -> Reason | None:
+        """Why a role's request keeps the application's own layout, whatever sharing saves; None where it may share."""
+        if self.share is None:
+            return None
+        if self.arm(scope, conversation) == "own":
+            return reason("not_in_fork_share")
+        return self._returned.get(agent)
+
+    def take(self, call: Call, scope: str) -> Mapping[str, Reason]:
+        """Count a finished call; the roles that go back to their own layout by it, and why."""
+        arm = None if call.layout == "observed" else self.arm(scope, call.conversation)
+        if arm is None:
+            return {}
+        with self._lock:
+            if call.usage.cache_read_tokens is None:
+                self._unreported += 1
+                return {}
+            first = (scope, call.conversation, _ALL) not in self._talks
+            line, usage = self._lines[arm], call.usage
+            self._lines[arm] = replace(
+                line,
+                conversations=line.conversations + first,
+                calls=line.calls + 1,
+                input_tokens=line.input_tokens + (usage.input_tokens or 0),
+                cache_read_tokens=line.cache_read_tokens + (usage.cache_read_tokens or 0),
+                cache_write_tokens=line.cache_write_tokens + (usage.cache_write_tokens or 0),
+                cost_units=line.cost_units + call.units,
+            )
+            return self.count(arm, (scope, call.conversation), call.agent, call.units)
+
+    def count(self, arm: Arm, talk: tuple[str, str], agent: str, units: float) -> Mapping[str, Reason]:
+        """Count what one request of a conversation (its tenant and id) cost, and look at the roles; as ``take``."""
+        first = self._count(arm, talk, _ALL, units)
+        self._agents.add(agent)
+        if not first and agent not in self._returned:
+            # A conversation's first request writes what the others read, which is not held against its role.
+            self._count(arm, talk, agent, units)
+        news = self._judged(agent)
+        self._returned.update(news)
+        return news
+
+    def report(self) -> Arms | None:
+        """Both arms; None where all conversations are forked."""
+        if self.share is None:
+            return None
+        with self._lock:
+            said = tuple(f"{agent}: {why.said}" for agent, why in self._returned.items())
+            return Arms(self.share, self._lines["fork"], self._lines["own"], self._unreported, said)
+
+    def _count(self, arm: Arm, talk: tuple[str, str], agent: str, units: float) -> bool:
+        """Count a request for a role, or for all; whether it is its conversation's first there."""
+        key = (*talk, agent)
+        before = self._talks.get(key)
+        self._talks[key] = self._costs.setdefault((arm, agent), _Costs()).add(before, units)
+        return before is None
+
+    def _judged(self, agent: str) -> Mapping[str, Reason]:
+        """A role whose forks got dearer; where all of them together did, each one whose own costs are not lower."""
+        found = None if agent in self._returned else self._dearer(agent)
+        if found is not None:
+            return {agent: found}
+        found = self._dearer(_ALL)
+        if found is None:
+            return {}
+        return {one: found for one in sorted(self._agents - self._returned.keys()) if not self._cheaper(one)}
+
+    def _dearer(self, agent: str) -> Reason | None:
+        forked, own = (self._costs.get((arm, agent)) for arm in ("fork", "own"))
+        if forked is None or own is None or forked.mean <= own.mean * DEARER:
+            return None
+        if not forked.mean - own.mean > DEVIATIONS * sqrt(forked.variance + own.variance):
+            return None
+        return reason("dearer_as_fork", forked=round(forked.mean), own=round(own.mean))
+
+    def _cheaper(self, agent: str) -> bool:
+        forked, own = (self._costs.get((arm, agent)) for arm in ("fork", "own"))
+        return forked is not None and own is not None and forked.mean < own.mean
