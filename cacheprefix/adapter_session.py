@@ -32,6 +32,7 @@ from cacheprefix.history import (
     TransitionHook,
     boundaries_of,
     concatenate,
+    forget_rendered,
 )
 from cacheprefix.history import Mode as CommitMode
 from cacheprefix.history.settling import Ask, AsyncAsk
@@ -54,7 +55,7 @@ from cacheprefix.prompt import (
     ReplaceResult,
 )
 from cacheprefix.stores import MemoryStore, ResultStore
-from cacheprefix.wire import Form
+from cacheprefix.wire import Form, forget_views
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -374,7 +375,11 @@ class AdapterSession:
 
     def forget(self, id: str, scope: str | None = None) -> None:  # noqa: A002 - as above
         """Drop a conversation whose messages are gone, with all that was decided on them; the next one starts anew."""
-        self.shared.let_go(self.team.owner(scope), id)
+        self.shared.forget(self.team.owner(scope), id)
+        # Those of other conversations go too: a message is read again in microseconds.
+        for count in self._counting.counts:
+            forget_views(count)
+            forget_rendered(count)
 
     def unnamed(self, said: Sequence[Hashable], scope: str | None = None, *, run: object = None) -> str:
         """An id for a request that came without one; for adapters, once a request.

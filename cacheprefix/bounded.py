@@ -1,10 +1,11 @@
-"""Mappings that do not grow without end: one bounded by the number of its items, one by their bytes."""
+"""Mappings that do not grow without end: bounded by the number of items, or by bytes; and such ones of an owner."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from cacheprefix.locks import Lock
 
@@ -64,6 +65,14 @@ class Generations(Generic[K, V]):
             self.put(key, *found)
         return found[0]
 
+    def discard(self, gone: Callable[[V], bool]) -> None:
+        """Let every value go of which ``gone`` says so."""
+        with self._lock:
+            for half in (self._young, self._old):
+                for key in [key for key, (value, _) in half.items() if gone(value)]:
+                    size = half.pop(key)[1]
+                    self._bytes -= size if half is self._young else 0
+
     def put(self, key: K, value: V, size: int) -> None:
         """Keep a value of so many bytes."""
         with self._lock:
@@ -71,3 +80,28 @@ class Generations(Generic[K, V]):
             self._bytes += size
             if self._bytes > self._half:
                 self._old, self._young, self._bytes = self._young, {}, 0
+
+
+class PerOwner(Generic[K, V]):
+    """``Generations`` of an owner's own, which go with it: nothing of them outlives a session, whose counter it is."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max = max_bytes
+        self._of: WeakKeyDictionary[Any, Generations[K, V]] = WeakKeyDictionary()
+        self._lock = Lock()
+
+    def of(self, owner: object) -> Generations[K, V]:
+        """Those of an owner; empty ones each time where it cannot be referred to weakly, since it would be held."""
+        try:
+            found = self._of.get(owner)
+            if found is None:
+                with self._lock:
+                    found = self._of.setdefault(owner, Generations(self._max))
+        except TypeError:
+            return Generations(0)
+        return found
+
+    def clear(self, owner: object) -> None:
+        """Let all that is kept for an owner go."""
+        with self._lock:
+            self._of.pop(owner, None)

@@ -342,6 +342,22 @@ class CacheModel:
                 if self._strangers.get(agent) == session:
                     del self._strangers[agent]
 
+    def forget(self, session: str) -> set[bytes]:
+        """Let go the texts that only requests of this session hold; the sections' data, for whoever holds them beside.
+
+        What the provider keeps of them is still expected to be read; nothing is compared with them any more.
+        """
+        with self._lock:
+            self.let_go(session)
+            found, texts = self._forest.let_go(session)
+            for record in found:
+                record.line.remove(record)
+                self._lines.pop((session, record.agent), None)
+            self._servers.forget(texts)
+            if self._last_break is not None and self._last_break.session == session:
+                self._last_break = self._last_break.redacted()
+            return texts
+
     # ------------------------------------------------------------------ summary
 
     def status(self) -> CacheStatus:

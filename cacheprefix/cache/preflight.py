@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 
 from cacheprefix.bounded import Bounded
@@ -67,6 +67,17 @@ class Preflight:
             if new:
                 self._crowded.add(key)
         return new
+
+    def forget(self, texts: Container[bytes]) -> None:
+        """Hold nothing against the heads any more in which one of these sections' data stands."""
+        with self._lock:
+            for name, heads in list(self._lines.items()):
+                left = [head for head in heads if not any(one.data in texts for one in head.sections)]
+                if len(left) < len(heads):
+                    heads.clear()
+                    heads.extend(left)
+                if not left:
+                    del self._lines[name]
 
     def _new(self, prompt: Prompt, names: list[str]) -> list[Prompt] | None:
         """Heads to hold this prompt's against; None where it was looked at before."""

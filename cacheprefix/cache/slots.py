@@ -7,7 +7,7 @@ What a slot generated stands in its line too; its text is not known here, so it 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from cacheprefix.bounded import Bounded
@@ -29,6 +29,10 @@ class SlotLine:
 
     sections: tuple[Section, ...] = ()
     tokens: int = 0
+
+    def holds(self, texts: Container[bytes]) -> bool:
+        """Whether one of these sections' data stands in it."""
+        return any(one.data in texts for one in self.sections)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +71,13 @@ class Server:
         self._slots = [Slot() for _ in range(rules.count)]
         self._stored: list[SlotLine] = []
         self.clock = 0
+
+    def forget(self, texts: Container[bytes]) -> None:
+        """Know of no line any more in which one of these sections' data stands."""
+        self._stored = [line for line in self._stored if not line.holds(texts)]
+        for slot in self._slots:
+            if slot.line.holds(texts) and not slot.serving:
+                slot.line = SlotLine()
 
     def look(self, prompt: Prompt, profile: Profile) -> Taken:
         """What a request would read now; changes nothing."""
@@ -189,6 +200,11 @@ class Servers:
     def take(self, prompt: Prompt, profile: Profile, scope: str) -> Taken | None:
         """A request goes out; None where the provider keeps no slots."""
         return None if profile.slots is None else self._of(prompt, profile, profile.slots, scope).take(prompt, profile)
+
+    def forget(self, texts: Container[bytes]) -> None:
+        """Know of no slot any more in which one of these sections' data stands."""
+        for server in self._known.values():
+            server.forget(texts)
 
     @staticmethod
     def release(taken: Taken | None, usage: Usage | None) -> None:

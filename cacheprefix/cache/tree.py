@@ -52,6 +52,8 @@ class SentRequest:
     pending: bool = True
     slim: bool = False
     """Whether only its place in the tree is kept, because it is too old to be compared with."""
+    gone: bool = False
+    """Whether it was let go, so that its place in the tree needs no text."""
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -185,14 +187,15 @@ class Node:
     """One section behind those of its ancestors."""
 
     __slots__ = (
-        "branches", "children", "commons", "depth", "dropped", "entry", "key", "known", "last", "parent", "refs",
-        "section",
+        "branches", "children", "commons", "depth", "dropped", "entry", "gone", "key", "known", "last", "parent",
+        "refs", "section",
     )  # fmt: skip
 
     def __init__(self, parent: Node | None, key: bytes, section: Section | None) -> None:
         self.parent = parent
         self.key = key
         self.section = section
+        """None for the root, and where its text was let go; its key tells which it was."""
         self.children: dict[bytes, Node] = {}
         self.branches: dict[tuple[str, str], list[tuple[bytes, bytes]]] | None = None
         """Children by kind and envelope, as sorted (data, key), once there are two."""
@@ -208,6 +211,9 @@ class Node:
         self.known = 0
         """Tokens up to here as the provider counted them; 0 when it never said."""
         self.refs = 0
+        """Children, and requests that end here."""
+        self.gone = 0
+        """How many of those were let go; all: then nobody holds the text."""
 
     def readable(self, now: float) -> bool:
         """Whether the entry that ends here can be read at ``now``."""
@@ -252,6 +258,7 @@ class PromptTrees:
         self._records: OrderedDict[int, SentRequest] = OrderedDict()
         self.latest: dict[bytes, SentRequest] = {}
         """The latest request of each lane that is held as a whole."""
+        self._sessions: dict[str, set[int]] = {}
 
     def __len__(self) -> int:
         """Requests remembered."""
@@ -286,7 +293,8 @@ class PromptTrees:
         return root, path
 
     def grow(self, lane: bytes, keys: Sequence[bytes], sections: Sequence[Section], path: list[Node]) -> None:
-        """Add the nodes that ``path`` lacks."""
+        """Add the nodes that ``path`` lacks, and the texts that were let go."""
+        self._say_again(path, sections)
         node = path[-1] if path else self.root(lane)
         for index in range(len(path), len(sections)):
             section = sections[index]
@@ -300,6 +308,7 @@ class PromptTrees:
     def remember(self, record: SentRequest) -> None:
         """Keep a request; forget the oldest ones while too many bytes are held."""
         record.leaf.refs += 1
+        self._sessions.setdefault(record.session, set()).add(record.index)
         self._records[record.index] = self.latest[record.lane] = record
         self._bytes += _weight(record)
         while self._bytes > self._max_bytes and len(self._records) > 1:
@@ -313,12 +322,59 @@ class PromptTrees:
         self._not_latest(record)
         record.forgotten = True
         record.line.remove(record)
+        mine = self._sessions[record.session]
+        mine.discard(record.index)
+        if not mine:
+            del self._sessions[record.session]
+        record.leaf.gone -= record.gone
         node: Node | None = record.leaf
         while node is not None:
             node.refs -= 1
             if node.refs > 0:
                 break
             node = self._remove(node)
+
+    def let_go(self, session: str) -> tuple[list[SentRequest], set[bytes]]:
+        """Hold no text any more that only requests of a session hold: those requests, and the data of those texts.
+
+        Their places in the tree stay, known by digests, since the provider's cache does not forget: what comes again
+        is expected to be read, and what siblings cost is reckoned as before. A request under way keeps its texts.
+        """
+        found = [self._records[index] for index in self._sessions.get(session, ())]
+        found = [record for record in found if not record.pending and not record.gone]
+        nodes: dict[int, Node] = {}
+        for record in found:
+            self.slim(record)
+            record.gone = True
+            record.leaf.gone += 1
+            node: Node | None = record.leaf
+            while node is not None and id(node) not in nodes:
+                nodes[id(node)] = node
+                node = node.parent
+        texts = set()
+        for node in sorted(nodes.values(), key=lambda one: -one.depth):
+            section, parent = node.section, node.parent
+            if section is None or parent is None or node.gone < node.refs:
+                continue
+            texts.add(section.data)
+            parent.commons = [one for one in parent.commons or () if not one.begins(section)] or None
+            _disown(parent, node, section)
+            self._bytes -= len(section.data)
+            node.section = None
+            parent.gone += 1
+        return found, texts
+
+    def _say_again(self, path: Sequence[Node], sections: Sequence[Section]) -> None:
+        """Put the texts of a path in where they were let go: at its end, as what is behind such a node was too."""
+        for node, section in zip(reversed(path), reversed(sections[: len(path)]), strict=True):
+            parent = node.parent
+            if node.section is not None or parent is None:
+                return
+            node.section = section
+            parent.gone -= 1
+            self._bytes += len(section.data)
+            if parent.branches is not None:
+                insort(parent.branches.setdefault((section.kind, section.head), []), (section.data, node.key))
 
     def slim(self, record: SentRequest) -> None:
         """Keep only a request's place in the tree."""
@@ -337,19 +393,27 @@ class PromptTrees:
 
     def _remove(self, node: Node) -> Node | None:
         parent, section = node.parent, node.section
-        if parent is None or section is None:
+        if parent is None:
             self._roots.pop(node.key, None)
             return None
-        self._bytes -= _NODE_BYTES + len(section.data)
+        self._bytes -= _NODE_BYTES
         del parent.children[node.key]
-        if parent.branches is not None:
-            row = parent.branches[section.kind, section.head]
-            del row[bisect_left(row, (section.data, node.key))]
+        if section is None:
+            parent.gone -= 1
+        else:
+            self._bytes -= len(section.data)
+            _disown(parent, node, section)
         return parent
 
 
 def _weight(record: SentRequest) -> int:
     return _RECORD_BYTES + _SECTION_BYTES * len(record.keys)
+
+
+def _disown(parent: Node, child: Node, section: Section) -> None:
+    if parent.branches is not None:
+        row = parent.branches[section.kind, section.head]
+        del row[bisect_left(row, (section.data, child.key))]
 
 
 def _adopt(parent: Node, child: Node, section: Section) -> None:

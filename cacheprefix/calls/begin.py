@@ -22,7 +22,6 @@ from cacheprefix.plugins import Plugins
 from cacheprefix.profiles import Profile, Usage, money, normalise_usage
 from cacheprefix.prompt import Api, Layout, Prompt, Reason, chain, dumps_sorted, lane_key, reason
 from cacheprefix.prompt.reasons import LEFT_ALONE
-from cacheprefix.unnamed import common_key
 from cacheprefix.wire import redecode
 
 Boundary = Callable[[Prompt], int | None] | int | None
@@ -90,7 +89,7 @@ class Requests:
             held = state.conversations.get((*owner, talk))
         else:
             held, talk = talk, talk.id
-        scope, name = owner[1], talk
+        scope = owner[1]
         observation = None
         try:
             now = services.clock()
@@ -122,7 +121,7 @@ class Requests:
                 spared=again, kin=kin,
             )  # fmt: skip
             state.cards.sent(asked.agent, prompt.sections, observation.outlook.sections)
-            expected = self._estimate(original, prompt, profile, scope, agent, name, now)
+            expected = self._estimate(original, prompt, profile, scope, agent, talk, now)
             expected = None if again and prompt is given and asked.original is None else expected
             purpose = asked.policy.purpose if asked.policy else ""
             layout, reasons = self._why(asked)
@@ -238,8 +237,7 @@ class Requests:
         if prompt is None:
             return None
         model = self.state.unmodified
-        talk = common_key(conversation)
-        observation = model.begin(prompt, profile, scope=scope, agent=agent, session=talk, at=now)
+        observation = model.begin(prompt, profile, scope=scope, agent=agent, session=conversation, at=now)
         model.finish(observation, None, now)
         expected: Usage = observation.expectation.usage
         return expected

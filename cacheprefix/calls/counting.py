@@ -38,6 +38,11 @@ class TokenCounting:
             found = self._by_model.setdefault(model, lambda text: self.count(text, model))
         return found
 
+    @property
+    def counts(self) -> tuple[Count, ...]:
+        """What ``for_model`` gave so far."""
+        return tuple(self._by_model.values())
+
     def name(self, model: str) -> str:
         """Which counter answers for a model."""
         if self._given is not None:

@@ -458,6 +458,15 @@ class Totals:
             if len(self._calls) > self._keep:
                 self._fold()
 
+    def redact(self, conversation: str) -> None:
+        """Show no text of a conversation in what its calls say."""
+        with self._lock:
+            for at, call in enumerate(self._calls):
+                if call.conversation == conversation and (call.verdict.before or call.verdict.after):
+                    self._calls[at] = replace(call, verdict=call.verdict.redacted())
+            if self.last is not None and self.last.conversation == conversation:
+                self.last = replace(self.last, verdict=self.last.verdict.redacted())
+
     @property
     def calls(self) -> tuple[Call, ...]:
         """The recent calls."""

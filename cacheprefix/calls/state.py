@@ -109,3 +109,12 @@ class SharedState:
         self.positions.forget(owner[1], conversation)
         self.kept.forget((*owner, conversation))
         self.model.let_go(conversation)
+
+    def forget(self, owner: Owner, conversation: str) -> None:
+        """Forget a conversation whose messages are gone, and hold no text that only it held."""
+        self.let_go(owner, conversation)
+        texts = self.model.forget(conversation) | self.unmodified.forget(conversation)
+        if texts:
+            self.memo.forget(texts)
+            self.preflight.forget(texts)
+        self.totals.redact(conversation)

@@ -1,6 +1,6 @@
 """What stands in the prompt and for how long: the ledger, budgets, compaction, and a conversation's own history."""
 
-from cacheprefix.history.budget import Results, ToolResultBudget, budget_results
+from cacheprefix.history.budget import Results, ToolResultBudget, budget_results, forget_rendered
 from cacheprefix.history.building import Boundaries, Built, boundaries_of, build, build_messages
 from cacheprefix.history.compaction import Circumstances, Compaction, plan_compaction
 from cacheprefix.history.compaction_plan import Plan, Prices
@@ -68,6 +68,7 @@ __all__ = [
     "drop_tool_uses",
     "dumps",
     "extract",
+    "forget_rendered",
     "full_result_reader",
     "grep",
     "hand_over",

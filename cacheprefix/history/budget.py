@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Protocol
 
+from cacheprefix.bounded import PerOwner
 from cacheprefix.errors import SetupError, StateError, StoreError
 from cacheprefix.history.groups import Group, joins_of
 from cacheprefix.history.ledger import Ledger
@@ -187,7 +187,16 @@ class _Deciding:
             text: str = json.loads(value[1:])
             return text
         _, rule, chars, ref = value.split(":", 3)
-        return _rendered(result.text or "", self._strategy(rule), int(chars), ref)
+        return self._rendered(result.text or "", self._strategy(rule), int(chars), ref)
+
+    def _rendered(self, text: str, strategy: Strategy, chars: int, ref: str) -> str | None:
+        """What stands in a text's place; None where it does itself."""
+        key, memo = (text, strategy, chars, ref), _RENDERED.of(self.count)
+        found = memo.get(key)
+        if found is None:
+            found = (strategy(text, Cut(chars, ref)),)
+            memo.put(key, found, len(text) + len(found[0]))
+        return None if found[0] == text else found[0]
 
     def _share(
         self,
@@ -232,7 +241,7 @@ class _Deciding:
                 return KEEP
         chars = max(MIN_CHARS, len(text) * tokens // size)
         while True:
-            shorter = _rendered(text, strategy, chars, ref)
+            shorter = self._rendered(text, strategy, chars, ref)
             if shorter is None:
                 return KEEP
             if chars <= MIN_CHARS or self.count(shorter) <= tokens:
@@ -279,7 +288,10 @@ def _level(sizes: list[int], room: int) -> int | None:
     return None
 
 
-@lru_cache(maxsize=512)
-def _rendered(text: str, strategy: Strategy, chars: int, ref: str) -> str | None:
-    shorter = strategy(text, Cut(chars, ref))
-    return None if shorter == text else shorter
+_RENDERED: PerOwner[tuple[str, Strategy, int, str], tuple[str]] = PerOwner(64_000_000)
+"""What stands in the place of texts, by the counter that they were cut by; bounded in characters."""
+
+
+def forget_rendered(count: Count) -> None:
+    """Let go the texts that were cut by a counter."""
+    _RENDERED.clear(count)

@@ -213,7 +213,6 @@ def canonical(tool: ToolSpec, arguments: Mapping[str, Any], environment: Mapping
     return data if is_plain(values) else b""
 
 
-@lru_cache(maxsize=8_192)
 def short(text: str) -> str:
     """Return a digest that stands for ``text`` in a key: 128 bits, 32 characters."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -3,7 +3,7 @@
 from cacheprefix.wire.apis import api_of_path, form_of, guess_api
 from cacheprefix.wire.apply_decisions import apply, sendable
 from cacheprefix.wire.codec import decode, encode, redecode, structure_errors
-from cacheprefix.wire.message_views import views_of
+from cacheprefix.wire.message_views import forget_views, views_of
 from cacheprefix.wire.messages import Form
 from cacheprefix.wire.reader import Memo
 
@@ -14,6 +14,7 @@ __all__ = [
     "apply",
     "decode",
     "encode",
+    "forget_views",
     "form_of",
     "guess_api",
     "redecode",

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from cacheprefix.bounded import Generations
+from cacheprefix.bounded import PerOwner
 from cacheprefix.errors import BodyError
-from cacheprefix.locks import Lock
 from cacheprefix.prompt import dumps, estimate_tokens
 from cacheprefix.prompt.views import Count, MessageView, ResultView, digest_of
 from cacheprefix.wire.apis import CHATS
@@ -52,7 +50,7 @@ def view_of(message: Mapping[str, Any], api: Form, count: Count, path: str) -> M
     elif type(message) is not dict and not isinstance(message, Mapping):
         raise BodyError(path, f"expected an object, found {type(message).__name__}")
     data = dumps(message, path)
-    key, memo = (api, blake2b(data, digest_size=16).digest()), _memo_of(count)
+    key, memo = (api, blake2b(data, digest_size=16).digest()), _MEMO.of(count)
     view_found = memo.get(key)
     if view_found is None:
         view_found = CHATS[api].view(message, path, count)
@@ -92,7 +90,7 @@ def _with_name(result: ResultView, name: str) -> ResultView:
 
 def _named(view: MessageView, names: Mapping[str, str], count: Count) -> MessageView:
     asked = [(names.get(result.call_id, ""), result.call_id, result.part) for result in view.results]
-    key, memo = (view.digest, *asked), _memo_of(count)
+    key, memo = (view.digest, *asked), _MEMO.of(count)
     found = memo.get(key)
     if found is None:
         found = named(view, names)
@@ -100,21 +98,12 @@ def _named(view: MessageView, names: Mapping[str, str], count: Count) -> Message
     return found
 
 
-_MEMO_BYTES = 64_000_000
 _OVERHEAD = 500
 """Bytes of what is kept of a message beside its text."""
-_memos: WeakKeyDictionary[Count, Generations[Any, MessageView]] = WeakKeyDictionary()
-"""What each counter's messages looked like. A session's counter goes with it, and so does what it has counted."""
-_LOCK = Lock()
+_MEMO: PerOwner[Any, MessageView] = PerOwner(64_000_000)
+"""What each counter's messages looked like."""
 
 
-def _memo_of(count: Count) -> Generations[Any, MessageView]:
-    try:
-        found = _memos.get(count)
-        if found is None:
-            with _LOCK:
-                found = _memos.setdefault(count, Generations(_MEMO_BYTES))
-    except TypeError:
-        # A counter that cannot be referred to weakly would be held for ever; its messages are read each time.
-        return Generations(0)
-    return found
+def forget_views(count: Count) -> None:
+    """Let go what a counter's messages looked like; they are read anew where they come again."""
+    _MEMO.clear(count)

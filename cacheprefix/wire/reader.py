@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, count, islice
 from operator import is_, ne
@@ -153,6 +153,16 @@ class Runs:
                 _, gone = self._kept.popitem(last=False)
                 self._bytes -= sum(one.size for one in gone)
 
+    def forget(self, texts: Container[bytes]) -> None:
+        """Let the rows go in which one of these sections' data stands."""
+        with self._lock:
+            for sign, kept in list(self._kept.items()):
+                left = [run for run in kept if not any(one.data in texts for one in run.prompt.sections)]
+                self._bytes -= sum(run.size for run in kept) - sum(run.size for run in left)
+                kept[:] = left
+                if not left:
+                    del self._kept[sign]
+
     def __len__(self) -> int:
         """Runs held."""
         return sum(len(kept) for kept in self._kept.values())
@@ -224,6 +234,11 @@ class Memo:
         """Store the sections of one message."""
         size = _size(key[3]) + sum(len(section.data) for section in sections) + _OVERHEAD
         self._kept.put(key, sections, size)
+
+    def forget(self, texts: Container[bytes]) -> None:
+        """Let go what holds one of these sections' data; it is read anew where it comes again."""
+        self._kept.discard(lambda sections: any(one.data in texts for one in sections))
+        self.runs.forget(texts)
 
     def __len__(self) -> int:
         """Entries held."""

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cacheprefix.cache import CAUSES, FIXES, CacheModel, Verdict
 from cacheprefix.profiles import Profile, Usage, default_registry
@@ -290,6 +292,49 @@ def test_nothing_of_a_forgotten_request_is_held() -> None:
     for record in list(forest._records.values()):
         forest.forget(record)
     assert (forest.held_bytes, len(forest), forest._roots) == (0, 0, {})
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.lists(st.sampled_from("pqrs"), min_size=1, max_size=4), st.booleans()),
+        min_size=1,
+        max_size=14,
+    )
+)
+def test_what_was_let_go_is_read_as_before_and_no_text_of_it_is_held(steps: list[tuple[str, list[str], bool]]) -> None:
+    """Expectations go on by digests; texts of sessions that go on stay, and nothing is left when all are forgotten."""
+    whole, model = CacheModel(), CacheModel()
+    live: dict[str, set[str]] = {}
+    for at, (session, letters, forgets) in enumerate(steps):
+        prompt = chat("x" * 40, *(letter * 40 for letter in letters))
+        expected = []
+        for one in (whole, model):
+            observation = one.begin(prompt, RULES, agent=session, session=session, at=float(at))
+            one.finish(observation, None, float(at))
+            expected.append(observation.expectation.tokens)
+        assert expected[0] == expected[1]
+        live.setdefault(session, {"{", "Y", "x"}).update(letters)
+        if forgets:
+            model.forget(session)
+            live.pop(session)
+            left = set().union(*live.values())
+            texts = {node.section.text[0] for node in _nodes(model) if node.section is not None}
+            assert texts == left
+    forest = model._forest
+    for session in list(live):
+        model.forget(session)
+    assert all(node.section is None for node in _nodes(model))
+    for record in list(forest._records.values()):
+        forest.forget(record)
+    assert (forest.held_bytes, len(forest), forest._roots, forest._sessions) == (0, 0, {}, {})
+
+
+def _nodes(model: CacheModel) -> list[Any]:
+    found, todo = [], list(model._forest._roots.values())
+    while todo:
+        found.append(todo.pop())
+        todo += found[-1].children.values()
+    return found
 
 
 def test_status_sums_up_the_recent_calls() -> None:
