@@ -104,7 +104,6 @@ def judge(
         lost > max(noise if cause == "provider_miss" else profile.block_tokens, _LOUD * total * scale)
         and cause not in QUIET
         and sight.line.alarmed != cause
-        and not (sight.finding is None and sight.line.alarmed_at >= 0 and sight.ancestor == sight.line.alarmed_at)
         and not (sight.opening and cause in _FIRST_CALLS)
     )
     written = bool(seen.billed)

@@ -490,7 +490,7 @@ class CacheModel:
         line = observation.sight.line
         line.previous_read = verdict.reported_tokens
         if verdict.alarm:
-            line.alarmed, line.alarmed_at = verdict.cause, verdict.index
+            line.alarmed = verdict.cause
             self._last_break = verdict
             self._alarms += 1
         elif not verdict.broken:

@@ -64,14 +64,12 @@ class SentRequest:
 class AgentHistory:
     """The recent requests of one agent in one session: what its next request is held against."""
 
-    __slots__ = ("alarmed", "alarmed_at", "previous_read", "records")
+    __slots__ = ("alarmed", "previous_read", "records")
 
     def __init__(self, keep: int) -> None:
         self.records: deque[SentRequest] = deque(maxlen=keep)
         self.alarmed: Cause | None = None
         """The break that was reported and is not over yet."""
-        self.alarmed_at = -1
-        """Index of the request that was alarmed about last."""
         self.previous_read: int | None = None
 
     def add(self, record: SentRequest) -> SentRequest | None:

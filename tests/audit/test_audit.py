@@ -96,6 +96,31 @@ def test_a_repeated_break_counts_every_time(tmp_path):
     assert then["volatile_to_tail"] < 0.5 * found["what_if"][0]["cost_units_now"]
 
 
+@pytest.mark.parametrize("second", ["ttl_expired", "provider_miss", "tools_changed"])
+@pytest.mark.parametrize("first", ["provider_miss", "tools_changed", "ttl_expired"])
+def test_a_break_right_after_one_of_another_cause_is_in_the_table_too(tmp_path, first, second):
+    """Both have a row, and the rows are the sum."""
+    talk, lines, at, before = Conversation(), [], 1_000.0, 0
+    for cause in ("cold_start", "hit", first, second, "hit"):
+        if lines:
+            talk.turn()
+        at += 90_000 if cause == "ttl_expired" else 20
+        if cause == "tools_changed":
+            talk.tools.insert(0, f"tool_{len(lines)}")
+        size = len(json.dumps(talk.body())) // 5
+        details = {"cached_tokens": before // 128 * 128 if cause == "hit" else 0}
+        usage = {"prompt_tokens": size, "completion_tokens": 5, "prompt_tokens_details": details}
+        lines.append(talk.line(at, agent="coder", usage=usage))
+        before = size
+    with audit([write(tmp_path / "log.jsonl", lines)], what_if=False) as found:
+        calls = [row.public for row in found.rows]
+        assert [call["cause"] for call in calls] == ["cold_start", "hit", first, second, "hit"]
+        groups = found.totals.breaks
+        assert {index: group.cause for group in groups for index in group.calls} == {2: first, 3: second}
+        total = sum(group.lost_tokens for group in groups)
+        assert total == found.totals.all.lost_tokens == sum(call["lost_tokens"] for call in calls)
+
+
 def test_reported_counts_are_taken_as_they_are(tmp_path):
     """With usage the provider's word counts, and the source says so."""
     lines = quiet(3)
