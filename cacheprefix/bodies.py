@@ -370,7 +370,10 @@ class _Read:
         def history(text: str) -> CountedHistory[Any]:
             known = _condensed(session, self.history, role, model, api, text)
             end = len(known) - _begun(session, known, body, api)
-            return CountedHistory(known[:end], lambda one: digest_of(dumps_sorted(one, "message")), tokens, known[end:])
+            return CountedHistory(known[:end], digest, tokens, known[end:])
+
+        def digest(message: Any) -> str:
+            return digest_of(dumps_sorted(_unmarked(message), "message"))
 
         def tokens(message: Any) -> int:
             return session.count(str(message), model)
@@ -388,7 +391,31 @@ class _Read:
             volatile=role.volatile,
             known=_providers(self.tools),
             own=(reason("kept_by_provider"),) if _kept_elsewhere(session, body, api, role) else (),
+            cached=_marked(body, api),
         )
+
+
+def _marked(body: Mapping[str, Any], api: Api) -> bool:
+    """Whether the application itself marks the request for the cache, so that the provider keeps its own layout."""
+    messages = body.get(history_field(api))
+    said = [one.get("content") for one in messages if isinstance(one, Mapping)] if isinstance(messages, list) else []
+    lists = (given for given in (body.get("system"), body.get("tools"), *said) if isinstance(given, list))
+    blocks = (block for given in lists for block in given)
+    return "cache_control" in body or any(isinstance(one, Mapping) and "cache_control" in one for one in blocks)
+
+
+def _unmarked(message: Any) -> Any:
+    """A message without marks for the cache, which the newest one has and no other: it is the same message later."""
+    content = message.get("content") if isinstance(message, Mapping) else None
+    if not isinstance(content, list):
+        return message
+    blocks = [
+        {name: value for name, value in one.items() if name != "cache_control"} if isinstance(one, Mapping) else one
+        for one in content
+    ]
+    # A single text may have been a plain one before it was marked.
+    plain = len(blocks) == 1 and isinstance(blocks[0], Mapping) and blocks[0].keys() == {"type", "text"}
+    return {**message, "content": blocks[0]["text"] if plain else blocks}
 
 
 def _read(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role) -> _Read:
