@@ -29,15 +29,17 @@ def wrap(target: Any, session: Session | None = None) -> Any:
     raise SetupError(message)
 
 
-def preview(target: Any, session: Session | None = None) -> Preview:
+def preview(target: Any, session: Session | None = None, *, task: object = None) -> Preview:
     """What the first requests of a framework's agents will look like, share and should cost; sends nothing.
 
-    ``target`` is what ``wrap`` takes, as the application has it; it stays as it is. Raises ``SetupError`` where no
-    installed adapter can tell; what an application without a framework is going to send is seen by
+    ``target`` is what ``wrap`` takes, as the application has it; it stays as it is. ``task`` is what the run begins
+    with: a text, or what the framework takes (LangGraph's state, CrewAI's inputs). What the run itself brings forth,
+    answers of other agents among it, is not known yet and not counted. Raises ``SetupError`` where no installed
+    adapter can tell; what an application without a framework is going to send is seen by
     ``session.preview(PlannedRequest(...))``.
     """
     bound = given_or_configured(session)
-    found = bound.plugins.call_first("preview", target=target, session=bound.session)
+    found = bound.plugins.call_first("preview", target=target, session=bound.session, task=task)
     if isinstance(found, Preview):
         return found
     message = (

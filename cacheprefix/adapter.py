@@ -23,7 +23,7 @@ from cacheprefix.calls.history_runner import RestOfRequest
 from cacheprefix.calls.report import tally
 from cacheprefix.calls.tool_calls import ToolUse
 from cacheprefix.contexts import BlockVar
-from cacheprefix.dry_run import Preview, preview_of
+from cacheprefix.dry_run import Preview, Unsent, preview_of, unsent_client
 from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, ask_options
 from cacheprefix.history import (
     Ledger,
@@ -138,6 +138,7 @@ __all__ = [
     "ToolSet",
     "ToolUse",
     "TransitionHook",
+    "Unsent",
     "VolatileRole",
     "Watched",
     "Worth",
@@ -178,6 +179,7 @@ __all__ = [
     "tail_text",
     "tally",
     "unmodified",
+    "unsent_client",
     "update_json",
     "usage_from_dict",
     "users_session",

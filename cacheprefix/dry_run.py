@@ -6,9 +6,10 @@ the provider's rules let expect.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import copy
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.calls.report import Call
@@ -18,7 +19,12 @@ from cacheprefix.prompt import Api, Layout, Reason
 if TYPE_CHECKING:
     from cacheprefix.adapter_session import AdapterSession
 
-__all__ = ["AgentPreview", "PlannedRequest", "Preview", "play", "preview_of"]
+__all__ = ["AgentPreview", "PlannedRequest", "Preview", "Unsent", "play", "preview_of", "unsent_client"]
+
+_RESOURCES = ("chat", "beta", "messages", "responses", "completions")
+"""Attributes under which an SDK's client keeps what sends its requests, once they were used."""
+
+C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +133,30 @@ def play(session: AdapterSession, requests: Iterable[object]) -> Preview:
     return preview_of(dry)
 
 
-def preview_of(rehearsal: AdapterSession) -> Preview:
-    """What a dry run came to, from the session that it was made in; for adapters."""
-    return Preview(tuple(map(_seen, rehearsal.calls)), _notes(rehearsal))
+def preview_of(rehearsal: AdapterSession, notes: Iterable[str] = ()) -> Preview:
+    """What a dry run came to, from the session that it was made in; for adapters, with what they could not know."""
+    return Preview(tuple(map(_seen, rehearsal.calls)), (*notes, *_notes(rehearsal)))
+
+
+class Unsent(BaseException):
+    """Ends a request of a dry run where it would have been sent; no handler of an application's may take it."""
+
+
+def unsent_client(sdk: C, seen: Callable[[], None]) -> C:
+    """A copy of an SDK's client, OpenAI's or Anthropic's, sync or async, that never sends; for adapters.
+
+    Where a request would go out ``seen`` is called and ``Unsent`` raised. The client itself stays as it is.
+    """
+
+    def post(*_: object, **__: object) -> Any:
+        seen()
+        raise Unsent
+
+    made = copy.copy(sdk)
+    for name in _RESOURCES:
+        vars(made).pop(name, None)
+    vars(made)["post"] = post
+    return made
 
 
 def _seen(call: Call) -> AgentPreview:

@@ -52,8 +52,11 @@ def cacheprefix_wrap(target: object, session: object) -> object | None:
 
 
 @hookspec(firstresult=True)
-def cacheprefix_preview(target: object, session: object) -> object | None:
-    """A ``Preview`` of what the target's agents will send with ``session``, a ``Session``; nothing is sent."""
+def cacheprefix_preview(target: object, session: object, task: object) -> object | None:
+    """A ``Preview`` of what the target's agents will send with ``session``, a ``Session``; nothing is sent.
+
+    ``task`` is what the run begins with, in the framework's form or as a text; None where the user did not say.
+    """
 
 
 @hookspec

@@ -45,6 +45,9 @@ log = logging.getLogger("cacheprefix")
 SLOW = 1.0
 """Seconds of one hook's call from which the plugin is named: the call waits for its hooks, and its event loop too."""
 
+_SET_UP: frozenset[str] = frozenset({"wrap", "preview", "commands"})
+"""Hooks that no request waits for: they may load a framework."""
+
 _USERS = (KeyboardInterrupt, SystemExit)
 """What a hook raises that is no failure of its plugin: the user or the application wants the program to end.
 

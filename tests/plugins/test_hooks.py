@@ -12,7 +12,7 @@ from cacheprefix.plugins import HookName, Plugins
 
 ARGUMENTS = {
     "wrap": ("target", "session"),
-    "preview": ("target", "session"),
+    "preview": ("target", "session", "task"),
     "freeze": ("prefix",),
     "fork": ("fork",),
     "replace_tool_result": ("result", "budget"),

@@ -58,7 +58,7 @@ def wrap(
     if copy:
         target = copied(target)
     _free(target)
-    _bind(target, given_or_configured(session), Options(tool_memory, volatile, volatile_role, scope))
+    bind(target, given_or_configured(session), Options(tool_memory, volatile, volatile_role, scope))
     return target
 
 
@@ -90,7 +90,8 @@ def _inside(target: Any) -> Iterator[Any]:
         yield from _inside(part)
 
 
-def _bind(target: Any, session: AdapterSession, options: Options) -> None:
+def bind(target: Any, session: AdapterSession, options: Options) -> Binding:
+    """Bind an agent or a team with all in it, which nothing of ours holds yet."""
     agents = agents_in(target)
     session = _settled(session, agents)
     if isinstance(target, BaseGroupChat):
@@ -101,11 +102,12 @@ def _bind(target: Any, session: AdapterSession, options: Options) -> None:
     for each in binding.whole:
         each.root = binding
         each.patches.rebind = partial(_bind_copy, each, session, options)
+    return binding
 
 
 def _bind_copy(original: Binding, session: AdapterSession, options: Options, made: Any) -> None:
     """Bind a deep copy as its original is, in a conversation of its own that begins with what was said so far."""
-    _bind(made, session, options)
+    bind(made, session, options)
     copy = binding_of(made)
     if copy is not None and session.mode != "observe":
         session.attempt("copy", lambda: carry_over(original, copy), None)

@@ -88,9 +88,14 @@ class SelectorMember(Member):
                 messages.insert(0, SystemMessage(content=session.prefix.text))
         return Layout(messages, restriction, len(shared)), plan
 
+    @property
+    def said(self) -> str:
+        """The conversation as AutoGen's own prompt has it."""
+        return "\n".join(self._said)
+
     def _holds(self, history: str | None) -> bool:
         """Whether AutoGen's own prompt holds the team's messages and nothing else."""
-        if history is None or history == "\n".join(self._said):
+        if history is None or history == self.said:
             return history is not None
         # AutoGen appends the thread once more where it loads into a team that has run.
         rest = history

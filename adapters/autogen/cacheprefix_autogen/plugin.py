@@ -21,3 +21,12 @@ def cacheprefix_wrap(target: object, session: Session) -> Any:
     from cacheprefix_autogen import wrap
 
     return wrap(target, session)
+
+
+def cacheprefix_preview(target: object, session: Session, task: object) -> Any:
+    """What the agents of an AutoGen team, or one agent, will ask first; None for anything else."""
+    if "autogen_core" not in sys.modules:
+        return None
+    from cacheprefix_autogen.preview import preview
+
+    return preview(target, session, task)
