@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _ALIKE = 0.5
 _ROLES = ("<role name=", 'You now speak as "')
 """How the tails begin that ``cacheprefix.layout.tail_text`` writes: one role's gives way to another's."""
+_OWN = ("<earlier_call tool=", "<memory>")
+"""How adapters begin what one role alone has seen, where it stands in front of its tail."""
 _LONGEST = 3_000
 
 
@@ -61,6 +63,10 @@ def change(before: Sequence[Section], after: Sequence[Section], shared: int, *, 
     old, new = before[shared:], after[shared:]
     if not old or not new or _continues(old, new):
         return None
+    own = _moved_role(old, new) if tails else None
+    if own is not None:
+        rest, comes = own
+        return change(rest, comes, shared_sections(rest, comes), tails=False) if rest and comes else None
     tail = _moved_tail(old, new) if tails else 0
     if tail:
         rest, comes = old[tail:], new[: len(new) - tail]
@@ -76,6 +82,24 @@ def _continues(old: Sequence[Section], new: Sequence[Section]) -> bool:
     first, then = old[0], new[0]
     same = first.kind == then.kind and first.head == then.head
     return len(old) == 1 and same and first.kind == "text" and then.data.startswith(first.data)
+
+
+def _moved_role(old: Sequence[Section], new: Sequence[Section]) -> tuple[Sequence[Section], Sequence[Section]] | None:
+    """What is left of both without a role's text that moved on with what that role alone has seen; None for no such.
+
+    Such a text of ours follows what is shared at once, but for the role's own calls and results, and stands in both.
+    """
+    at = next((index for index, section in enumerate(old) if not _alone(section)), len(old))
+    if at == len(old) or not old[at].text.startswith(_ROLES):
+        return None
+    text = old[at].digest
+    there = next((index for index, section in enumerate(new) if section.digest == text), 0)
+    # At the very front it has not moved.
+    if not there:
+        return None
+    gone = {section.digest for section in (*old, *new) if _alone(section)} | {text}
+    rest, comes = ([section for section in side if section.digest not in gone] for side in (old, new))
+    return rest, comes
 
 
 def _moved_tail(old: Sequence[Section], new: Sequence[Section]) -> int:
@@ -97,6 +121,11 @@ def _moved_tail(old: Sequence[Section], new: Sequence[Section]) -> int:
     stays = new[0].head == tail[0].head and alike(new[0], tail[0])
     stands = any(tail[0].digest == section.digest for section in new[: len(new) - length])
     return 0 if stays or stands or not all(map(alike, tail, end)) else length
+
+
+def _alone(section: Section) -> bool:
+    """Whether a section may be what one role alone has seen."""
+    return answers(section) or section.text.startswith(_OWN)
 
 
 def answers(section: Section) -> bool:

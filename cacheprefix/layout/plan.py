@@ -96,6 +96,11 @@ class AgentRequest(Generic[M]):
     """Whether the place holds for as long as nothing is said: for a turn of several requests."""
     resumed: bool = False
     """Whether the role was loaded in its own layout, in which the provider's cache has what came before."""
+    moves: int = 0
+    """Tokens that stand behind the role's text whatever its place, and so move with it: what this role alone has seen,
+    such as its earlier tool results."""
+    written: bool = False
+    """Whether the request's end is written to the cache in any case, as within a loop of tool calls."""
     alike: bool = False
     """Whether all roles' own requests begin with the shared text without us: where they carry the same tools too and
     the provider caches by itself, a fork gains only by the conversation."""
@@ -337,7 +342,7 @@ class Planner:
         return self.positions.place(
             self.team, self.services, asked.conversation, asked.role, text, history, asked.model,
             shared=shares, joint=asked.joint, cached=asked.cached, lane=tools.name if tools is not None else "",
-            holds=asked.holds, resumed=asked.resumed,
+            holds=asked.holds, resumed=asked.resumed, moves=asked.moves, written=asked.written,
         )  # fmt: skip
 
     def _foreign(self, tools: ToolSet, model: str) -> int:

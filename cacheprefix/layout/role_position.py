@@ -9,9 +9,9 @@ read (``_STAKE``), a short text that goes to the end each time, and a start of s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from typing_extensions import TypedDict
 
@@ -177,13 +177,15 @@ class RolePositions:
         recorded: Callable[[], int | None],
         holds: bool = False,
         resumed: bool = False,
+        written: bool = False,
     ) -> RolePosition:
-        """The place of ``role``'s text, of ``size`` tokens, in a request with this ``history``.
+        """The place of ``role``'s text, of ``size`` tokens with all that moves with it, among this ``history``.
 
         ``shared`` says whether what stands before the text is worth sharing at all, ``joint`` whether others are
         expected to read the conversation. ``opening`` is the size of the shared system text, ``recorded`` the place
         that an earlier process has recorded. ``holds`` says that the place of the role's last request stays for as long
-        as nothing is said, ``resumed`` that the role goes on in the application's own layout.
+        as nothing is said, ``resumed`` that the role goes on in the application's own layout, ``written`` that the
+        request's end is marked in any case.
         """
         talk, worth = self._talk(key), shared
         seat = talk.seats.get(role)
@@ -202,7 +204,7 @@ class RolePositions:
         # Where the application's own requests would be kept whole, and paid for as such, ours may be too.
         at: _Point | None = end
         continues, gain, missed = rules.marked and rules.alone and long and size > stake, 0, 0
-        kept = continues or not rules.marked
+        kept = continues or written or not rules.marked
         if seat is None:
             found = recorded() if shared and long else None
             if found is not None:
@@ -256,13 +258,16 @@ class RolePositions:
         lane: str = "",
         holds: bool = False,
         resumed: bool = False,
+        moves: int = 0,
+        written: bool = False,
     ) -> RolePosition:
         """Where a role's text goes among the messages of ``history``; the rest is as ``Told`` and ``choose`` say.
 
-        A place that is not the end is recorded in the conversation, so that another process takes it up.
+        ``moves`` are the tokens that stand behind the text wherever it stands, and move with it. A place that is not
+        the end is recorded in the conversation, so that another process takes it up.
         """
         own = digest_of(role, text)
-        size = self.size(own, text, model, services.count)
+        size = self.size(own, text, model, services.count) + moves
         found = self.choose(
             (conversation.scope, conversation.id, f"{model}\0{lane}"),
             team.role(role),
@@ -276,11 +281,23 @@ class RolePositions:
             recorded=lambda: _recorded(conversation, own, history),
             holds=holds,
             resumed=resumed,
+            written=written,
         )
         at = len(history.messages)
         if found.at == at and found.at and size >= LONG:
             conversation.decide("places", f"{own}@{at}@{history.digest(history.messages[-1])}")
         return found
+
+    def saved(self, scope: str, conversation: str) -> dict[str, Any]:
+        """All places in force in a conversation as plain data, for a framework's own state; ``load`` takes it."""
+        with self._lock:
+            talks = self._talks.get((scope, conversation), {})
+            return {name: _plain(talk) for name, talk in talks.items()}
+
+    def load(self, scope: str, conversation: str, saved: Mapping[str, Any]) -> None:
+        """Go on with places that were saved, in another process too."""
+        with self._lock:
+            self._talks.of((scope, conversation), dict).update({name: _talk_of(one) for name, one in saved.items()})
 
     def forget(self, scope: str, conversation: str) -> None:
         """Let a conversation go, with all models."""
@@ -291,6 +308,25 @@ class RolePositions:
         with self._lock:
             known: dict[str, _Talk] = self._talks.of(key[:2], dict)
             return known.setdefault(key[2], _Talk())
+
+
+def _plain(talk: _Talk) -> dict[str, Any]:
+    """The places of one model's requests as plain data."""
+    return {
+        **{name: asdict(getattr(talk, name)) for name in ("line", "before", "last")},
+        **{name: getattr(talk, name) for name in ("spoken", "missed", "saved")},
+        "seats": {role: asdict(seat) for role, seat in talk.seats.items()},
+    }
+
+
+def _talk_of(saved: Mapping[str, Any]) -> _Talk:
+    """The places of one model's requests, from plain data."""
+    line, before, last = (_Point(**saved[name]) for name in ("line", "before", "last"))
+    talk = _Talk(line, before, last, saved["spoken"], saved["missed"], saved["saved"])
+    for role, seat in saved["seats"].items():
+        at = None if seat["at"] is None else _Point(**seat["at"])
+        talk.seats[role] = _LastRequest(**{**seat, "at": at, "end": _Point(**seat["end"])})
+    return talk
 
 
 def _joins(history: CountedHistory[M], room: int, readable: _Point, last: _Point, missed: int, spoken: int) -> bool:

@@ -71,5 +71,8 @@ def common(a: Prompt, b: Prompt) -> int:
 
 
 def tail_index(prompt: Prompt) -> int:
-    """Where a fork's own part begins: the section with its role."""
-    return max(i for i, section in enumerate(prompt.sections) if section.text.startswith("<role name="))
+    """Where a fork's own part begins: the section with its role, or what the role alone has seen in front of it."""
+    at = max(i for i, section in enumerate(prompt.sections) if section.text.startswith("<role name="))
+    while prompt.sections[at - 1].text.startswith(("<memory>", "<earlier_call ")):
+        at -= 1
+    return at

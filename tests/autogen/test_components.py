@@ -66,7 +66,7 @@ async def test_fork_agents_share_in_a_team_that_nobody_wrapped(provide, new_clie
     agents = [
         ForkAgent(role(n, new_client(provider), tools=[search()], reflect_on_tool_use=True), session) for n in ROLES
     ]
-    team = RoundRobinGroupChat(agents, max_turns=4)
+    team = RoundRobinGroupChat(agents, max_turns=3)
     await team.run(task=TASK)
     sent = prompts(provider.requests)
     assert all(common(a, b) >= tail_index(a) for a, b in zip(sent[:-2:2], sent[2::2], strict=True))

@@ -13,6 +13,7 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 
 from cacheprefix import Caching, Session, SharedPrefix
+from cacheprefix.errors import SetupError
 from cacheprefix.server import ToolCall
 from cacheprefix_autogen import session_of, wrap
 
@@ -71,40 +72,38 @@ async def test_a_role_is_kept_to_its_own_tools_by_tool_choice_and_reflection_to_
     assert reflection == "none"
 
 
-async def test_tool_traffic_stays_within_its_turn(provide, new_client):
-    """The next agent reads the public message and not the call and its result."""
+def _found(provider, new_client, **options):
+    """A team of which the planner looks something up and the critic has no tools."""
     steps = {"planner": (ToolCall("search", {"query": "q"}), "planner has found it")}
-    provider = provide("openai", Says(steps))
-    team = RoundRobinGroupChat(
-        [
-            role("planner", new_client(provider), tools=[search()], reflect_on_tool_use=True),
-            role("critic", new_client(provider)),
-        ],
-        max_turns=3,
-    )
-    wrap(team)
-    await team.run(task=TASK)
-    assert "search for q" in provider.requests[1].prompt.sections[-1].text
-    for record in list(provider.requests)[2:4]:
-        assert not any("search for q" in section.text for section in record.prompt.sections)
-        assert any("planner has found it" in section.text for section in record.prompt.sections)
+    provider.simulator.script = Says(steps)
+    planner = role("planner", new_client(provider), tools=[search()], reflect_on_tool_use=True)
+    return wrap(RoundRobinGroupChat([planner, role("critic", new_client(provider))], max_turns=3), **options)
 
 
-async def test_private_tool_memory_shows_an_agent_its_earlier_tool_traffic_again(provide, new_client):
-    """With tool_memory="private" the results of earlier turns stand behind the shared transcript."""
-    steps = {"planner": (ToolCall("search", {"query": "q"}), "planner has found it")}
-    provider = provide("openai", Says(steps))
-    team = RoundRobinGroupChat(
-        [
-            role("planner", new_client(provider), tools=[search()], reflect_on_tool_use=True),
-            role("critic", new_client(provider)),
-        ],
-        max_turns=3,
-    )
-    wrap(team, tool_memory="private")
-    await team.run(task=TASK)
-    assert any("search for q" in section.text for section in provider.requests[3].prompt.sections)
-    assert not any("search for q" in section.text for section in provider.requests[2].prompt.sections)
+async def test_an_agent_reads_its_own_tool_results_again_and_nobody_else_does(provide, new_client):
+    """As without us: call and result stand in the planner's second turn, and in no request of the critic's."""
+    provider = provide("openai")
+    await _found(provider, new_client).run(task=TASK)
+    texts = [[section.text for section in record.prompt.tier("messages")] for record in provider.requests]
+    assert len(texts) == 5
+    assert [sum("search for q" in text for text in one) for one in texts] == [0, 1, 0, 1, 2]
+    assert [any("planner has found it" in text for text in one) for one in texts] == [False, False, True, True, True]
+
+
+async def test_dropping_tool_memory_is_an_option(provide, new_client):
+    """With tool_memory="drop" an agent reads in later turns what it said, and not what it had called."""
+    provider = provide("openai")
+    await _found(provider, new_client, tool_memory="drop").run(task=TASK)
+    texts = [[section.text for section in record.prompt.tier("messages")] for record in provider.requests]
+    assert [sum("search for q" in text for text in one) for one in texts] == [0, 1, 0, 0, 1]
+
+
+async def test_an_unknown_tool_memory_is_refused_with_the_ones_there_are(provide, new_client):
+    """Before anything is wrapped."""
+    agent = role("planner", new_client(provide("openai")))
+    with pytest.raises(SetupError, match=r"'keep', 'drop'.*'private'"):
+        wrap(agent, tool_memory="private")
+    assert session_of(agent) is None
 
 
 async def test_a_declared_prefix_wins_over_what_the_agents_have_in_common(provide, new_client):

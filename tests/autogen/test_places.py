@@ -84,20 +84,22 @@ async def test_a_long_role_text_keeps_its_place_during_a_turn(provide, new_clien
     assert len(sent) == 18
     for before, after in zip(sent[::2], sent[1::2], strict=True):
         assert common(before, after) == len(before.sections)
-    assert tail_index(sent[-1]) == tail_index(sent[0]) + 2
+    assert tail_index(sent[-1]) == tail_index(sent[4])
 
 
-async def test_what_a_memory_says_moves_the_role_text_to_the_end(provide, new_client):
-    """Text that is another one each turn is never in the middle of what is kept."""
+async def test_what_a_memory_says_is_the_agents_own_and_stays_where_it_was_said(provide, new_client):
+    """The role's text keeps its place before it, and the requests of an agent only grow."""
     provider = provide("openai", _answers())
     memory = ListMemory()
     await memory.add(MemoryContent(content="Remember this.", mime_type="text/plain"))
     team = wrap(_team(new_client(provider), 200, memory=[memory]))
     for number in range(3):
         await team.run(task=f"Question {number}?")
-    for prompt in prompts(provider.requests):
-        assert tail_index(prompt) == len(prompt.sections) - 1
-        assert "Remember this." in prompt.sections[-1].text
+    sent = prompts(provider.requests)
+    assert all(sum("Remember this." in section.text for section in prompt.sections) == 1 for prompt in sent)
+    for first in range(3):
+        for before, after in pairwise(sent[first::3]):
+            assert common(before, after) == len(before.sections) < len(after.sections)
 
 
 @pytest.mark.parametrize("handbook_first", [False, True])

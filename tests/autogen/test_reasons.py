@@ -19,7 +19,8 @@ from cacheprefix.errors import NotSharedError
 from cacheprefix.server import ToolCall
 from cacheprefix_autogen import PrefixClient, session_of, wrap
 
-SPACED = HANDBOOK.replace(" ", "  ")
+OLDER = HANDBOOK.replace("by number", "by page", 3)
+"""What the handbook said before: neither the same text nor another one."""
 LONG_DUTIES = {name: f"You are the {name}. {f'Duty of {name}. ' * 2000}" for name in ROLES}
 
 
@@ -137,7 +138,7 @@ async def test_an_observed_call_says_so(provide, new_client):
 
 async def test_a_call_whose_layout_failed_says_so(provide, new_client, monkeypatch):
     """The application's own request went out."""
-    monkeypatch.setattr("cacheprefix_autogen.member.Member.split", lambda *_: 1 / 0)
+    monkeypatch.setattr("cacheprefix_autogen.member.Member.heard", lambda *_: 1 / 0)
     provider = provide("openai", Says())
     team = wrap(RoundRobinGroupChat([role(name, new_client(provider)) for name in ROLES], max_turns=1))
     await team.run(task=TASK)
@@ -157,9 +158,9 @@ def _search(description: str) -> FunctionTool:
     [
         # Whose schema is meant nobody knows, so that the first who has the tool is told.
         ("'planner'.*another schema", {"tools": [_search("Looks other things up.")]}, 0),
-        ("'writer'.*as it was given", {"system_message": f"You are the writer.\n\n{SPACED}"}, 2),
+        ("'writer'.*as it was given", {"system_message": f"You are the writer.\n\n{OLDER}"}, 2),
     ],
-    ids=["schema", "whitespace"],
+    ids=["schema", "older text"],
 )
 async def test_strict_mode_raises_out_of_a_team_before_the_request_is_sent(provide, new_client, why, options, sent):
     """AutoGen gives a team's errors on as text; the fix stands in it."""
@@ -210,7 +211,7 @@ async def test_strict_mode_raises_out_of_a_client(provide, new_client):
     provider = provide("openai", Says())
     session = Session(SharedPrefix(system=HANDBOOK), mode="strict")
     client = PrefixClient(new_client(provider), session, role="planner")
-    asked = [SystemMessage(content=SPACED), UserMessage(content=TASK, source="user")]
+    asked = [SystemMessage(content=OLDER), UserMessage(content=TASK, source="user")]
     with pytest.raises(NotSharedError, match="give the role the very text"):
         await client.create(asked)
     with pytest.raises(NotSharedError):

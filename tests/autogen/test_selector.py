@@ -9,9 +9,11 @@ from autogen_agentchat.messages import HandoffMessage, TextMessage
 from autogen_agentchat.teams import MagenticOneGroupChat, SelectorGroupChat, Swarm
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, search, tail_index
 
+from cacheprefix import Session, SharedPrefix
 from cacheprefix.server import Queue, Reply, ToolCall
 from cacheprefix_autogen import session_of, wrap
-from cacheprefix_autogen.managers import ABOVE, pattern_of
+from cacheprefix_autogen.managers import pattern_of
+from cacheprefix_autogen.messages import ABOVE
 
 
 class Selecting(Says):
@@ -34,7 +36,7 @@ async def test_the_selectors_question_stands_behind_the_shared_transcript(provid
     provider = provide("openai", Selecting(*ROLES))
     client = new_client(provider, model="gpt-5-2025-08-07")
     team = SelectorGroupChat([role(n, client) for n in ROLES], client, max_turns=3)
-    await wrap(team).run(task=TASK)
+    await wrap(team, Session(SharedPrefix(system=HANDBOOK))).run(task=TASK)
     sent = prompts(provider.requests)
     assert len(sent) == 6
     for selecting, speaking in zip(sent[::2], sent[1::2], strict=True):
@@ -43,12 +45,22 @@ async def test_the_selectors_question_stands_behind_the_shared_transcript(provid
         assert common(selecting, speaking) == len(selecting.sections) - 1 == tail_index(speaking)
 
 
+async def test_a_selector_is_not_shown_what_was_found_in_the_agents_system_texts(provide, new_client):
+    """Nobody gave it to the selector, and its own request does not hold it; its questions extend one another."""
+    provider = provide("openai", Selecting(*ROLES))
+    client = new_client(provider, model="gpt-5-2025-08-07")
+    await wrap(SelectorGroupChat([role(n, client) for n in ROLES], client, max_turns=3)).run(task=TASK)
+    questions = prompts(provider.requests)[::2]
+    assert not any(HANDBOOK[:60] in section.text for prompt in questions for section in prompt.sections)
+    assert all(common(a, b) == len(a.sections) - 1 for a, b in pairwise(questions))
+
+
 async def test_where_reads_cost_half_a_selector_has_a_lane_of_its_own(provide, new_client):
     """Carrying the agents' system text would cost more; its questions still extend one another."""
     provider = provide("openai", Selecting(*ROLES))
     client = new_client(provider)
     team = SelectorGroupChat([role(n, client) for n in ROLES], client, max_turns=3)
-    await wrap(team).run(task=TASK)
+    await wrap(team, Session(SharedPrefix(system=HANDBOOK))).run(task=TASK)
     questions = prompts(provider.requests)[::2]
     assert not any(HANDBOOK[:60] in section.text for prompt in questions for section in prompt.sections)
     assert all(common(a, b) == len(a.sections) - 1 for a, b in pairwise(questions))
@@ -146,8 +158,14 @@ async def test_what_a_handoff_carries_stands_in_the_transcript(provide, new_clie
     )
     await wrap(team).run(task=TASK)
     texts = [section.text for section in provider.requests[1].prompt.tier("messages")]
-    assert [text.split("\n")[0] for text in texts[:-1]] == ["[user]", "[tool search]", "[planner]"]
-    assert "search for q" in texts[1]
+    assert [text.split("\n")[0] for text in texts[:-1]] == [
+        "[user]",
+        "[planner calls search]",
+        "[tool search]",
+        "[planner]",
+    ]
+    assert '{"query":"q"}' in texts[1].replace(" ", "")
+    assert "search for q" in texts[2]
 
 
 # AutoGen dumps the SDK's parsed answer, which the SDK's own types do not foresee.

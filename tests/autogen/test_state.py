@@ -61,7 +61,7 @@ async def test_a_resumed_team_sends_the_same_bytes(provide, new_client):
 
 def _searches(request):
     """Search for what the newest task names, then answer."""
-    if request.rounds or (request.asked.choice == "none"):
+    if request.asked.choice == "none":
         return Reply("Found it. " * 30)
     named = "second" if "And the second?" in request.text else "first"
     return Reply(tool_calls=(ToolCall("search", {"query": named}),))

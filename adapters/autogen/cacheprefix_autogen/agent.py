@@ -158,6 +158,11 @@ def tools_of(agent: Any) -> list[Any]:
     return [*found, *(getattr(agent, "_handoff_tools", None) or [])]
 
 
+def system_texts(agent: Any) -> list[str]:
+    """An agent's own system texts."""
+    return [str(message.content) for message in getattr(agent, "_system_messages", None) or []]
+
+
 def runners_of(agent: Any) -> list[Any]:
     """Agents and teams that an agent calls as its tools."""
     return [tool._task_runner for tool in tools_of(agent) if isinstance(tool, (AgentTool, TeamTool))]

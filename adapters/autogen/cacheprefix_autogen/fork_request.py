@@ -18,6 +18,7 @@ from cacheprefix.errors import SetupError
 from cacheprefix_autogen.binding import binding_of
 from cacheprefix_autogen.client import PrefixClient
 from cacheprefix_autogen.member import Asked, Member
+from cacheprefix_autogen.own_rounds import Heard
 from cacheprefix_autogen.settings import PrefixSettings, session_of_settings
 
 
@@ -82,7 +83,7 @@ class _LogMember(Member):
     def talk(self, messages: Sequence[LLMMessage]) -> Conversation:  # noqa: ARG002 - it came with the request
         return self.own
 
-    def split(self, asked: Asked) -> tuple[list[UserMessage], list[LLMMessage]] | None:
+    def heard(self, asked: Asked) -> Heard | None:
         began = UserMessage(content="", source="user")
-        found = super().split(replace(asked, rest=[began, *asked.rest]))
-        return None if found is None else (self._log, found[1])
+        found = super().heard(replace(asked, rest=[began, *asked.rest]))
+        return None if found is None else Heard(self._log, (), found.now)

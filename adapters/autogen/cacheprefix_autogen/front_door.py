@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from autogen_agentchat.agents import BaseChatAgent
 from autogen_agentchat.teams import BaseGroupChat
 from autogen_core.models import ChatCompletionClient
 
 from cacheprefix import Session
-from cacheprefix.adapter import AdapterSession, VolatileRole, common_text, given_or_configured, users_session
+from cacheprefix.adapter import AdapterSession, VolatileRole, given_or_configured, majority_text, users_session
 from cacheprefix.errors import SetupError
-from cacheprefix_autogen.agent import runners_of
+from cacheprefix_autogen.agent import runners_of, system_texts
 from cacheprefix_autogen.binding import Binding, binding_of
 from cacheprefix_autogen.client import PrefixClient
 from cacheprefix_autogen.member import Options, ToolMemory, Volatile
+from cacheprefix_autogen.settings import adopt
 from cacheprefix_autogen.state import carry_over
 from cacheprefix_autogen.team import agents_in, bind_alone, bind_team, copied
 
@@ -28,7 +29,7 @@ def wrap(
     session: Session | None = None,
     *,
     copy: bool = False,
-    tool_memory: ToolMemory = "turn",
+    tool_memory: ToolMemory = "keep",
     volatile: Volatile | None = None,
     volatile_role: VolatileRole = "user",
     scope: str | None = None,
@@ -36,17 +37,21 @@ def wrap(
     """Make an agent, a team or a model client send forks of the session's shared prefix.
 
     In place, also in a team that has already run; with ``copy=True`` the original stays as it is. The agents
-    of a team share its transcript; what their system messages have in common becomes the shared system text
-    unless the session's prefix has one. ``tool_memory="private"`` shows an agent its own tool traffic of
-    earlier turns again (dearer; by default only its public message stays). ``volatile`` gives texts for one
+    of a team share its transcript; what most of their system messages have in common becomes the shared system text
+    unless the session's prefix has one, and an agent without it keeps its own requests. ``tool_memory="drop"`` leaves
+    out of an agent's later requests what it called and was given, all but what it said to the others: it is shown less
+    than without us. ``volatile`` gives texts for one
     request of an agent (time, retrieval); they stand behind everything cached, in each step of a tool loop too,
     under ``volatile_role``, and nothing keeps them. ``scope`` is the tenant whose conversation it is, by default the
     session's: decisions, cache lanes, side questions and cached tool results of tenants are kept apart. Without a
     session one is made from the configuration; ``session_of`` finds it.
 
-    Raises ``SetupError`` for anything else, for what is wrapped already, and for an AutoGen whose private
-    names are not those this version knows.
+    Raises ``SetupError`` for anything else, for what is wrapped already, for an unknown ``tool_memory``, and for an
+    AutoGen whose private names are not those this version knows.
     """
+    if tool_memory not in get_args(ToolMemory):
+        message = f"tool_memory is one of {', '.join(map(repr, get_args(ToolMemory)))}, found {tool_memory!r}"
+        raise SetupError(message)
     if isinstance(target, ChatCompletionClient):
         return PrefixClient(target, session)  # type: ignore[return-value]
     if not isinstance(target, (BaseChatAgent, BaseGroupChat)):
@@ -132,18 +137,20 @@ def session_of(target: Any) -> Session | None:
 
 
 def _settled(session: AdapterSession, agents: Sequence[BaseChatAgent]) -> AdapterSession:
-    """The session with what the agents' system texts have in common, unless it has a system text."""
+    """The session with what most of the agents' system texts have in common, unless it has a system text."""
     if session.mode == "observe" or session.prefix.text:
         return session
     runners = [agent for outer in agents for runner in runners_of(outer) for agent in agents_in(runner)]
-    texts = [text for agent in (*agents, *runners) if (text := _system_text(agent))]
-    found = common_text(texts)
-    if found:
-        session.adopt_system(found)
+    asking = [agent for agent in (*agents, *runners) if getattr(agent, "_model_client", None) is not None]
+    texts = ["\n".join(map(str, system_texts(agent))) for agent in asking]
+    found, holders = majority_text(texts)
+    # One that few have would be a lane of theirs alone: without it, all share what is said.
+    if not found or 2 * len(holders) <= len(texts):
+        return session
+    adopt(session, found)
+    if others := [agent.name for at, agent in enumerate(asking) if at not in holders]:
+        session.note(
+            f"agents {', '.join(map(repr, others))} have not the text that the others begin with, and are not shown "
+            "it: they keep their own requests. SharedPrefix(system=...) would give it to all"
+        )
     return session
-
-
-def _system_text(agent: Any) -> str:
-    if getattr(agent, "_model_client", None) is None:
-        return ""
-    return "\n".join(str(message.content) for message in getattr(agent, "_system_messages", None) or [])

@@ -13,6 +13,7 @@ from cacheprefix.errors import ToolClashError
 from cacheprefix_autogen.member import Member, Options
 from cacheprefix_autogen.provider_clients import model_of, name_of
 from cacheprefix_autogen.sending import failed
+from cacheprefix_autogen.settings import shown_to
 from cacheprefix_autogen.tool_restriction import frozen_schema
 from cacheprefix_autogen.transcript import Entry, Transcript
 
@@ -94,10 +95,11 @@ class Group:
         opening += session.count(session.prefix.text, model)
         seats = []
         for agent, member in self.members:
-            if member.alone or member.bounded:
+            texts = [str(message.content) for message in getattr(agent, "_system_messages", None) or []]
+            # One that is not shown the shared text shares nothing.
+            if member.alone or member.bounded or not shown_to(session, texts):
                 continue
             own = {name: counts[name] for name in self.tools_of((member.name,)) if name in counts}
-            texts = [str(message.content) for message in getattr(agent, "_system_messages", None) or []]
             tail = session.count(instruction_of(texts, session.prefix.system), model)
             # A long text keeps its place once it is written, unless a memory's is said with it.
             keeps = not getattr(agent, "_memory", None)

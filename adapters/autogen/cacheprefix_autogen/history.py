@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from autogen_core.models import (
     AssistantMessage,
@@ -63,6 +64,17 @@ class Views:
         return self.count(beside) if beside else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Condensed:
+    """A history after what was decided on it."""
+
+    messages: list[LLMMessage]
+    first_own: int
+    """Where the first message stands now that is not public."""
+    origins: list[int]
+    """For each message, its index before; for one that was put in, that of the message behind it."""
+
+
 def condensed(
     views: Views,
     conversation: Conversation,
@@ -70,26 +82,27 @@ def condensed(
     *,
     first_own: int = 0,
     beside: str = "",
-) -> tuple[list[LLMMessage], int]:
-    """The messages with the core's decisions carried out, and where the first of the turn's own stands now.
+) -> Condensed:
+    """The messages with the core's decisions carried out, and where the first of the agent's own stands now.
 
     Large tool results are cut once; where the session compacts, old messages are dropped or summed up. Whatever
-    was not decided on stays the same object. ``first_own`` is the index of the turn's first own message, ``beside``
-    is what this request has of its own beside them. Raises ``BudgetError`` where the session's request budget cannot
-    be met.
+    was not decided on stays the same object. ``first_own`` is the index of the first message of the agent's own,
+    ``beside`` is what this request has of its own beside them. Raises ``BudgetError`` where the session's request
+    budget cannot be met.
     """
     session = views.session
     if not session.decides(conversation):
-        return list(messages), first_own
+        return Condensed(list(messages), first_own, list(range(len(messages))))
     found = [views.of(message) for message in messages]
     rest = RestOfRequest(views.static_tokens(), views.own_tokens(beside))
     decisions = session.condense(conversation, found, views.model, rest=rest)
     if not decisions:
-        return list(messages), first_own
+        return Condensed(list(messages), first_own, list(range(len(messages))))
     by_index: dict[int, list[Decision]] = defaultdict(list)
     for decision in decisions:
         by_index[decision.index].append(decision)
     out: list[LLMMessage] = []
+    origins: list[int] = []
     own_start = 0
     for index in range(len(messages) + 1):
         if index == first_own:
@@ -97,7 +110,8 @@ def condensed(
         out += [UserMessage(content=d.text, source=SENDER) for d in by_index[index] if isinstance(d, Insert)]
         if index < len(messages):
             out += _decided(messages[index], [d for d in by_index[index] if not isinstance(d, Insert)])
-    return out, own_start
+        origins += [index] * (len(out) - len(origins))
+    return Condensed(out, own_start, origins)
 
 
 async def summarised(

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from autogen_core.models import LLMMessage, SystemMessage, UserMessage
 
 from cacheprefix.adapter import AdapterSession, RequestPlan
-from cacheprefix_autogen.messages import SENDER
+from cacheprefix_autogen.messages import SENDER, Seen
+from cacheprefix_autogen.own_rounds import Heard, in_words
 from cacheprefix_autogen.tool_restriction import Restriction
 
 
@@ -24,14 +25,28 @@ class Layout:
     """Whether the role's next turn may begin with this request."""
 
 
-def compose(session: AdapterSession, plan: RequestPlan[LLMMessage], restriction: Restriction) -> Layout:
-    """The fork's messages as planned, the role's text where it belongs; those of the turn stay the same objects."""
-    at, said = plan.at or 0, plan.history
-    opening, closing = session.prefix.text, restriction.closing
+def compose(
+    session: AdapterSession,
+    plan: RequestPlan[LLMMessage],
+    heard: Heard,
+    restriction: Restriction,
+    known: Seen[UserMessage],
+) -> Layout:
+    """The fork's messages as planned, the role's text where it belongs; those of the turn stay the same objects.
+
+    What the agent alone has seen stands in front of its text where the text was put behind it, and else where it came
+    to be among the public messages, so that the request only grows for as long as the text stays.
+    """
+    at, opening, closing = plan.at or 0, session.prefix.text, restriction.closing
     messages: list[LLMMessage] = [SystemMessage(content=opening)] if opening else []
-    messages += said[:at]
+    messages += heard.public[:at]
+    messages += in_words([one for one in heard.own if one.at < at], known)
     messages += [UserMessage(content=plan.text, source=SENDER)] if plan.text else []
-    messages += said[at:]
+    for index in range(at, len(heard.public) + 1):
+        # In the turn in which the text was put there, what came of that turn stood behind it.
+        messages += [one.message for one in heard.own if one.at == index]
+        messages += heard.public[index : index + 1]
+    messages += heard.now
     messages += [UserMessage(content=closing, source=SENDER)] if closing else []
     return Layout(messages, restriction, at, plan.continues)
 

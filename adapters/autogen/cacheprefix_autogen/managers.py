@@ -21,13 +21,11 @@ from cacheprefix_autogen.group import Group
 from cacheprefix_autogen.history import Views
 from cacheprefix_autogen.layout import Layout
 from cacheprefix_autogen.member import Member, Options, Planned
-from cacheprefix_autogen.messages import SENDER, lead
+from cacheprefix_autogen.messages import ABOVE, SENDER, lead
 from cacheprefix_autogen.provider_clients import Request, model_of
+from cacheprefix_autogen.settings import found_by_us
 from cacheprefix_autogen.tool_restriction import Restriction, restricted
 from cacheprefix_autogen.transcript import Transcript, View
-
-ABOVE = "(the conversation above)"
-"""Stands where the selector's own prompt would repeat the history."""
 
 
 class SelectorMember(Member):
@@ -73,7 +71,9 @@ class SelectorMember(Member):
         views, shared = asked.views, self.view.forms()
         if self.joins is None:
             opening = sum(views.count(str(form.content)) for form in shared)
-            self.joins = views.model in self._models and self._worth(views, opening)
+            # A text that was found in the agents' own is not the selector's to read.
+            may = views.model in self._models and not found_by_us(session)
+            self.joins = may and self._worth(views, opening)
         behind = [UserMessage(content=found, source=SENDER), *given.messages[1:]]
         # Another model reads nothing of the agents' cache, and a large system text costs more than it saves.
         tools = OwnTools((), carried="union") if self.joins else None

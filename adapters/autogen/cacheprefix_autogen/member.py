@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import uuid
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -23,19 +24,23 @@ from cacheprefix.adapter import (
     RequestPlan,
     VolatileRole,
     economics,
+    find_text,
     instruction_of,
     reason,
 )
 from cacheprefix_autogen.history import Ask, Views, condensed, summarised
 from cacheprefix_autogen.layout import Layout, compose, introduced
-from cacheprefix_autogen.messages import SENDER, from_history, is_tool_traffic, lead, said_by, split_history
+from cacheprefix_autogen.messages import ANSWER, SENDER, Seen, is_tool_traffic, kept, lead, said_by, split_history
 from cacheprefix_autogen.model_context import application_context, take_context
+from cacheprefix_autogen.own_rounds import Heard, Own, Turn, before_us, from_history, of_turn, remembered_once
 from cacheprefix_autogen.provider_clients import Request, model_of, name_of
-from cacheprefix_autogen.settings import PrefixSettings, settings_of
-from cacheprefix_autogen.tool_restriction import ANSWER, Restriction, own_tools, restricted, set_apart
+from cacheprefix_autogen.settings import PrefixSettings, durable_texts, settings_of, shown_to
+from cacheprefix_autogen.tool_restriction import Restriction, own_tools, restricted, set_apart
 from cacheprefix_autogen.transcript import View
 
-ToolMemory = Literal["turn", "private"]
+ToolMemory = Literal["keep", "drop"]
+"""What an agent sees of its own tool calls and results once their turn is over. ``keep``: all, as without us; ``drop``:
+nothing but what it said to the others, which is less than the unmodified agent sees."""
 Volatile = Callable[[], Mapping[str, str]]
 Planned = tuple[Layout | None, RequestPlan[LLMMessage]]
 """How a request is sent (None: as it came), and why."""
@@ -45,7 +50,7 @@ Planned = tuple[Layout | None, RequestPlan[LLMMessage]]
 class Options:
     """What the user chose at ``wrap``."""
 
-    tool_memory: ToolMemory = "turn"
+    tool_memory: ToolMemory = "keep"
     volatile: Volatile | None = None
     volatile_role: VolatileRole = "user"
     scope: str | None = None
@@ -122,6 +127,14 @@ class Member:
         """Set where the agent's tools clash with others' of the same name: they stay out of the union."""
         self.start: int | None = None
         """Where, in the agent's own context, the messages of the turn under way begin; None outside a turn."""
+        self.before = 0
+        """Messages in that context before the first turn that is known: of an agent that had run before."""
+        self.turns: list[Turn] = []
+        """All turns since; goes into its saved state."""
+        self._closed: list[list[Own]] = []
+        """What the turns that are over left to the agent alone, what was before them first."""
+        self._memories: dict[str, UserMessage] = {}
+        self._words: Seen[UserMessage] = Seen()
         self.held: int | None = 0
         """Messages in that context when the last turn had ended; None where it does not say."""
         self.joins: bool | None = None
@@ -162,6 +175,18 @@ class Member:
                 # No view holds what the application put into the context, or took out of it.
                 self.give_up("the application changed its model context")
             self.start = own + incoming
+            self._turn(own, self.start)
+
+    def _turn(self, own: int, start: int) -> None:
+        """Note a turn that begins behind ``own`` messages of the agent's context.
+
+        What it adds of its own stands from ``start`` on.
+        """
+        if self.turns:
+            self.turns[-1] = replace(self.turns[-1], end=own)
+        else:
+            self.before = own
+        self.turns.append(Turn(start, None, 0 if self.view is None else len(self.view.forms())))
 
     def leave(self, message: BaseChatMessage | None) -> None:
         """The turn is over; ``message`` is what it gave the others, None if it failed or was cancelled."""
@@ -178,6 +203,7 @@ class Member:
     def reset(self) -> None:
         """Forget everything that was said."""
         self.start, self.broken, self.held = None, False, self.length
+        self.before, self.turns, self._closed = 0, [], []
         self.keeps_layout = self.resumed = False
         if self.view is not None:
             self.view.clear()
@@ -197,35 +223,40 @@ class Member:
     async def summarise(self, client: Any, given: Request, ask: Ask) -> None:
         """Let a fork of the newest request write the summary of a compaction that is due with this one."""
         asked = self._read(client, given)
-        found = self._history(asked.rest) if self._shares else (asked.rest, 0)
-        if found is not None:
-            await summarised(asked.views, asked.talk, found[0], ask, asked.beside)
+        heard = self._heard(asked.rest) if self._shares else Heard((), (), asked.rest)
+        if heard is not None:
+            await summarised(asked.views, asked.talk, _in_order(heard), ask, asked.beside)
 
     def layout(self, client: Any, given: Request) -> Planned:
         """The layout of a request (None to send it as it came), and its plan."""
         if given.tools:
             self.tools = given.tools
         asked = self._read(client, given)
-        split = self.split(asked) if self._shares else None
-        if split is None:
-            plan = self._plan_own(asked, self._why_own())
-            return self._plain(asked, left_alone=plan.left_alone), plan
-        shared, local = split
+        heard = self.heard(asked) if self._shares else None
+        if heard is None:
+            return self._left(asked, self._why_own())
+        if not shown_to(self.session, asked.texts):
+            return self._left(asked, reason("text_not_found", self.name))
         left = self.session.left_alone(self.name, asked.talk.id, asked.talk.scope)
         if left is not None:
-            plan = self._plan_own(asked, left)
-            return self._plain(asked, self._unsaid(given.messages), left_alone=True), plan
-        lane = None if self.group is None else self.group.lane_of(self, asked.views.model, _spoken(asked.views, shared))
+            return self._left(asked, left)
+        lane = None
+        if self.group is not None:
+            lane = self.group.lane_of(self, asked.views.model, _spoken(asked.views, heard.public))
         if lane is not None and len(lane.names) == 1:
-            plan = self._plan_own(asked, _costs_more(lane))
-            return self._plain(asked), plan
-        plan = self._plan(asked, shared, local, lane)
+            return self._left(asked, _costs_more(lane))
+        plan = self._plan(asked, heard, lane)
         if plan.forks:
             restriction = restricted(self.session, plan, given, self.tools, self.name)
-            return compose(self.session, plan, restriction), plan
+            return compose(self.session, plan, heard, restriction, self._words), plan
         if plan.reasons[-1].why == "failed":
             return None, plan
-        return self._plain(asked, self._unsaid(given.messages)), plan
+        return self._plain(asked), plan
+
+    def _left(self, asked: Asked, why: Reason) -> Planned:
+        """A request in the application's own layout, whatever sharing costs."""
+        plan = self._plan_own(asked, why)
+        return self._plain(asked, left_alone=plan.left_alone), plan
 
     @property
     def _shares(self) -> bool:
@@ -254,28 +285,26 @@ class Member:
         tools = own_tools(asked.given, self.tools, tuple(map(name_of, self.tools)))
         return self.session.plan(replace(self._request(asked, asked.rest, (), tools), own=(why,)))
 
-    def _plan(
-        self, asked: Asked, shared: Sequence[UserMessage], local: Sequence[LLMMessage], lane: economics.Lane | None
-    ) -> RequestPlan[LLMMessage]:
+    def _plan(self, asked: Asked, heard: Heard, lane: economics.Lane | None) -> RequestPlan[LLMMessage]:
         """The plan of a request that may be a fork: what its lane carries, and where the role's text may stand."""
         carried: Carried = "union"
         if lane is not None and self.group is not None:
             carried = () if self.keeps_tools else tuple(self.group.tools_of(lane.names))
-        # AutoGen asks an agent's memory once a turn, so its text moves out of the turn into the role's text.
-        remembered = [str(message.content) for message in local if isinstance(message, SystemMessage)]
-        behind = [message for message in local if not isinstance(message, SystemMessage)]
-        # A text for this turn alone goes to the end, and so does that of a client that has no conversation of its own:
-        # its requests follow from nothing but its messages. Behind private tool traffic nothing continues a request.
-        ends = bool(remembered) or self.options.tool_memory == "private" or (self.view is None and not asked.talk.named)
+        # The role's text goes to the end where a client has no conversation of its own: its requests follow from
+        # nothing but its messages.
+        ends = self.view is None and not asked.talk.named
+        behind = [*(one.message for one in heard.own), *heard.now]
+        tools = own_tools(asked.given, self.tools, carried)
         plan = self.session.plan(
             replace(
-                self._request(asked, shared, behind, own_tools(asked.given, self.tools, carried)),
-                volatile={"memory": "\n\n".join(dict.fromkeys(remembered))} if remembered else {},
+                self._request(asked, heard.public, behind, tools),
                 known=set_apart(asked.given),
                 place="end" if ends else "cheapest",
                 holds=True,
                 resumed=self.resumed,
                 alike=self._alike(asked),
+                moves=sum(asked.views.of(one.message).tokens for one in heard.own),
+                written=tools.calls and bool(tools.names),
             )
         )
         if not ends:
@@ -300,33 +329,69 @@ class Member:
         return together and bool(system) and "\n\n".join(asked.texts).startswith(system)
 
     def _unsaid(self, messages: Sequence[LLMMessage]) -> str:
-        """What only the session knows of the shared and of the role's text."""
+        """What only the session knows of the shared and of the role's text; it arrives in every layout."""
+        if self.session.mode == "observe":
+            return ""
         prefix = self.session.prefix
         said = "\n".join(message.content for message in messages if isinstance(message, SystemMessage))
-        known = (prefix.system.strip(), prefix.roles.get(self.name, "").strip())
-        return "\n\n".join(text for text in known if text and text not in said)
+        texts = [own_card.strip()] if (own_card := prefix.roles.get(self.name, "")) else []
+        if shown_to(self.session, (said,)):
+            texts = [*(text.strip() for text in durable_texts(prefix)), *texts]
+        return "\n\n".join(text for text in texts if text and find_text(text, said) is None)
 
-    def split(self, asked: Asked) -> tuple[list[UserMessage], list[LLMMessage]] | None:
-        """The team's messages and those of the turn under way, after what was decided; None where no view has them."""
-        found = self._history(asked.rest)
-        if found is None:
+    def heard(self, asked: Asked) -> Heard | None:
+        """The public messages, the agent's own and those of the turn under way, after what was decided on them.
+
+        None where no view has them.
+        """
+        heard = self._heard(asked.rest)
+        if heard is None:
             return None
-        done, own = condensed(asked.views, asked.talk, found[0], first_own=found[1], beside=asked.beside)
+        before = _in_order(heard)
+        done = condensed(asked.views, asked.talk, before, first_own=len(heard.public), beside=asked.beside)
         if self.view is None:
-            return list(from_history(done[:own])), done[own:]
-        return [message for message in done[:own] if isinstance(message, UserMessage)], done[own:]
+            # From nothing but the messages: what was decided on them first.
+            forms, own = from_history(done.messages[: done.first_own])
+            found = Heard(forms, self._kept(own), done.messages[done.first_own :])
+            return remembered_once(found, self._memories)
+        if len(done.messages) == len(before) and all(map(operator.is_, done.messages, before)):
+            return heard
+        # Where they stood among the public messages, they stand among those that are left.
+        left = done.origins[: done.first_own]
+        now = len(heard.public) + len(heard.own)
+        own = [
+            Own(bisect_left(left, heard.own[origin - len(heard.public)].at), message)
+            for origin, message in zip(done.origins[done.first_own :], done.messages[done.first_own :], strict=True)
+            if origin < now
+        ]
+        public = [message for message in done.messages[: done.first_own] if isinstance(message, UserMessage)]
+        return Heard(public, own, done.messages[done.first_own + len(own) :])
 
-    def _history(self, rest: Sequence[LLMMessage]) -> tuple[Sequence[LLMMessage], int] | None:
-        """The conversation and the turn's own messages behind it, and where those begin."""
+    def _heard(self, rest: Sequence[LLMMessage]) -> Heard | None:
+        """What the agent's messages are: public ones, its own of earlier turns, those of the turn under way."""
         if self.view is None:
-            return rest, split_history(rest)
+            start = split_history(rest)
+            # Told apart once all is decided on them.
+            return Heard(rest[:start], (), rest[start:])  # type: ignore[arg-type]
         if self.start is None or self.start > len(rest):
             return None
-        local = list(rest[self.start :])
-        if self.options.tool_memory == "private":
-            local = [*(message for message in rest[: self.start] if is_tool_traffic(message)), *local]
-        forms = self.view.forms()
-        return [*forms, *local], len(forms)
+        found = Heard(self.view.forms(), self._kept(self._own(rest)), rest[self.start :])
+        return remembered_once(found, self._memories)
+
+    def _own(self, rest: Sequence[LLMMessage]) -> list[Own]:
+        """What the turns that are over left to the agent alone."""
+        view = self.view
+        public, shorten = ([], kept) if view is None else (view.forms(), view.transcript.shorten)
+        if not self._closed:
+            earlier = before_us(rest[: self.before], self.name)
+            self._closed.append(of_turn(earlier, 0, public, self.name, shorten))
+        for turn in self.turns[len(self._closed) - 1 : -1]:
+            self._closed.append(of_turn(rest[turn.start : turn.end], turn.at, public, self.name, shorten))
+        return [one for turn in self._closed for one in turn]
+
+    def _kept(self, own: Sequence[Own]) -> Sequence[Own]:
+        """Those that the user did not choose to drop."""
+        return own if self.options.tool_memory == "keep" else [one for one in own if not is_tool_traffic(one.message)]
 
     def talk(self, messages: Sequence[LLMMessage]) -> Conversation:
         """The conversation that a request belongs to, which holds what was decided on this agent's messages.
@@ -347,14 +412,16 @@ class Member:
         found: Conversation = context.conversation
         return found
 
-    def _plain(self, asked: Asked, unsaid: str = "", *, left_alone: bool = False) -> Layout | None:
+    def _plain(self, asked: Asked, *, left_alone: bool = False) -> Layout | None:
         """The application's own messages: large tool results shortened, and the tools kept in every request.
 
-        AutoGen leaves them out when it reflects on tool results, which changes the prompt from its beginning.
-        ``unsaid`` is put in front of the agent's own system text. What is ``left_alone`` has nothing else changed.
+        AutoGen leaves them out when it reflects on tool results, which changes the prompt from its beginning. What
+        only the session knows is put in front of the agent's own system text. What is ``left_alone`` has nothing else
+        changed.
         """
         given = asked.given
-        done, _ = condensed(asked.views, asked.talk, asked.rest, beside=asked.beside)
+        unsaid = self._unsaid(given.messages)
+        done = condensed(asked.views, asked.talk, asked.rest, beside=asked.beside).messages
         first = None if left_alone else self._shared_first(asked.texts, done)
         messages = first or [*given.messages[: len(asked.texts)], *done]
         messages = introduced(messages, unsaid)
@@ -378,6 +445,11 @@ class Member:
             return None
         role = instruction_of(texts, shared)
         return [SystemMessage(content=shared), UserMessage(content=role, source=SENDER), *rest]
+
+
+def _in_order(heard: Heard) -> list[LLMMessage]:
+    """All messages: the public ones first, which everybody shares."""
+    return [*heard.public, *(one.message for one in heard.own), *heard.now]
 
 
 def _spoken(views: Views, shared: Sequence[UserMessage]) -> Callable[[], int]:

@@ -23,6 +23,27 @@ T = TypeVar("T")
 SENDER = "user"
 """``source`` of what nobody in the conversation said: a role's text, a result of a tool."""
 
+# All sentences of ours that a request may hold beside the core's own (a role's text, its tools, notes of a budget or a
+# compaction): nothing else is said that neither the application's request nor the user's prefix says.
+SPEAKER = "[{}]"
+"""Stands before what was said in public, with the speaker's name."""
+TOOL_SPEAKER = "tool {}"
+"""Who "says" a tool's result that a hand-off carries with it."""
+CALLING = "{} calls {}"
+"""Who "says" the arguments of a call that a hand-off carries with it: the agent and the tool."""
+MEMORY = "<memory>\n{}\n</memory>"
+"""What an agent's memory said, which AutoGen puts among the messages as a system text."""
+EARLIER = "<earlier_call tool={}>\n{}\n<result>\n{}\n</result>\n</earlier_call>"
+"""A call of the agent's own and its result, where they no longer stand in the turn that they belong to."""
+STANDS = "(This result stands in the conversation, in a message of your own.)"
+"""In an agent's own history, for a result that it has told everybody."""
+ABOVE = "(the conversation above)"
+"""Stands where the selector's own prompt would repeat the history."""
+ANSWER = "Answer now in text, without calling a tool."
+"""Stands behind a turn's own messages where the request must not call tools and ``tool_choice`` must not vary."""
+NOT_RUN = "Tool {!r} was not run: tools available to the role {!r} are: {}."
+"""The result of a call that a role may not make, in the request that asks it once more."""
+
 KEEP_MESSAGES = 20_000
 """Messages of which is remembered what was made of them; all are let go when there are more."""
 
@@ -42,8 +63,8 @@ def spoken(speaker: str, content: object, source: str | None = None) -> UserMess
     """
     source = speaker if source is None else source
     if isinstance(content, list):
-        return UserMessage(content=[f"[{speaker}]", *content], source=source)
-    return UserMessage(content=f"[{speaker}]\n{content}", source=source)
+        return UserMessage(content=[SPEAKER.format(speaker), *content], source=source)
+    return UserMessage(content=f"{SPEAKER.format(speaker)}\n{content}", source=source)
 
 
 def public(message: BaseChatMessage, shorten: Shorten = kept) -> tuple[UserMessage, ...]:
@@ -61,10 +82,16 @@ def _carried(item: LLMMessage, shorten: Shorten) -> list[UserMessage]:
     if isinstance(item, UserMessage):
         return [item if _is_spoken(item) else spoken(item.source, item.content)]
     if isinstance(item, AssistantMessage):
-        return [] if isinstance(item.content, list) else [spoken(item.source, item.content)]
+        if isinstance(item.content, str):
+            return [spoken(item.source, item.content)]
+        thought = [spoken(item.source, item.thought)] if item.thought else []
+        return thought + [
+            spoken(CALLING.format(item.source, call.name), call.arguments, SENDER) for call in item.content
+        ]
     if isinstance(item, FunctionExecutionResultMessage):
         return [
-            spoken(f"tool {result.name}", shorten(result.name, result.content), SENDER) for result in item.content
+            spoken(TOOL_SPEAKER.format(result.name), shorten(result.name, result.content), SENDER)
+            for result in item.content
         ]
     return [spoken("system", item.content, SENDER)]
 
@@ -94,41 +121,6 @@ def split_history(messages: Sequence[LLMMessage]) -> int:
         if isinstance(messages[index], UserMessage):
             return index + 1
     return 0
-
-
-def from_history(messages: Sequence[LLMMessage], shorten: Shorten = kept) -> tuple[UserMessage, ...]:
-    """An agent's own view of completed turns in canonical form; a pure function of the messages.
-
-    Tool traffic belongs to its turn: followed by the agent's text it is left out; without one, its results
-    are what the others were told, and stand as the agent's message.
-    """
-    forms: list[UserMessage] = []
-    results: list[str] = []
-    speaker = ""
-
-    def settle() -> None:
-        if results:
-            forms.append(spoken(speaker, "\n".join(results), speaker or SENDER))
-            results.clear()
-
-    for message in messages:
-        if isinstance(message, UserMessage):
-            settle()
-            forms.append(spoken(message.source, message.content))
-        elif isinstance(message, AssistantMessage):
-            if isinstance(message.content, str):
-                results.clear()
-                forms.append(spoken(message.source, message.content))
-            else:
-                results.clear()
-                speaker = message.source
-        elif isinstance(message, FunctionExecutionResultMessage):
-            results.extend(shorten(result.name, result.content) for result in message.content)
-        elif isinstance(message, SystemMessage):
-            settle()
-            forms.append(spoken("system", message.content, SENDER))
-    settle()
-    return tuple(forms)
 
 
 def lead(messages: Sequence[LLMMessage]) -> tuple[tuple[str, ...], list[LLMMessage]]:

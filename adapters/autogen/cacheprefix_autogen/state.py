@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.adapter import economics
+from cacheprefix_autogen.own_rounds import Turn
 from cacheprefix_autogen.transcript import Entry, entry_from
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ def save_member(member: Member, group: Group) -> dict[str, Any]:
         "view": [entry.id for entry in view.entries],
         "own": [entry.id for entry in view.pending()],
         "keeps": member.keeps_layout,
+        "before": member.before,
+        "turns": [(turn.start, turn.end, turn.at) for turn in member.turns],
     }
     if not group.team:
         state |= save_transcript(group)
@@ -45,6 +48,9 @@ def load_member(member: Member, group: Group, state: Mapping[str, Any] | None) -
         load_transcript(group, state)
     known = group.loaded
     member.view.restore([known[i] for i in state["view"] if i in known], [known[i] for i in state["own"] if i in known])
+    # Of a state that names none, all is from before.
+    member.before = state.get("before", 0)
+    member.turns = [Turn(*turn) for turn in state.get("turns", ())]
     member.keeps_layout = member.resumed = bool(state.get("keeps"))
     member.broken = any(i not in known for i in (*state["view"], *state["own"]))
 
@@ -65,6 +71,7 @@ def save_transcript(group: Group) -> dict[str, Any]:
         "joins": {caller.name: caller.joins for caller in group.callers},
         "entries": [entry.as_dict() for entry in ordered],
         "conversation": group.conversation.to_json(),
+        "places": group.session.places(group.conversation),
         **({"costs": alone} if alone else {}),
     }
 
@@ -79,6 +86,7 @@ def load_transcript(group: Group, state: Mapping[str, Any]) -> None:
             "the first requests after loading are paid in full once"
         )
     group.conversation.restore(state["conversation"], rebase=True)
+    group.session.restore_places(group.conversation, state.get("places") or {})
     for caller in group.callers:
         caller.joins = (state.get("joins") or {}).get(caller.name)
     saved = state.get("lanes")

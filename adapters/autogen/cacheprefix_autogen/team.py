@@ -6,6 +6,7 @@ import asyncio
 import copy
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from autogen_agentchat.agents import BaseChatAgent, MessageFilterAgent, SocietyOfMindAgent
@@ -14,7 +15,6 @@ from autogen_agentchat.teams import BaseGroupChat
 from autogen_core import Image, SingleThreadedAgentRuntime
 from autogen_core.models import AssistantMessage, UserMessage
 
-from cacheprefix import SharedPrefix
 from cacheprefix.adapter import AdapterSession
 from cacheprefix.errors import SetupError
 from cacheprefix_autogen.agent import StandIn, bind_agent, runners_of, tools_of
@@ -23,6 +23,7 @@ from cacheprefix_autogen.group import Group
 from cacheprefix_autogen.managers import bind_manager, instance_of
 from cacheprefix_autogen.member import Member, Options
 from cacheprefix_autogen.model_context import STATE, application_context
+from cacheprefix_autogen.settings import child_of
 from cacheprefix_autogen.state import load_transcript, save_transcript
 
 
@@ -47,7 +48,7 @@ def bind_alone(agent: BaseChatAgent, session: AdapterSession, options: Options, 
     _adopt_all(group)
     if isinstance(agent, SocietyOfMindAgent):
         inner: Any = agent._team
-        binding.inner.append(bind_team(inner, session.child(agent.name), options))
+        binding.inner.append(bind_team(inner, child_of(session, agent.name), options))
     for runner in sub:
         binding.inner += _bind_runner(runner, session, options)
     _take_over(agent, group)
@@ -65,7 +66,7 @@ def _bind_runner(runner: Any, session: AdapterSession, options: Options) -> list
         f"{runner.name!r} works as a tool and starts from its own task: it shares the common system text and no "
         "conversation, since inheriting its caller's would cost more than it saves"
     )
-    child = session.child(runner.name, SharedPrefix(system=session.prefix.system))
+    child = child_of(session, runner.name, replace(session.prefix, tools=(), roles={}))
     if isinstance(runner, BaseGroupChat):
         return [bind_team(runner, child, options)]
     return [bind_alone(runner, child, options, private=True)]
@@ -89,7 +90,7 @@ def bind_team(team: BaseGroupChat, session: AdapterSession, options: Options, *,
             binding.inner += _bind_runner(runner, session, options)
     _adopt_all(group, [agent for each, _ in nested for agent in agents_in(each)])
     group.nested = inner or bool(nested)
-    binding.inner += [bind_team(each, session.child(name), options, inner=True) for each, name in nested]
+    binding.inner += [bind_team(each, child_of(session, name), options, inner=True) for each, name in nested]
     bind_manager(team, group, binding)
     if session.mode != "observe":
         _keep_transcript(team, group, binding)

@@ -17,6 +17,7 @@ from autogen_core.models import (
 from autogen_core.tools import Tool, ToolSchema
 
 from cacheprefix.adapter import AdapterSession, Carried, OwnTools, Reason, RequestPlan, loads, reason
+from cacheprefix_autogen.messages import ANSWER, NOT_RUN
 from cacheprefix_autogen.provider_clients import Request, name_of, schema_of
 
 HELD = 200
@@ -24,8 +25,6 @@ HELD = 200
 
 About what a model says before such a call ("Let me look that up."); a longer text is an answer.
 """
-ANSWER = "Answer now in text, without calling a tool."
-"""Stands behind a turn's own messages where the request must not call tools and ``tool_choice`` must not vary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Restriction:
         listed = ", ".join(self.permitted) or "none"
         errors = [
             FunctionExecutionResult(
-                content=f"Tool {call.name!r} was not run: tools available to the role {role!r} are: {listed}.",
+                content=NOT_RUN.format(call.name, role, listed),
                 name=call.name,
                 call_id=call.id,
                 is_error=True,

@@ -1,0 +1,232 @@
+"""A fork holds every text of the application's own request once, and no other one but ours that are listed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
+from autogen_core.memory import ListMemory, MemoryContent
+from autogen_core.models import ModelFamily, ModelInfo
+from autogen_core.tools import FunctionTool
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.server import Queue, Reply, SimulatedProvider, ToolCall
+from cacheprefix_autogen import session_of, wrap
+from cacheprefix_autogen.messages import ABOVE, ANSWER, CALLING, MEMORY, SPEAKER, STANDS, TOOL_SPEAKER
+
+NAMES = ("ann", "bob", "cid", "dot")
+HANDBOOK = "\n".join(f"Rule {n} of the house: every claim stands beside the place it is taken from." for n in range(90))
+INFO = ModelInfo(
+    vision=False,
+    function_calling=True,
+    json_output=True,
+    family=ModelFamily.GPT_4O,
+    structured_output=True,
+    multiple_system_messages=True,
+)
+
+ANY = ".*"
+OURS = [
+    re.compile(pattern, re.DOTALL)
+    for pattern in (
+        r'<role name="\w+">', "</role>", r"Tools you may use in this role: .*\.",
+        r'<earlier_call tool="\w+">', "</?result>", "</earlier_call>",
+        *(re.escape(line) for line in MEMORY.format("\n").split("\n") if line.strip("{} ")),
+        *(re.escape(SPEAKER.format("@")).replace("@", who) for who in
+          (r"\w+", TOOL_SPEAKER.format(r"\w+"), CALLING.format(r"\w+", r"\w+"))),
+        re.escape(STANDS), re.escape(ANSWER), re.escape(ABOVE),
+    )
+]  # fmt: skip
+"""All that a request may say beside what the application or the user says, line by line."""
+
+
+def _system(name: str, kind: str) -> str | None:
+    """An agent's own system text: with the handbook before or behind its role, in other words, without, or none."""
+    role = f"You are {name}, and {name} minds the duty that nobody but {name} has.\n"
+    texts = {
+        "behind": f"{role}\n{HANDBOOK}",
+        "before": f"{HANDBOOK}\n\n{role}",
+        "indented": f"{role}\n{textwrap.indent(HANDBOOK, '    ')}",
+        "crlf": f"{role}\n{HANDBOOK}".replace("\n", "\r\n"),
+        "double": f"{role}\n" + HANDBOOK.replace("\n", "\n\n"),
+        "other": f"{role}\nNothing of the house's rules was told to {name} by anybody so far.",
+    }
+    return texts.get(kind)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The text's lines, whatever their white space; none of what a JSON of arguments puts around its values."""
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = None
+    for one in values.values() if isinstance(values, dict) else [text]:
+        yield from (found for line in re.split(r"[\r\n]+", str(one)) if (found := " ".join(line.split())))
+
+
+def _bare(line: str) -> list[str]:
+    """The values of arguments that stand in a line of ours."""
+    return [*_lines(line)] if line.startswith("{") else [line]
+
+
+def texts_of(body: dict[str, Any]) -> list[str]:
+    """Every line of a request, but for the definitions of its tools."""
+    found: list[str] = []
+    for message in body["messages"]:
+        content = message.get("content")
+        parts = content if isinstance(content, list) else [{"text": content or ""}]
+        found += [bare for part in parts for line in _lines(part.get("text", "")) for bare in _bare(line)]
+        found += [line for call in message.get("tool_calls") or () for line in _lines(call["function"]["arguments"])]
+    return found
+
+
+AGENT = st.fixed_dictionaries(
+    {
+        "system": st.sampled_from(["behind", "before", "indented", "crlf", "double", "other", "none"]),
+        "tools": st.sampled_from(["none", "summary", "reflect", "loop"]),
+        "memory": st.booleans(),
+    }
+)
+
+
+def _search(name: str) -> FunctionTool:
+    def search(query: str) -> str:
+        return "\n".join(f"Line {n} of what was found for {query} by {name}, of some length." for n in range(12))
+
+    return FunctionTool(search, name=f"search_{name}", description=f"Looks things up for {name}.")
+
+
+def _replies(agents: list[dict[str, Any]], turns: int) -> list[Reply]:
+    """What the model says in the order in which it is asked; no two texts are alike."""
+    said: list[Reply] = []
+    for turn in range(turns):
+        name, tools = NAMES[turn % len(agents)], agents[turn % len(agents)]["tools"]
+        rounds = {"none": 0, "summary": 1, "reflect": 1, "loop": 2}[tools]
+        calls = [ToolCall(f"search_{name}", {"query": f"the question {turn}.{n} of {name}"}) for n in range(rounds)]
+        said += [Reply(tool_calls=(call,)) for call in calls]
+        if tools != "summary":
+            said.append(Reply(f"In turn {turn} it was answered by {name}, with reasons that fill a line."))
+    return said
+
+
+def _team(client: Any, agents: list[dict[str, Any]], turns: int) -> RoundRobinGroupChat:
+    made = []
+    for name, one in zip(NAMES, agents, strict=False):
+        options: dict[str, Any] = {}
+        if one["tools"] != "none":
+            options["tools"] = [_search(name)]
+            options["reflect_on_tool_use"] = one["tools"] == "reflect"
+            options["max_tool_iterations"] = 3 if one["tools"] == "loop" else 1
+        if one["memory"]:
+            fact = MemoryContent(content=f"It is remembered that {name} was once here.", mime_type="text/plain")
+            options["memory"] = [ListMemory(memory_contents=[fact])]
+        made.append(AssistantAgent(name, client, system_message=_system(name, one["system"]), **options))
+    return RoundRobinGroupChat(made, max_turns=turns)
+
+
+async def _sent(provider: SimulatedProvider, agents: list[dict[str, Any]], turns: int, given: str | None, *, on: bool):
+    provider.reset()
+    provider.simulator.script = Queue(_replies(agents, turns))
+    client = OpenAIChatCompletionClient(
+        model="gpt-5-2025-08-07", base_url=provider.openai_base_url, api_key="any", model_info=INFO
+    )
+    team = _team(client, agents, turns)
+    if on:
+        wrap(team, Session(SharedPrefix(system=given)) if given else None)
+    half = "\n".join(f"Part {n} of the task: compare the two proposals with each other." for n in range(60))
+    await team.run(task=half)
+    await client.close()
+    failures = session_of(team).failures if on else {}
+    assert failures == {}
+    return [record.json for record in provider.requests]
+
+
+@settings(max_examples=25, deadline=None, phases=[Phase.generate], derandomize=True)
+@given(st.lists(AGENT, min_size=2, max_size=4), st.integers(2, 9), st.booleans())
+def test_each_text_of_the_applications_request_stands_in_ours_once_and_no_other(agents, turns, user_gave):
+    """White space apart; beside them only what the user gave to the shared prefix, and the sentences of ours."""
+    given_text = HANDBOOK if user_gave else None
+    with SimulatedProvider("openai") as provider:
+        plain = asyncio.run(_sent(provider, agents, turns, given_text, on=False))
+        ours = asyncio.run(_sent(provider, agents, turns, given_text, on=True))
+    assert len(ours) == len(plain) > 0
+    for theirs, mine in zip(map(texts_of, plain), map(texts_of, ours), strict=True):
+        # What AutoGen says twice, such as a memory's text, stands twice in an agent's own layout.
+        assert {text: n for text in theirs if (n := mine.count(text)) not in (1, theirs.count(text))} == {}
+        may = {*theirs, *texts_of({"messages": [{"content": given_text}]})}
+        strange = [text for text in mine if text not in may]
+        assert [text for text in strange if not any(one.fullmatch(text) for one in OURS)] == []
+
+
+@pytest.mark.parametrize("outlier", ["crlf", "indented", "double"])
+def test_a_handbook_in_other_words_is_shared_and_said_once(outlier):
+    """All four agents' requests begin alike, and nobody is an outlier for the sake of white space."""
+    agents = [{"system": kind, "tools": "none", "memory": False} for kind in ("behind", "behind", outlier, "behind")]
+    with SimulatedProvider("openai") as provider:
+        sent = asyncio.run(_sent(provider, agents, 4, None, on=True))
+    assert len({json.dumps(body["messages"][0]) for body in sent}) == 1
+    assert [sum(text.startswith("Rule 7 ") for text in texts_of(body)) for body in sent] == [1] * 4
+
+
+@pytest.mark.parametrize("outlier", ["other", "none"])
+def test_one_outlier_keeps_its_own_request_is_named_and_the_others_share(outlier):
+    """Its request is the application's, byte for byte in what it says."""
+    agents = [{"system": kind, "tools": "none", "memory": False} for kind in ("behind", "before", outlier, "behind")]
+    with SimulatedProvider("openai") as provider:
+        plain = asyncio.run(_sent(provider, agents, 4, None, on=False))
+        sent = asyncio.run(_sent(provider, agents, 4, None, on=True))
+    assert [texts_of(a) == texts_of(b) for a, b in zip(plain, sent, strict=True)] == [False, False, True, False]
+    others = [body["messages"][0] for at, body in enumerate(sent) if at != 2]
+    assert others[0] == others[1] == others[2]
+
+
+async def test_the_outlier_stands_in_the_report_by_name_and_in_its_calls_reason(provide, new_client):
+    """With what to do about it."""
+    provider = provide("openai")
+    agents = [{"system": kind, "tools": "none", "memory": False} for kind in ("behind", "behind", "none")]
+    team = wrap(_team(new_client(provider), agents, 3))
+    await team.run(task="Part 1 of the task. " * 80)
+    session = session_of(team)
+    assert any("'cid'" in note and "SharedPrefix(system=...)" in note for note in session.report().notes)
+    assert [str(call.reasons[-1]) for call in session.calls if call.agent == "cid"] == ["text_not_found cid"]
+
+
+async def test_what_the_user_gave_reaches_all_also_those_that_have_it_not(provide, new_client):
+    """Only a text that was found is kept from an outlier."""
+    provider = provide("openai")
+    agents = [{"system": kind, "tools": "none", "memory": False} for kind in ("behind", "behind", "none")]
+    await wrap(_team(new_client(provider), agents, 3), Session(SharedPrefix(system=HANDBOOK))).run(task="Go on. " * 80)
+    for record in provider.requests:
+        assert sum(text.startswith("Rule 7 ") for text in texts_of(record.json)) == 1
+
+
+async def test_a_selector_is_told_what_its_own_question_would_tell_it(provide, new_client):
+    """Each line of the transcript and of the question once, and nothing of the agents' handbook."""
+    sides = []
+    for on in (False, True):
+        provider = provide(
+            "openai", Queue([Reply(one) for n in range(4) for one in (NAMES[n % 3], f"Part {n} is done.")])
+        )
+        agents = [{"system": "behind", "tools": "none", "memory": False}] * 3
+        client = new_client(provider)
+        parts = _team(client, agents, 1)._participants
+        team = SelectorGroupChat(parts, client, max_turns=4)
+        if on:
+            wrap(team)
+        await team.run(task="The task of this team is told in one line.")
+        sides.append([texts_of(record.json) for record in list(provider.requests)[::2]])
+    for theirs, mine in zip(*sides, strict=True):
+        # AutoGen's own prompt has the speaker in the line.
+        said = [re.sub(r"^(user|ann|bob|cid): (?=Part|The task)", "", text) for text in theirs]
+        assert {text: mine.count(text) for text in said if mine.count(text) != 1} == {}
+        assert not any(text.startswith("Rule ") for text in mine)
