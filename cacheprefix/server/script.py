@@ -18,6 +18,10 @@ _TEXT = (
 _WORDS = tuple(_TEXT.split())
 
 
+_SPOKEN = re.compile(r"\[[^\]\n]+\]\n")
+"""How a message begins that names its speaker."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A call the model makes. Without an ``id`` it gets one that follows from the prompt."""
@@ -118,6 +122,8 @@ class Request:
     def rounds(self) -> int:
         """Tool rounds that end the conversation; texts behind the last result, such as a role, do not count.
 
+        One that begins with its speaker, as in ``[name]``, was said after them, and ends their count.
+
         0 when the model has not called a tool since it last answered or was last asked.
         """
         count, results, joined = 0, False, False
@@ -130,7 +136,7 @@ class Request:
                 results, joined = False, section.head in ("+", "item")
             elif section.kind == "thinking" or (joined and role(section) in ("assistant", "model", "+")):
                 joined = joined and section.head == "+"
-            elif count or results or role(section) in ("assistant", "model"):
+            elif count or results or role(section) in ("assistant", "model") or _SPOKEN.match(section.text):
                 break
         return count
 
