@@ -20,6 +20,7 @@ from autogen_teams import HANDBOOK, TASK
 from cacheprefix import Gate, Session, SharedPrefix
 from cacheprefix.server import Fault, Latency, Reply
 from cacheprefix_autogen import PrefixClient, wrap
+from tests.cancelling import Points
 
 PATIENCE = 60
 
@@ -249,3 +250,44 @@ async def test_a_team_whose_run_is_cancelled_leaves_no_leader(provider, session,
     await asyncio.wait_for(first.run(task=TASK), PATIENCE)
     assert not session.adapter._gate._flights
     assert not session.failures
+
+
+# What a cancelled run of AutoGen leaves behind in its own runtime.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+async def test_a_team_that_is_cancelled_wherever_it_waits_leaves_no_leader(provider, new_client):
+    """A sample of all points at which one of its tasks waits: another team goes on, and so does its own next run."""
+    client = new_client(provider, fresh=True, model="gpt-5.6", max_retries=0)
+
+    async def trial(at):
+        session = Session(SharedPrefix(system=HANDBOOK * 2), gate=Gate(limit=600.0, price=0.0))
+        flights, over = session.adapter._gate._flights, asyncio.Event()
+
+        def team():
+            agents = [
+                AssistantAgent(name, client, system_message=f"{HANDBOOK * 2}\n\nYou are {name}.") for name in "ab"
+            ]
+            return wrap(RoundRobinGroupChat(agents, max_turns=2), session)
+
+        async def run(one):
+            return [event async for event in one.run_stream(task=TASK)]
+
+        async def other():
+            while not flights and not over.is_set():
+                await asyncio.sleep(0)
+            return await run(team())
+
+        first, points = team(), Points(at)
+        sibling = asyncio.create_task(other())
+        await asyncio.sleep(0)
+        cancelled = await points.run(lambda: run(first))
+        over.set()
+        assert len((await asyncio.wait_for(sibling, PATIENCE))[-1].messages) == 3
+        assert len((await asyncio.wait_for(run(team()), PATIENCE))[-1].messages) == 3
+        assert not flights
+        assert not session.failures
+        return cancelled
+
+    at = 1
+    while await trial(at):
+        at += 11
+    assert at > 20

@@ -19,6 +19,7 @@ from cacheprefix.adapter import AdapterSession
 from cacheprefix.server import Fault, Latency, Reply
 from cacheprefix.stores import MemoryStore
 from cacheprefix_langgraph import PrefixMiddleware, forked, wrap_model
+from tests.cancelling import PATIENCE, Points
 from tests.langgraph.conftest import Bench
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 200
@@ -404,3 +405,36 @@ def test_one_role_a_process_follows_the_leader_of_another_process_behind_the_mid
     assert sum(use.led for use in found) == 1
     assert sum(use.followed for use in found) == 2
     assert sorted(record.outcome.read_tokens > 1_000 for record in claude.provider.requests) == [False, True, True]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+async def test_a_graph_that_is_cancelled_wherever_it_waits_leaves_no_leader(bench):
+    """A sample of all points at which it waits: another graph's nodes go on, and so does a later one."""
+
+    async def trial(at):
+        session = bench.session(HANDBOOK, gate=Gate(limit=600, price=0))
+        model, flights, over = wrap_model(bench.model(), session), session.adapter._gate._flights, asyncio.Event()
+        given = {"messages": [HumanMessage("Look into it.")], "reports": []}
+        first, second = (fan(model, session, later=True, workers=2) for _ in range(2))
+
+        async def other():
+            while not flights and not over.is_set():
+                await asyncio.sleep(0)
+            return await second.ainvoke(given)
+
+        sibling, points = asyncio.create_task(other()), Points(at)
+        await asyncio.sleep(0)
+        cancelled = await points.run(lambda: first.ainvoke(given))
+        over.set()
+        assert len((await asyncio.wait_for(sibling, PATIENCE))["reports"]) == 2
+        before = len(session.calls)
+        assert len((await asyncio.wait_for(second.ainvoke(given), PATIENCE))["reports"]) == 2
+        assert len(session.calls) == before + 2
+        assert not flights
+        assert not session.failures
+        return cancelled
+
+    at = 1
+    while await trial(at):
+        at += 7
+    assert at > 6

@@ -18,6 +18,7 @@ from sdk_driver import MODELS, RULES, creator, make_client, streamer
 from cacheprefix import Gate, Session, SharedPrefix
 from cacheprefix.server import Fault, Latency, Reply, SimulatedProvider
 from cacheprefix_sdk import role, wrap
+from tests.cancelling import Points
 
 HANDBOOK = "The handbook of the house, rule by rule, section by section. " * 400
 REQUEST = {
@@ -207,3 +208,42 @@ async def test_a_cancelled_task_leads_nobody(provider, session, streams):
         await asyncio.wait_for(asyncio.gather(*others), PATIENCE)
     assert not session.adapter._gate._flights
     assert session.failures == {}
+
+
+async def aask(client, name, **options):
+    """One request of a role, in a task."""
+    with role(name, instruction=f"You are {name}."):
+        return await client.messages.create(**REQUEST, **options)
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
+async def test_a_task_that_is_cancelled_wherever_it_waits_leads_nobody(provider, streams):
+    """Its sibling goes on, nothing is left of it, and the next call is right; at each point at which it waits."""
+    async with anthropic.AsyncAnthropic(base_url=provider.url, api_key="k", max_retries=0) as plain:
+        at, cancelled = 1, True
+        while cancelled:
+            session = Session(SharedPrefix(system=HANDBOOK), gate=Gate(limit=600.0, price=0.0))
+            client, flights, over = wrap(plain, session), session.adapter._gate._flights, asyncio.Event()
+
+            async def first(client=client):
+                answer = await aask(client, "first", stream=streams)
+                if streams:
+                    async with answer:
+                        assert [event async for event in answer]
+
+            async def second(client=client, flights=flights, over=over):
+                while not flights and not over.is_set():
+                    await asyncio.sleep(0)
+                return await aask(client, "second")
+
+            sibling, points = asyncio.create_task(second()), Points(at)
+            await asyncio.sleep(0)
+            cancelled = await points.run(first)
+            over.set()
+            assert (await asyncio.wait_for(sibling, PATIENCE)).content
+            assert (await asyncio.wait_for(aask(client, "third"), PATIENCE)).content
+            assert not flights
+            assert not session.failures
+            assert sorted(call.agent for call in session.calls if call.agent != "first") == ["second", "third"]
+            at += 1
+    assert at > 4
