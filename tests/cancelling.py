@@ -1,14 +1,20 @@
-"""Cancels a coroutine at each point at which one of its tasks waits: what ``task.cancel()`` does, at a point of choice."""
+"""Cancels a coroutine at a point of choice, of all at which one of its tasks waits, as ``task.cancel()`` does."""
 
 from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any
 
 PATIENCE = 60.0
 """Seconds after which what was left behind hangs."""
+
+
+async def until_led(flights: Mapping[Any, Any], over: asyncio.Event) -> None:
+    """Until somebody leads, or it is over."""
+    while not flights and not over.is_set():  # noqa: ASYNC110 - nothing tells when somebody does
+        await asyncio.sleep(0)
 
 
 class Points:
@@ -63,5 +69,6 @@ class Points:
                 self._root.cancel()
             try:
                 yield waits
-            except BaseException as raised:  # noqa: BLE001 - whatever it is, it is the coroutine's
+            except BaseException as raised:
+                # Whatever it is, it is the coroutine's.
                 error = raised

@@ -20,7 +20,7 @@ from autogen_teams import HANDBOOK, TASK
 from cacheprefix import Gate, Session, SharedPrefix
 from cacheprefix.server import Fault, Latency, Reply
 from cacheprefix_autogen import PrefixClient, wrap
-from tests.cancelling import Points
+from tests.cancelling import Points, until_led
 
 PATIENCE = 60
 
@@ -272,8 +272,7 @@ async def test_a_team_that_is_cancelled_wherever_it_waits_leaves_no_leader(provi
             return [event async for event in one.run_stream(task=TASK)]
 
         async def other():
-            while not flights and not over.is_set():
-                await asyncio.sleep(0)
+            await until_led(flights, over)
             return await run(team())
 
         first, points = team(), Points(at)

@@ -19,7 +19,7 @@ from cacheprefix.adapter import AdapterSession
 from cacheprefix.server import Fault, Latency, Reply
 from cacheprefix.stores import MemoryStore
 from cacheprefix_langgraph import PrefixMiddleware, forked, wrap_model
-from tests.cancelling import PATIENCE, Points
+from tests.cancelling import PATIENCE, Points, until_led
 from tests.langgraph.conftest import Bench
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 200
@@ -418,8 +418,7 @@ async def test_a_graph_that_is_cancelled_wherever_it_waits_leaves_no_leader(benc
         first, second = (fan(model, session, later=True, workers=2) for _ in range(2))
 
         async def other():
-            while not flights and not over.is_set():
-                await asyncio.sleep(0)
+            await until_led(flights, over)
             return await second.ainvoke(given)
 
         sibling, points = asyncio.create_task(other()), Points(at)

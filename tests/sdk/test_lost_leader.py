@@ -18,7 +18,7 @@ from sdk_driver import MODELS, RULES, creator, make_client, streamer
 from cacheprefix import Gate, Session, SharedPrefix
 from cacheprefix.server import Fault, Latency, Reply, SimulatedProvider
 from cacheprefix_sdk import role, wrap
-from tests.cancelling import Points
+from tests.cancelling import Points, until_led
 
 HANDBOOK = "The handbook of the house, rule by rule, section by section. " * 400
 REQUEST = {
@@ -232,8 +232,7 @@ async def test_a_task_that_is_cancelled_wherever_it_waits_leads_nobody(provider,
                         assert [event async for event in answer]
 
             async def second(client=client, flights=flights, over=over):
-                while not flights and not over.is_set():
-                    await asyncio.sleep(0)
+                await until_led(flights, over)
                 return await aask(client, "second")
 
             sibling, points = asyncio.create_task(second()), Points(at)
