@@ -165,6 +165,13 @@ ABOUT: dict[str, tuple[str, str]] = {
             "model before."
         ),
     ),
+    "lifetimes": (
+        "Lifetimes",
+        (
+            'A conversation of two roles that pauses between its turns: `Caching(lifetime="auto")` beside each '
+            "lifetime that the provider sells, by the simulated provider's counts."
+        ),
+    ),
     "scaling": (
         "Scaling and memory",
         (

@@ -77,7 +77,8 @@ class Config:
         said = {one.key: one.value for one in self.settings}
         if "mode" in said:
             made["mode"] = said["mode"]
-        caching: dict[str, Any] = {key: said[key] for key in ("tail", "provider", "scope", "fork_share") if key in said}
+        names = ("tail", "provider", "scope", "fork_share", "lifetime", "routing_keys")
+        caching: dict[str, Any] = {key: said[key] for key in names if key in said}
         files = self.get("profiles")
         if files:
             registry = default_registry().copy()

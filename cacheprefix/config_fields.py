@@ -97,6 +97,13 @@ def share(value: Any) -> float:
     return float(value)
 
 
+def keys(value: Any) -> Any:
+    """A whole number from 1 on, or auto."""
+    if value != "auto" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError("a whole number from 1 on or 'auto'")
+    return value
+
+
 def choice(*names: str) -> Read:
     """One of some words."""
 
@@ -189,6 +196,8 @@ FIELDS: Mapping[str, Field] = {
         "role does not",
     ),
     "fork_share": Field(share, scalar, "share of the conversations that are forked, 0 to 1; others stay as they are"),
+    "lifetime": Field(text, plain, "how long what is written lives (5m, 1h, 24h ...), or auto; else the provider's"),
+    "routing_keys": Field(keys, scalar, "routing keys that conversations are spread over: a number, or auto"),
     "tail": Field(choice(*get_args(TailPlacement)), plain, "where role texts stand"),
     "gate": Field(number(off=True), scalar, "seconds siblings wait at most for who writes their prefix; false: none"),
     "gate_price": Field(number(), scalar, "cost units that a second of waiting is to save; 0: always wait"),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from cacheprefix.cache.routing import Keys
 from cacheprefix.calls.gating import LIMIT, PRICE
 from cacheprefix.history import Compaction, RequestBudget, Results, ToolResultBudget
 from cacheprefix.layout import TailPlacement
@@ -49,6 +50,13 @@ class Caching:
     """Of the conversations, that are forked: 0.05 is one in twenty, the same ones in every process. All others stay in
     the application's own layout, the report sets both side by side, and a role whose forks cost more goes back to its
     own. None forks all."""
+    lifetime: str | None = None
+    """How long what is written is to live, as the provider spells it (Anthropic ``5m``, ``1h``; OpenAI ``in_memory``,
+    ``24h``, from 5.6 on ``30m``, and ``12h`` in the Responses API); ``auto`` for what the pauses of the run make
+    cheapest; None for the provider's default."""
+    routing_keys: Keys = "auto"
+    """Routing keys that the conversations of one prefix are spread over, where a provider routes by key; ``auto`` for
+    one until a minute's requests are more than one key serves. A number for fleets, whose processes see a part each."""
     clock: Callable[[], float] = time.time
     """Gives seconds since the epoch."""
 

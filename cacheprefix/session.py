@@ -10,6 +10,8 @@ from typing_extensions import Unpack
 
 from cacheprefix.adapter_session import AdapterSession, frozen
 from cacheprefix.cache import CacheStatus, Verdict
+from cacheprefix.cache.lifetimes import Lifetimes
+from cacheprefix.cache.routing import RoutingKeys
 from cacheprefix.calls.counting import TokenCounting
 from cacheprefix.calls.gating import gate_of
 from cacheprefix.calls.report import Call, Report
@@ -100,6 +102,9 @@ class Session:
         _one_of("caching.tail", caching.tail, ("tail", "cards"))
         if caching.fork_share is not None and not 0 <= caching.fork_share <= 1:
             raise SetupError(f"Caching(fork_share={caching.fork_share!r}): a share of the conversations, from 0 to 1")
+        keys: object = caching.routing_keys
+        if keys != "auto" and (isinstance(keys, bool) or not isinstance(keys, int) or keys < 1):
+            raise SetupError(f"Caching(routing_keys={keys!r}): a number from 1 on, or 'auto'")
         compaction = Compaction(compaction) if isinstance(compaction, int) else compaction
         if compaction is not None:
             compaction.limits(history.request_budget)
@@ -119,6 +124,7 @@ class Session:
         price = _GATE.price if gate is None else gate.price
         envelope = caching.counter.envelope if caching.counter else ABOUT
         state = SharedState.fresh(services, envelope, price, caching.fork_share)
+        state.lifetimes, state.routing = Lifetimes(caching.lifetime), RoutingKeys(caching.routing_keys)
         if isinstance(kept, ResultStore):
             kept.on_failure(notices.not_kept)
         self._adapter = AdapterSession(

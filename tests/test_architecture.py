@@ -52,7 +52,7 @@ BELOW = {
         "plugins",
     },
     "forks": {"prompt", "wire", "cache", "layout", "history", "conversation", "calls"},
-    "options": {"prompt", "profiles", "stores", "history", "layout", "calls"},
+    "options": {"prompt", "profiles", "cache", "stores", "history", "layout", "calls"},
     "adapter_session": {
         "prompt",
         "wire",

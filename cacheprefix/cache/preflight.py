@@ -1,4 +1,4 @@
-"""What a session says before anything is lost: lint of tools and system texts, and crowded routing keys."""
+"""What a session says before anything is lost: lint of tools and system texts."""
 
 from __future__ import annotations
 
@@ -8,65 +8,39 @@ from dataclasses import replace
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.cache.linting import lint
-from cacheprefix.cache.routing import routing_advice
 from cacheprefix.locks import Lock
-from cacheprefix.profiles import Profile
-from cacheprefix.prompt import Prompt, dumps_sorted
+from cacheprefix.prompt import Prompt
 
 _LOOKS = 300
 """Different heads that are looked at: one that changes with every call has shown itself long before."""
 _LINES = 1_000
 _TWINS = 2
 """Heads of one agent, and of one conversation, that a new one is held against."""
-_MINUTE = 60.0
-_BUSY = 16
-"""Requests in a minute that are one more than any provider takes for one key."""
 
 
 class Preflight:
-    """What was seen of tools, system texts and routing keys. Thread-safe."""
+    """What was seen of tools and system texts. Thread-safe."""
 
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
         self._lines: Bounded[str, deque[Prompt]] = Bounded(_LINES)
-        self._starts: deque[float] = deque(maxlen=_BUSY)
-        self._crowded: set[str] = set()
         self._lock = Lock()
 
     def look(
         self,
         prompt: Prompt,
-        profile: Profile,
         *,
-        key: str,
         agent: str,
         talk: str,
-        now: float,
         note: Callable[[str], None],
     ) -> None:
-        """Note what will break the cache sooner or later: once for each head, and when one routing ``key`` is too busy.
+        """Note what will break the cache sooner or later: once for each head.
 
-        Prompts of the same agent or conversation (``talk``) show what really changes. ``now`` is in seconds.
+        Prompts of the same agent or conversation (``talk``) show what really changes.
         """
         earlier = self._new(prompt, [f"agent {agent}" if agent else "", f"conversation {talk}" if talk else ""])
         for found in () if earlier is None else lint(prompt, earlier):
             note(f"lint, {found.path}: {found.smell}. {found.fix}")
-        if prompt.settings.get(profile.routing_key or "") == dumps_sorted(key, "key"):
-            with self._lock:
-                self._starts.append(now)
-                busy, span = len(self._starts), now - self._starts[0]
-            rate = profile.rate_per_key
-            if rate is not None and busy > rate and span <= _MINUTE and self._crowds(key):
-                pace = round(busy * _MINUTE / max(span, 1.0))
-                note(routing_advice(profile, pace).reason)
-
-    def _crowds(self, key: str) -> bool:
-        """Whether nothing was said of this key yet; the pace differs each time, the advice does not."""
-        with self._lock:
-            new = key not in self._crowded and len(self._crowded) < _LINES
-            if new:
-                self._crowded.add(key)
-        return new
 
     def forget(self, texts: Container[bytes]) -> None:
         """Hold nothing against the heads any more in which one of these sections' data stands."""

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from cacheprefix.cache import Breakpoint, mark, plan_breakpoints
+from cacheprefix.cache.lifetimes import AUTO, offered
 from cacheprefix.calls.pending import PendingCall, Started
 from cacheprefix.calls.report import Call, units_of
 from cacheprefix.calls.state import SharedState
@@ -19,7 +20,7 @@ from cacheprefix.layout import FOLLOW, ForkPolicy, Pass, Worth
 from cacheprefix.layout.plan import RequestPlan
 from cacheprefix.layout.team import Team
 from cacheprefix.plugins import Plugins
-from cacheprefix.profiles import Profile, Usage, money, normalise_usage
+from cacheprefix.profiles import Profile, Ttl, Usage, money, normalise_usage
 from cacheprefix.prompt import Api, Layout, Prompt, Reason, chain, dumps_sorted, lane_key, reason
 from cacheprefix.prompt.reasons import LEFT_ALONE
 from cacheprefix.wire import redecode
@@ -67,6 +68,15 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class _Of:
+    """Whose request it is, and when."""
+
+    talk: tuple[str, str]
+    """The tenant, and the id of the conversation."""
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
 class Requests:
     """Begins the requests of one team, and takes in what came of them. Thread-safe."""
 
@@ -84,11 +94,8 @@ class Requests:
             leave.release(ok=False)
             return PendingCall(asked.body)
         state, services, team = self.state, self.state.services, self.team
-        owner, talk = team.owner(asked.scope), asked.conversation
-        if isinstance(talk, str):
-            held = state.conversations.get((*owner, talk))
-        else:
-            held, talk = talk, talk.id
+        owner = team.owner(asked.scope)
+        held, talk = self._held(asked, owner)
         scope = owner[1]
         observation = None
         try:
@@ -97,23 +104,24 @@ class Requests:
             prompt = state.decode(sent, asked.api, headers=asked.headers)
             profile = services.profile(prompt.model, asked.api, asked.provider)
             given = prompt
-            forks = self.forks and not any(one.why in LEFT_ALONE for one in asked.reasons)
-            again = forks and asked.repeated and profile.markers is not None and not profile.implicit_breakpoint
-            # What goes out unmarked is in the unmodified cache, too, where the application marks it itself.
-            original = asked.original or ((lambda _: given) if again else None)
-            if again:
-                sent, prompt = self._marked_again(sent, prompt, profile, scope, now, trailing=asked.trailing)
-            elif forks and asked.rewrite:
-                limit = asked.boundary(prompt) if callable(asked.boundary) else asked.boundary
-                skip = asked.policy is not None and asked.policy.skip_cache_write
-                sent, prompt = self._marked(
-                    sent, prompt, profile, limit, skip=skip, continues=asked.continues, trailing=asked.trailing
-                )
+            marks = self.forks and not any(one.why in LEFT_ALONE for one in asked.reasons)
             agent = team.agent(asked.agent)
             if not talk and asked.agent:
                 talk = state.find(owner, given.digests[given.head :])
+            of = _Of((scope, talk), now)
+            again = marks and asked.repeated and profile.markers is not None and not profile.implicit_breakpoint
+            # What goes out unmarked is in the unmodified cache, too, where the application marks it itself.
+            original = asked.original or ((lambda _: given) if again else None)
+            if again:
+                sent, prompt = self._marked_again(sent, prompt, profile, of, trailing=asked.trailing)
+            elif marks and asked.rewrite:
+                limit = asked.boundary(prompt) if callable(asked.boundary) else asked.boundary
+                skip = asked.policy is not None and asked.policy.skip_cache_write
+                sent, prompt = self._marked(
+                    sent, prompt, profile, limit, of, skip=skip, continues=asked.continues, trailing=asked.trailing
+                )
             kin = state.unnamed.kin(owner, talk)
-            self._foresee(prompt, profile, agent, talk, now)
+            self._foresee(prompt, agent, talk)
             self.plugins.call_all("before_call", prompt=prompt)
             events, epoch = ((), 0) if held is None else (held.events_for(agent), held.ledger.epoch)
             observation = state.model.begin(
@@ -141,6 +149,13 @@ class Requests:
             raise
         return PendingCall(sent, started, *self._reports(leave, asked.agent), leave=leave)
 
+    def _held(self, asked: Request, owner: tuple[str, str]) -> tuple[Conversation | None, str]:
+        """The conversation that a request belongs to, where it is known, and its id."""
+        talk = asked.conversation
+        if isinstance(talk, str):
+            return self.state.conversations.get((*owner, talk)), talk
+        return talk, talk.id
+
     def _why(self, asked: Request) -> tuple[Layout, tuple[Reason, ...]]:
         """The layout of a request, and why."""
         if not self.forks:
@@ -149,11 +164,9 @@ class Requests:
             return "observed", asked.reasons or (reason("outside_fork"),)
         return asked.layout, asked.reasons
 
-    def _foresee(self, prompt: Prompt, profile: Profile, agent: str, talk: str, now: float) -> None:
-        look, key, note = self.state.preflight.look, self.team.prefix.key, self.state.notices.note
-        self.state.notices.attempt(
-            "lint", lambda: look(prompt, profile, key=key, agent=agent, talk=talk, now=now, note=note), None
-        )
+    def _foresee(self, prompt: Prompt, agent: str, talk: str) -> None:
+        look, note = self.state.preflight.look, self.state.notices.note
+        self.state.notices.attempt("lint", lambda: look(prompt, agent=agent, talk=talk, note=note), None)
 
     def gate_key(
         self, body: Mapping[str, Any], api: Api, boundary: Boundary, scope: str | None, *, streams: bool | None
@@ -170,7 +183,7 @@ class Requests:
         if not limit or gating.worth(profile, prompt.model, cold=shared, streams=streams) is None:
             return None
         where = self.team.scope if scope is None else scope
-        _, marked = self._marked(body, prompt, profile, limit)
+        _, marked = self._marked(body, prompt, profile, limit, None)
         warm = self.state.model.expect(marked, profile, scope=where, at=self.state.services.clock()).tokens
         worth = gating.worth(profile, prompt.model, cold=shared - warm, warm=warm, streams=streams)
         if worth is None:
@@ -184,27 +197,34 @@ class Requests:
         prompt: Prompt,
         profile: Profile,
         limit: int | None,
+        of: _Of | None,
         *,
         skip: bool = False,
         continues: bool = False,
         trailing: bool = False,
     ) -> tuple[Mapping[str, Any], Prompt]:
-        """The body with breakpoints and routing key; the very same objects when nothing is to be added."""
+        """The body with breakpoints, lifetime and routing key; the very same objects when nothing is to be added.
+
+        ``of`` is whose request it is; None for one that is only looked at.
+        """
+        lifetime = None if of is None else self._lifetime(prompt, profile, of)
         chosen: Sequence[Breakpoint] | None = self.plugins.call_first(
             "place_breakpoints", prompt=prompt, profile=profile
         )
         if chosen is None:
             chosen = plan_breakpoints(
-                prompt, profile, boundary=limit, skip_tail=skip, continues=continues, trailing=trailing
-            )
+                prompt, profile, boundary=limit, skip_tail=skip, continues=continues, trailing=trailing,
+                lifetime=None if profile.markers == "openai" else lifetime,
+            )  # fmt: skip
         marked: Mapping[str, Any] = mark(body, prompt.api, prompt, chosen) if chosen else body
-        key = profile.routing_key or ""
-        if key and not key.startswith("header:") and prompt.api.startswith("openai") and key not in body:
-            marked = {**marked, key: self.team.prefix.key}
+        added = self._settings(marked, prompt, profile, lifetime, of)
+        if added:
+            marked = {**marked, **added}
         if marked is body:
             return body, prompt
         if not chosen:
-            return marked, prompt.with_settings({**prompt.settings, key: dumps_sorted(self.team.prefix.key, key)})
+            settings = {name: dumps_sorted(value, name) for name, value in added.items()}
+            return marked, prompt.with_settings({**prompt.settings, **settings})
         places = [one.section for one in chosen if one.section >= 0]
         again = redecode(prompt, marked, places, self.state.services.count)
         if again is not None:
@@ -213,19 +233,55 @@ class Requests:
         kept = {name: value for name, value in prompt.settings.items() if name.startswith("header:")}
         return marked, replace(decoded, settings={**decoded.settings, **kept}) if kept else decoded
 
+    def _lifetime(self, prompt: Prompt, profile: Profile, of: _Of) -> Ttl | None:
+        """The lifetime for what a request writes; None for the provider's default."""
+        lifetimes = self.state.lifetimes
+        found = lifetimes.choose(
+            profile, prompt.api, model=prompt.model, talk=of.talk, tokens=prompt.tokens, now=of.now
+        )
+        if found is None and lifetimes.chosen not in (None, AUTO):
+            on_offer = ", ".join(ttl.name for ttl in offered(profile, prompt.api))
+            self.state.notices.note(
+                f"lifetime {lifetimes.chosen!r} is none that {profile.name} has here ({on_offer}): its default counts"
+            )
+        return found
+
+    def _settings(
+        self, body: Mapping[str, Any], prompt: Prompt, profile: Profile, lifetime: Ttl | None, of: _Of | None
+    ) -> dict[str, Any]:
+        """What a request of OpenAI's says beside its content: the lifetime, and the key that routes it."""
+        added: dict[str, Any] = {}
+        if not prompt.api.startswith("openai"):
+            return added
+        if lifetime is not None and profile.markers == "openai":
+            # One lifetime for all of a request's marks, its implicit one included; what the application says stays.
+            options = {"ttl": lifetime.name, **(body.get("prompt_cache_options") or {})}
+            if options != body.get("prompt_cache_options"):
+                added["prompt_cache_options"] = options
+        elif lifetime is not None and "prompt_cache_retention" in profile.settings.keys() - body.keys():
+            added["prompt_cache_retention"] = lifetime.name
+        key = profile.routing_key or ""
+        if key and not key.startswith("header:") and key not in body:
+            added[key] = self.team.prefix.key
+            if of is not None:
+                added[key], said = self.state.routing.key(added[key], profile, talk=of.talk, now=of.now)
+                if said:
+                    self.state.notices.note(said)
+        return added
+
     def _marked_again(
-        self, body: Mapping[str, Any], prompt: Prompt, profile: Profile, scope: str, now: float, *, trailing: bool
+        self, body: Mapping[str, Any], prompt: Prompt, profile: Profile, of: _Of, *, trailing: bool
     ) -> tuple[Mapping[str, Any], Prompt]:
         """A body marked where it begins as an earlier one did, and at its end where it goes on from that.
 
         The first time nobody knows whether it will come again, and a write that nobody reads is paid for in vain.
         """
-        known = self.state.model.expect(prompt, profile, scope=scope, at=now).shared_tokens
+        known = self.state.model.expect(prompt, profile, scope=of.talk[0], at=of.now).shared_tokens
         limit = bisect_right(prompt.totals, known)
         if not limit:
             return body, prompt
         goes_on = limit > prompt.head
-        return self._marked(body, prompt, profile, limit, skip=not goes_on, continues=goes_on, trailing=trailing)
+        return self._marked(body, prompt, profile, limit, of, skip=not goes_on, continues=goes_on, trailing=trailing)
 
     def _estimate(
         self, original: Original, sent: Prompt, profile: Profile, scope: str, agent: str, conversation: str, now: float

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cacheprefix.cache import CacheModel
+from cacheprefix.cache.lifetimes import Lifetimes
 from cacheprefix.cache.preflight import Preflight
+from cacheprefix.cache.routing import RoutingKeys
 from cacheprefix.calls.arms import ForkShare
 from cacheprefix.calls.gating import PRICE, Gating
 from cacheprefix.calls.report import Totals
@@ -52,6 +54,8 @@ class SharedState:
     tool_sets: ToolSets = field(default_factory=ToolSets)
     gating: Gating = field(default_factory=Gating)
     arms: ForkShare = field(default_factory=ForkShare)
+    lifetimes: Lifetimes = field(default_factory=Lifetimes)
+    routing: RoutingKeys = field(default_factory=RoutingKeys)
     unnamed: Unnamed = field(default_factory=Unnamed)
     kept: KeptAnswers = field(default_factory=KeptAnswers)
     """Answers that the provider may be asked to go on from."""

@@ -76,10 +76,9 @@ def test_a_loop_behind_the_boundary_is_marked_at_its_end() -> None:
     assert "system[0]" in places(prompt)
 
 
-@pytest.mark.parametrize("options", [{"one_shot": True}, {"calls": 0}, {"gap": 90_000.0, "calls": 3}])
-def test_nothing_is_marked_that_nobody_reads_again(options: dict[str, Any]) -> None:
-    """One-shot calls, no further calls, or gaps beyond every lifetime: a write would only cost."""
-    assert plan_breakpoints(decode(claude(1), "anthropic"), rules("anthropic"), **options) == ()
+def test_nothing_is_marked_that_nobody_reads_again() -> None:
+    """A one-shot call: a write would only cost."""
+    assert plan_breakpoints(decode(claude(1), "anthropic"), rules("anthropic"), one_shot=True) == ()
 
 
 @pytest.mark.parametrize("options", [{"one_shot": True}, {"boundary": 0, "skip_tail": True}])
@@ -106,15 +105,12 @@ def test_nothing_is_marked_below_the_minimum() -> None:
     assert plan_breakpoints(decode(claude(1, system="short", tools=0), "anthropic"), rules("anthropic")) == ()
 
 
-def test_an_hour_is_chosen_only_where_it_pays() -> None:
-    """Ten minutes between calls: five-minute entries are gone each time, an hour's write is paid once."""
-    prompt = decode(claude(1), "anthropic")
-    slow = plan_breakpoints(prompt, rules("anthropic"), gap=600.0, calls=5)
-    fast = plan_breakpoints(prompt, rules("anthropic"), gap=20.0, calls=5)
-    once = plan_breakpoints(prompt, rules("anthropic"), gap=600.0, calls=1)
-    assert {one.ttl for one in slow} == {"1h"}
-    assert {one.ttl for one in fast} == {None}
-    assert once == ()
+def test_all_marks_get_the_lifetime_that_is_asked_for() -> None:
+    """And say nothing of the provider's default."""
+    prompt, profile = decode(claude(1), "anthropic"), rules("anthropic")
+    assert {one.ttl for one in plan_breakpoints(prompt, profile, lifetime=profile.ttl("1h"))} == {"1h"}
+    assert {one.ttl for one in plan_breakpoints(prompt, profile, lifetime=profile.ttl("5m"))} == {None}
+    assert {one.ttl for one in plan_breakpoints(prompt, profile)} == {None}
 
 
 def test_own_marks_are_kept_and_counted() -> None:
@@ -293,10 +289,10 @@ BLOCKS = st.sampled_from(
     rows=st.lists(st.lists(BLOCKS, min_size=1, max_size=9), min_size=1, max_size=6),
     boundary=st.none() | st.integers(0, 40),
     top=st.booleans(),
-    gap=st.sampled_from([None, 10.0, 600.0]),
+    lifetime=st.sampled_from([None, "5m", "1h"]),
 )
 def test_marking_never_changes_content_nor_earns_a_refusal(
-    *, rows: list[list[dict[str, Any]]], boundary: int | None, top: bool, gap: float | None
+    *, rows: list[list[dict[str, Any]]], boundary: int | None, top: bool, lifetime: str | None
 ) -> None:
     """Whatever was there: the prompt stays equal, the given body stays as it was, the provider accepts the marks."""
     messages = [{"role": ("user", "assistant")[i % 2], "content": blocks} for i, blocks in enumerate(rows)]
@@ -307,7 +303,7 @@ def test_marking_never_changes_content_nor_earns_a_refusal(
     before = copy.deepcopy(body)
     prompt = decode(body, "anthropic")
     already = _accepted(prompt, profile)
-    chosen = plan_breakpoints(prompt, profile, boundary=boundary, gap=gap, calls=None if gap is None else 9)
+    chosen = plan_breakpoints(prompt, profile, boundary=boundary, lifetime=profile.ttl(lifetime))
     marked = mark(body, "anthropic", prompt, chosen)
     after = decode(marked, "anthropic")
     assert body == before

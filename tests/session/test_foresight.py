@@ -1,6 +1,6 @@
-"""What a session says before anything is lost: lint of tools and system text, and crowded routing keys."""
+"""What a session says before anything is lost: lint of tools and system text."""
 
-from cacheprefix import Caching, Session, SharedPrefix
+from cacheprefix import Session
 from cacheprefix.adapter import Request
 
 LONG = "The handbook says that every statement needs a source. " * 90
@@ -29,28 +29,6 @@ def test_a_text_without_anything_volatile_is_not_noted():
     session = Session()
     session.adapter.begin(Request(body(LONG), "openai-chat")).finish(None)
     assert not [note for note in session.report().notes if note.startswith("lint")]
-
-
-def test_more_requests_a_minute_than_one_key_takes_bring_advice_on_sharding():
-    """Sixteen forks in a second, on a provider that sends them to one machine by their key."""
-    session = Session(SharedPrefix(system=LONG), caching=Caching(clock=iter(n / 100 for n in range(10_000)).__next__))
-    for number in range(15):
-        session.adapter.begin(Request(body(LONG, str(number)), "openai-chat", boundary=1)).finish(None)
-    assert not session.report().notes
-    session.adapter.begin(Request(body(LONG, "one more"), "openai-chat", boundary=1)).finish(None)
-    (note,) = session.report().notes
-    assert "key" in note
-
-
-def test_the_advice_is_given_once_however_the_pace_changes():
-    """Every further request would otherwise add a note with a number of its own."""
-    session = Session(
-        SharedPrefix(system=LONG), caching=Caching(clock=iter(n * n / 1_000 for n in range(10_000)).__next__)
-    )
-    for number in range(40):
-        session.adapter.begin(Request(body(LONG, str(number)), "openai-chat", boundary=1)).finish(None)
-    (note,) = session.report().notes
-    assert "." not in note.partition(" calls")[0]
 
 
 def noted(session, *systems, agents=("a",), tools=()):

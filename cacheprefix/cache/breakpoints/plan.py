@@ -41,17 +41,15 @@ def plan_breakpoints(
     skip_tail: bool = False,
     continues: bool = False,
     trailing: bool = False,
-    gap: float | None = None,
-    calls: int | None = None,
+    lifetime: Ttl | None = None,
 ) -> tuple[Breakpoint, ...]:
     """Breakpoints to add to a request, in order; empty where none would pay.
 
     ``boundary`` is how many leading sections siblings share. ``one_shot`` says that nothing is sent that
     begins like this request, before it or after; ``skip_tail`` that nothing will continue it behind the
     boundary. ``continues`` says that a request that begins like this one is expected, also where no loop is
-    under way yet; ``trailing`` that a text for this request alone will be put behind it. ``gap`` is the expected
-    time in seconds between requests that share the prefix and ``calls`` how many more of them are expected; with
-    both unknown the provider's default lifetime is used.
+    under way yet; ``trailing`` that a text for this request alone will be put behind it. ``lifetime``
+    is that of what the marks write, the provider's default if None.
 
     The order of importance, as far as the provider's limit less the user's own and its automatic breakpoint
     allows: the end of the shared part; the last message of a loop; anchors of at most 15 positions from there
@@ -66,9 +64,6 @@ def plan_breakpoints(
         return ()
     if one_shot:
         return _unwritten(prompt, profile)
-    lifetime = _lifetime(profile, gap, calls)
-    if lifetime is None:
-        return ()
     own = set(prompt.marked)
     shared = len(prompt.sections) if boundary is None else max(0, min(boundary, len(prompt.sections)))
     loop = not skip_tail and (continues or _goes_on(prompt.sections, shared, boundary))
@@ -89,7 +84,7 @@ def plan_breakpoints(
         # With a shared part too short to be cached, nothing is read that a mark would have to be there for.
         short = not shared or totals[shared - 1] < profile.min_tokens
         return _unwritten(prompt, profile) if trailing or (short and skip_tail) else ()
-    return _with_lifetimes(prompt, profile, chosen, lifetime, shared, alone=silent)
+    return _with_lifetimes(prompt, profile, chosen, lifetime or profile.default_ttl, alone=silent)
 
 
 def _unwritten(prompt: Prompt, profile: Profile) -> tuple[Breakpoint, ...]:
@@ -170,28 +165,8 @@ def carries(prompt: Prompt, index: int) -> bool:
     return markable(section) and SHAPES[prompt.api].carries(prompt, section)
 
 
-def _lifetime(profile: Profile, gap: float | None, calls: int | None) -> Ttl | None:
-    """The lifetime that costs least over the expected calls; None when caching costs more than it saves.
-
-    Per shared token: a write, then a read for each further call, or a write each time when the entry is gone.
-    """
-    if gap is None and calls is None:
-        return profile.default_ttl
-    if calls is not None and calls <= 0:
-        return None
-    further = 1 if calls is None else calls
-    wait = 0.0 if gap is None else gap
-    best, least = None, float(further + 1)
-    for ttl in profile.ttls:
-        lives = ttl.seconds is None or wait <= ttl.seconds
-        cost = ttl.write + further * profile.read if lives else ttl.write * (further + 1)
-        if cost < least:
-            best, least = ttl, cost
-    return best
-
-
 def _with_lifetimes(
-    prompt: Prompt, profile: Profile, chosen: Sequence[int], lifetime: Ttl, shared: int, *, alone: bool
+    prompt: Prompt, profile: Profile, chosen: Sequence[int], lifetime: Ttl, *, alone: bool
 ) -> tuple[Breakpoint, ...]:
     """Lifetimes never rise from one breakpoint to the next: a longer one stands before every shorter one."""
     names = {ttl.name: ttl.seconds or 0.0 for ttl in profile.ttls}
@@ -205,7 +180,7 @@ def _with_lifetimes(
         own[len(prompt.sections)] = names.get(prompt.top_marker.ttl or default.name, 0.0)
     planned: list[Breakpoint] = []
     for index in chosen:
-        seconds = names.get(lifetime.name, 0.0) if index < shared else names[default.name]
+        seconds = names.get(lifetime.name, 0.0)
         ceiling = min((value for at, value in own.items() if at < index), default=float("inf"))
         floor = max((value for at, value in own.items() if at > index), default=0.0)
         seconds = max(min(seconds, ceiling), floor)
