@@ -1,9 +1,9 @@
 """What lifetimes cost where a conversation pauses: the default, each one on offer, and ``lifetime="auto"``.
 
-``python -m benchmarks.bench_lifetimes`` prints a table and writes ``benchmarks/results/lifetimes.json``. Two roles share
-a handbook and a conversation of eight turns, with 4, 10, 20 or 70 minutes between two turns by the clock of the
-simulated provider, which the program sets. A row gives the cost units of ``auto`` by the provider's counts, and beside it those of
-each lifetime when it is named.
+``python -m benchmarks.bench_lifetimes`` prints a table and writes ``benchmarks/results/lifetimes.json``. Two roles
+share a handbook and a conversation of eight turns, with 4, 10, 20 or 70 minutes between two turns by the clock of the
+simulated provider, which the program sets. A row gives the cost units of ``auto`` by the provider's counts, and beside
+it those of each lifetime when it is named.
 """
 
 from __future__ import annotations
