@@ -7,6 +7,7 @@ same code: as it stands in LangGraph's documentation, and with cacheprefix's fro
 
 from __future__ import annotations
 
+import json
 import operator
 import re
 import threading
@@ -26,6 +27,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Send
 from langgraph_supervisor import create_supervisor
 from langgraph_swarm import create_handoff_tool, create_swarm
+from pydantic import BaseModel
 
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.server import Reply, Request, ToolCall, fill
@@ -114,6 +116,11 @@ class Script:
             self._asked[role] += 1
         steps = self._plan.get(role, ("text",))
         step = steps[turn % len(steps)]
+        if step == "schema":
+            made = _JUDGED if role == "judge" else _FOUND
+            if request.asked.schema is not None:
+                return Reply(json.dumps(made))
+            return Reply(tool_calls=(ToolCall("Verdict" if role == "judge" else "Finding", made),))
         if step == "text":
             return Reply(fill(f"The {role} says, for the time {turn}:", 350))
         calls = []
@@ -313,6 +320,98 @@ def _deep(kit: Kit, *, fork: bool, own: bool) -> Any:
         return agent.invoke(_task())
 
 
+class Finding(BaseModel):
+    """What one worker found."""
+
+    claim: str
+    sources: list[str]
+
+
+class Verdict(BaseModel):
+    """Whether the findings suffice."""
+
+    suffices: bool
+    missing: list[str]
+
+
+_FOUND = {"claim": prose("finding", 80), "sources": ["notes", "checks"]}
+_JUDGED = {"suffices": True, "missing": ["nothing"]}
+
+
+def _structured(kit: Kit, method: str) -> Any:
+    """A fan-out whose workers, and the judge behind them, answer by a schema that their nodes bind."""
+    model = kit.llm()
+
+    def worker(state: dict[str, Any]) -> dict[str, Any]:
+        order = HumanMessage(f"Do your part as {state['role']} and report.")
+        said = [SystemMessage(system_text(state["role"])), *state["messages"], order]
+        return {"reports": [str(model.with_structured_output(Finding, method=method).invoke(said))]}
+
+    def judge(state: _Fan) -> dict[str, Any]:
+        order = HumanMessage("Reports:\n\n" + "\n\n".join(sorted(state["reports"])))
+        said = [SystemMessage(system_text("judge")), *state["messages"], order]
+        return {"messages": [AIMessage(str(model.with_structured_output(Verdict, method=method).invoke(said)))]}
+
+    def editor(state: _Fan) -> dict[str, Any]:
+        return {"messages": [model.invoke([SystemMessage(system_text("editor")), *state["messages"]])]}
+
+    def spread(state: _Fan) -> list[Send]:
+        return [Send("worker", {"messages": state["messages"], "role": f"worker{n}"}) for n in range(4)]
+
+    graph = StateGraph(_Fan)
+    for name, node in (("worker", worker), ("judge", judge), ("editor", editor)):
+        graph.add_node(name, kit.node(name, node))
+    graph.add_conditional_edges(START, spread, ["worker"])
+    graph.add_edge("worker", "judge")
+    graph.add_edge("judge", "editor")
+    graph.add_edge("editor", END)
+    return graph.compile().invoke({**_task(), "reports": []})
+
+
+def _as_held(kit: Kit, prompt: Callable[[str, Sequence[Any]], Any], turns: int = 1, task: Any = DIGEST) -> Any:
+    """Roles one after the other, whose prompts hold the shared rules as ``prompt(role, messages)`` has them."""
+    model = kit.llm()
+
+    def speaker(role: str) -> Any:
+        return kit.node(role, lambda state: {"messages": [model.invoke(prompt(role, state["messages"]))]})
+
+    graph = StateGraph(MessagesState)
+    previous = START
+    for role in (*ROLES, "editor", "checker"):
+        graph.add_node(role, speaker(role))
+        graph.add_edge(previous, role)
+        previous = role
+    graph.add_edge(previous, END)
+    app, state = graph.compile(), {"messages": [HumanMessage(task)]}
+    for turn in range(turns):
+        if turn:
+            state = {"messages": [*state["messages"], HumanMessage(prose(f"question {turn}", 100))]}
+        state = app.invoke(state)
+    return state
+
+
+def _otherwise(role: str, said: Sequence[Any]) -> list[Any]:
+    """The rules in the white space of another editor, and of one role none at all."""
+    indented = "\n".join(f"    {line}" for line in RULES_TEXT.replace(") ", ")\r\n").splitlines())
+    return [SystemMessage(duty(role) if role == "checker" else f"{duty(role)}\n\n{indented}"), *said]
+
+
+def _retrieved(role: str, said: Sequence[Any]) -> list[Any]:
+    """Documents for the newest question, which no later request repeats."""
+    found = prose(f"documents for {role} {len(said)}", 800)
+    return [SystemMessage(system_text(role)), *said, HumanMessage(f"Documents:\n\n{found}")]
+
+
+def _plainly(role: str, said: Sequence[Any]) -> list[Any]:
+    """As most applications have it."""
+    return [SystemMessage(system_text(role)), *said]
+
+
+_SCHEMAS = {**{f"worker{n}": ("schema",) for n in range(4)}, "judge": ("schema",)}
+_IMAGE = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAA" * 400
+_SEEN = [{"type": "text", "text": DIGEST}, {"type": "image_url", "image_url": {"url": _IMAGE}}]
+
+
 _TASKS = tuple(f"task subagent_type={name};description=Look into it as {name}." for name in ("scout", "builder"))
 _HELP = tuple(f"search_notes query={word}" for word in ("one", "two", "three", "four"))
 _DEEP = {"lead": (*_TASKS, "text"), "scout": (*_HELP, "text"), "builder": (*_HELP, "text")}
@@ -325,6 +424,11 @@ WORKLOADS = (
     Workload("Send after a plan", lambda kit: _fan(kit, plan=True), 5),
     Workload("Send at START", lambda kit: _fan(kit, plan=False), 4),
     Workload("Send at START, six workers", lambda kit: _fan(kit, plan=False, workers=6), 7),
+    Workload("structured fan-out, function calling", lambda kit: _structured(kit, "function_calling"), 6, _SCHEMAS),
+    Workload("structured fan-out, JSON schema", lambda kit: _structured(kit, "json_schema"), 6, _SCHEMAS),
+    Workload("rules in other white space, one without", lambda kit: _as_held(kit, _otherwise), 5),
+    Workload("documents with each question", lambda kit: _as_held(kit, _retrieved, turns=2), 10),
+    Workload("an image", lambda kit: _as_held(kit, _plainly, task=_SEEN), 5),
     Workload("supervisor, last_message", lambda kit: _supervisor(kit, "last_message"), 13, _SUPERVISOR),
     Workload("supervisor, full_history", lambda kit: _supervisor(kit, "full_history"), 13, _SUPERVISOR),
     Workload("swarm", _swarm, 12, _swarm_plan()),

@@ -209,7 +209,8 @@ class Planner:
             size = self._size(text, asked.model)
             why = refused or reason("role_costs_more", size=size)
             return RequestPlan("own", (*mistakes, why), text, None, said, tools, restriction)
-        reasons = [*mistakes, reason("shares", shared=shared) if asked.base is None else reason("alone")]
+        alone = asked.base is not None or (self.team.alone and not (asked.tools is not None and asked.tools.fans_out))
+        reasons = [*mistakes, reason("alone") if alone else reason("shares", shared=shared)]
         if tools is not None and tools.name:
             reasons.append(reason("own_tools", foreign=self._foreign(tools, asked.model)))
         in_front = position.at < len(history.messages) and asked.place == "cheapest"

@@ -112,6 +112,40 @@ def test_an_agent_alone_says_so(bench):
     assert (call.layout, why(call)) == ("own", ["alone"])
 
 
+def test_a_node_alone_says_so(chat):
+    """No other role is there, though its request begins with the shared text as theirs would."""
+    session = chat.session(HANDBOOK)
+    go(chain(session, wrap_model(chat.model(), session), {"planner": "You plan."}))
+    assert (session.calls[-1].layout, why(session.calls[-1])) == ("fork", ["alone"])
+
+
+def test_tools_that_the_provider_runs_are_named(servers):
+    """They are in no union, and a role that has them says which."""
+    bench = Bench("anthropic", servers("anthropic"))
+    session = bench.session(HANDBOOK)
+    model = wrap_model(bench.model(), session)
+    models = {"planner": model.bind_tools([{"type": "web_search_20250305", "name": "web_search"}]), "writer": model}
+    go(chain(session, models, {"planner": "You search.", "writer": "You write."}))
+    found = [one for call in session.calls for one in call.reasons if one.why == "provider_tools"]
+    assert [one.name for one in found] == ["web_search"]
+
+
+@pytest.mark.parametrize("instruction", ["", "Be brief."])
+def test_a_fork_that_could_not_be_made_is_said(chat, instruction, monkeypatch):
+    """The application's own request goes out, whether or not something was left to us to say."""
+
+    def broken(*args, **kwargs):
+        raise RuntimeError("broken on purpose")
+
+    session = chat.session("")
+    model = wrap_model(chat.model(), session)
+    monkeypatch.setattr("cacheprefix_langgraph.node.conversation_of", broken)
+    node = forked(session, role="planner", instruction=instruction)(lambda state: model.invoke(state["messages"]))
+    with pytest.warns(UserWarning, match="broken on purpose"):
+        node({"messages": [HumanMessage("Go.")]})
+    assert (session.calls[-1].layout, why(session.calls[-1])) == ("own", ["failed"])
+
+
 def test_tools_of_ones_own_are_counted(no_tools):
     """Who shares with the same tools says what it does not carry; who is the only one with its tools, why it stays."""
     session = no_tools.session(HANDBOOK)

@@ -38,7 +38,7 @@ from cacheprefix_langgraph.schemas import adopt_foreseen
 from cacheprefix_langgraph.sdk_clients import asummariser, summariser
 from cacheprefix_langgraph.sending import session_in
 from cacheprefix_langgraph.state import conversation_of, ledger_in, sent_alike
-from cacheprefix_langgraph.tools import Union, name_of, one_call, union_of, with_union, without_limit
+from cacheprefix_langgraph.tools import Union, by_provider, name_of, one_call, union_of, with_union, without_limit
 from cacheprefix_langgraph.tracing import agent_in, outside, traced_config
 from cacheprefix_langgraph.wrapping import wrapping
 
@@ -223,6 +223,9 @@ class _Asked:
         kind = choice.get("type") if isinstance(choice, Mapping) else choice
         if kind not in (None, False, "auto", "none", "allowed_tools"):
             yield reason("forced_tool")
+        theirs = sorted(name_of(tool) for tool in self.kwargs.get("tools") or [] if by_provider(tool))
+        if theirs:
+            yield reason("provider_tools", ", ".join(theirs))
 
     def _tools(self) -> OwnTools:
         frame, allowed = self.frame, self.frame.allowed

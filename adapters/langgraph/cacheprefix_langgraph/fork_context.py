@@ -134,7 +134,7 @@ def unlaid(
     session: AdapterSession, role: str, instruction: str, volatile: Mapping[str, str], volatile_role: VolatileRole
 ) -> Frame | None:
     """What stands in for a fork that could not be made: the application's layout with what it left to us to say."""
-    if session.mode == "observe" or not (instruction or volatile or session.prefix.text):
+    if session.mode == "observe":
         return None
     return Frame(
         session=session, role=role, instruction=instruction, volatile=volatile, volatile_role=volatile_role, laid=False

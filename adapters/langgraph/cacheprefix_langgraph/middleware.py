@@ -152,9 +152,10 @@ class PrefixMiddleware(AgentMiddleware):
         if prepared is not None:
             return prepared
         plain = unlaid(self._session, self.role, self.instruction, said, self.volatile_role)
-        if plain is None:
-            return None, request
-        text = plain.session.attempt("middleware", lambda: tail_text(self.role, self.instruction, volatile=said), "")
+        if plain is None or self._session.related(bound_of(request.model)):
+            # The wrapped model says what the application left to us to say.
+            return plain, request
+        text = self._session.attempt("middleware", lambda: tail_text(self.role, self.instruction, volatile=said), "")
         return None, request.override(messages=[*request.messages, HumanMessage(text)]) if text else request
 
     @property

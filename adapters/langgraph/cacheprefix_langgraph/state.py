@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables.config import var_child_runnable_config
@@ -38,13 +39,38 @@ DECIDED = _Decided(dict, merge_json)
 """What an agent of ours adds to its state."""
 
 
-class PrefixState(TypedDict):
-    """Mix into a graph's state to keep the ledger of decisions in its checkpoints.
+if TYPE_CHECKING:
 
-    A pydantic model or a dataclass declares the field instead: ``cacheprefix: PrefixChannel``, empty by default.
-    """
+    class PrefixState(TypedDict):
+        """Mix into a graph's state to keep the ledger of decisions in its checkpoints.
 
-    cacheprefix: NotRequired[PrefixChannel]
+        Mixes with ``typing.TypedDict`` and with that of ``typing_extensions``, which LangGraph's own states are made
+        of. A pydantic model or a dataclass declares the field instead: ``cacheprefix: PrefixChannel``, empty by
+        default.
+        """
+
+        cacheprefix: NotRequired[PrefixChannel]
+
+else:
+    # The two modules' classes of dicts do not mix with each other: the field is declared in both, and a state gets that
+    # of the kind that its other bases are of.
+    _FIELDS = {CHANNEL: NotRequired[PrefixChannel]}
+    _PLAIN, _EXTENDED = typing.TypedDict("_Plain", _FIELDS), TypedDict("_Extended", _FIELDS)
+    _KINDS = tuple(dict.fromkeys((type(_PLAIN), type(_EXTENDED))))
+
+    class _AnyKind(*_KINDS):
+        """The class of ``PrefixState``."""
+
+        def __new__(
+            cls, name: str, bases: tuple[Any, ...], body: dict[str, Any], /, **options: Any
+        ) -> type[dict[str, Any]]:
+            others = {type(base) for base in bases if base is not PrefixState}
+            field = _PLAIN if type(_PLAIN) in others else _EXTENDED
+            own = tuple(field if base is PrefixState else base for base in bases)
+            return type(field)(name, own, body, **options)
+
+    _body = {name: value for name, value in vars(_EXTENDED).items() if name not in ("__dict__", "__weakref__")}
+    PrefixState = type.__new__(_AnyKind, "PrefixState", (dict,), {**_body, "__module__": __name__})
 
 
 def messages_in(state: Any, key: str) -> list[BaseMessage] | None:

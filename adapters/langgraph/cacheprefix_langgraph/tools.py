@@ -25,7 +25,7 @@ def render(tool: Any) -> Mapping[str, Any]:
 
 def adopt(session: AdapterSession, tools: Sequence[Any]) -> None:
     """Put a role's tools into the union; a binding that has one of the provider's own stays what it is."""
-    own = [name_of(tool) for tool in tools if _by_provider(tool)]
+    own = [name_of(tool) for tool in tools if by_provider(tool)]
     if own:
         session.note(
             f"tools that the provider runs ({', '.join(sorted(own))}) are in no union: roles that bind the very same "
@@ -46,10 +46,13 @@ def _adopt(session: AdapterSession, tool: Any) -> None:
         session.note(f"{error}; roles that bind another one keep their own tools")
 
 
-def _by_provider(tool: Any) -> bool:
-    """Whether a tool is only a type, which a role that has not bound it must not get."""
-    # A JSON schema is of type object.
-    return isinstance(tool, Mapping) and tool.get("type", "object") != "object" and not {"function", "name"} & set(tool)
+def by_provider(tool: Any) -> bool:
+    """Whether a tool is of a provider's own type, which a role that has not bound it must not get."""
+    if not isinstance(tool, Mapping) or {"function", "input_schema", "parameters", "properties"} & set(tool):
+        return False
+    # A JSON schema is of type object, or of several; OpenAI's custom tools are the application's.
+    kind = tool.get("type", "object")
+    return isinstance(kind, str) and kind not in ("function", "custom", "object")
 
 
 def name_of(tool: Any) -> str:

@@ -32,6 +32,12 @@ def register(app: "typer.Typer") -> None:
                 "(and scale=0.1 for a tenth of all)."
             ),
         ] = None,
+        script: Annotated[
+            Path | None,
+            typer.Option(
+                help="Answer by this JSON file: a list of replies, or such lists by a text of the prompt."
+            ),
+        ] = None,
         tokens: Annotated[int, typer.Option(help="Length of the answers, in tokens.", min=1)] = 40,
         capacity: Annotated[
             int | None, typer.Option(help="Tokens the cache holds; the least recently used go first.", min=1)
@@ -44,10 +50,11 @@ def register(app: "typer.Typer") -> None:
     ) -> None:
         """Serve a simulated provider that speaks OpenAI, Anthropic, Gemini and Bedrock."""
         from cacheprefix.server import Echo, SimulatedProvider
+        from cacheprefix.server.script_file import read_script
 
         provider = SimulatedProvider(
             rules,
-            Echo(tokens),
+            Echo(tokens) if script is None else read_script(script, Echo(tokens)),
             latency=_latency(latency),
             host=host,
             port=port,
