@@ -114,6 +114,8 @@ class AgentRequest(Generic[M]):
     """Whether a role keeps its own layout as long as its text is longer than all that it shares."""
     talk: str = ""
     """The id of the conversation, where ``conversation`` holds the decisions of several."""
+    alone: bool = False
+    """Whether no other request is there to share with yet, though this one is laid out as if there were."""
     base: str | None = None
     """The system text of an agent that no other role is there to share with, in place of the shared one."""
 
@@ -209,7 +211,7 @@ class Planner:
             size = self._size(text, asked.model)
             why = refused or reason("role_costs_more", size=size)
             return RequestPlan("own", (*mistakes, why), text, None, said, tools, restriction)
-        alone = asked.base is not None or (self.team.alone and not (asked.tools is not None and asked.tools.fans_out))
+        alone = asked.alone or asked.base is not None
         reasons = [*mistakes, reason("alone") if alone else reason("shares", shared=shared)]
         if tools is not None and tools.name:
             reasons.append(reason("own_tools", foreign=self._foreign(tools, asked.model)))

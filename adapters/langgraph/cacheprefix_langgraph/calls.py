@@ -211,6 +211,7 @@ class _Asked:
             known=tuple(self._known()),
             alike=self.parts.begins_shared,
             long_text_stays=True,
+            alone=session.alone and sent_alike(var_child_runnable_config.get()) < 2,
             base=frame.base,
         )
         return made
