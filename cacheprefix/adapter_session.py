@@ -225,6 +225,7 @@ class AdapterSession:
             self._shown,
         )
         made.lead(self.name, self.scope, self.tail, self.prefix)
+        made.team.found = self.team.found
         return made
 
     def related(self, other: AdapterSession | None) -> bool:

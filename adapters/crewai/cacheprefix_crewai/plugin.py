@@ -17,3 +17,12 @@ def cacheprefix_wrap(target: object, session: Session) -> object | None:
         return None
     install(target, session)
     return target
+
+
+def cacheprefix_preview(target: object, session: Session, task: object) -> object | None:
+    """What the tasks of a crew, a ``@CrewBase`` instance or agents will ask first; None for anything else."""
+    if "crewai" not in sys.modules:
+        return None
+    from cacheprefix_crewai.preview import preview
+
+    return preview(target, session, task)

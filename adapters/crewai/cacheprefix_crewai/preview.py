@@ -1,0 +1,242 @@
+"""What a crew's tasks will ask first, before anything is sent: CrewAI's own prompts, in the layouts of a run.
+
+All of it happens on copies of the crew, its agents, tasks and models; no event is emitted, and no tool, memory or
+model is asked.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from cacheprefix import Session
+from cacheprefix.adapter import AdapterSession, Preview, preview_of, users_session
+from cacheprefix_crewai.binding import KEY, KICKOFF, RUN, Binding, Options
+from cacheprefix_crewai.crew import binding_on, parts_of
+from cacheprefix_crewai.installing import Installation, install
+from cacheprefix_crewai.layout import LLMCall
+from cacheprefix_crewai.llm import REQUEST, kind_of
+from cacheprefix_crewai.sending import PendingRequest
+
+_MODELS = ("llm", "function_calling_llm", "manager_llm", "planning_llm", "chat_llm")
+
+
+def preview(target: object, session: Session, task: object = None) -> Preview | None:
+    """The first request of each task of a crew, as an installed crew would send it; None for anything else.
+
+    ``task`` is what ``kickoff`` takes as its inputs; for agents without a crew, the text that each is asked.
+    """
+    crew, agents = parts_of(target) if not isinstance(target, type) else (None, [])
+    if crew is None and not agents:
+        return None
+    known = binding_on(crew if crew is not None else agents)
+    rehearsal = session.adapter.rehearsal()
+    dry = _DryRun(rehearsal, Options() if known is None else known.options)
+    dry.played(crew, agents, task)
+    return preview_of(rehearsal, dict.fromkeys(dry.notes))
+
+
+class _DryRun:
+    """One preview: the copies that it is made with, and what is not known before a run."""
+
+    def __init__(self, session: AdapterSession, options: Options) -> None:
+        self.session, self.options = session, options
+        self.notes: list[str] = []
+        self._copies: dict[int, Any] = {}
+
+    def played(self, crew: Any, agents: Iterable[Any], task: object) -> None:
+        """Install on copies, and let each task come to its first request."""
+        options = self.options
+        made: Any = [self._agent(agent) for agent in agents] if crew is None else self._crew(crew)
+        installed = install(
+            made,
+            users_session(self.session),
+            shared_inputs=options.shared_inputs,
+            shared_context=options.shared_context,
+            gate=False,
+            volatile=options.volatile,
+            volatile_role=options.volatile_role,
+            scope=options.scope,
+        )
+        binding = _binding(installed)
+        run, kickoff = RUN.set(binding), KICKOFF.set(binding.new_kickoff_id())
+        try:
+            if crew is None:
+                text = task if isinstance(task, str) else ""
+                for agent in made:
+                    self._asked(agent, None, text, list(agent.tools or []))
+            else:
+                self._run(made, task)
+        finally:
+            KICKOFF.reset(kickoff)
+            RUN.reset(run)
+            installed.undo()
+
+    # ------------------------------------------------------------------ copies
+
+    def _crew(self, crew: Any) -> Any:
+        """A copy of a crew with copies of all in it, as at the beginning of a run."""
+        made = self._copied(crew)
+        own = vars(made)
+        own["agents"] = [self._agent(agent) for agent in crew.agents]
+        own["tasks"] = [self._task(task) for task in crew.tasks]
+        if crew.manager_agent is not None:
+            own["manager_agent"] = self._agent(crew.manager_agent)
+        memory = getattr(crew, "_memory", None)
+        if memory is not None:
+            made._memory = self._memory(memory)
+            self.notes.append("what the crew's memory finds is known when it is asked, and not counted")
+        for agent in {
+            id(one): one for one in (*own["agents"], *(t.agent for t in own["tasks"]), made.manager_agent)
+        }.values():
+            if agent is not None:
+                vars(agent)["crew"] = made
+        return made
+
+    def _agent(self, agent: Any) -> Any:
+        made = self._copied(agent)
+        vars(made)["agent_executor"] = None
+        for name, words in (("apps", "apps"), ("mcps", "MCP servers")):
+            if vars(made).get(name):
+                vars(made)[name] = None
+                self.notes.append(f"{made.role}: the tools of its {words} are known in the run")
+        if vars(made).get("knowledge_sources") or vars(made).get("memory"):
+            self.notes.append(f"{made.role}: what its knowledge and memory find is known when they are asked")
+        return made
+
+    def _task(self, task: Any) -> Any:
+        made = self._copied(task)
+        own = vars(made)
+        own["output"] = None
+        own["agent"] = None if task.agent is None else self._agent(task.agent)
+        if isinstance(task.context, list):
+            own["context"] = [self._task(one) for one in task.context]
+        return made
+
+    def _memory(self, memory: Any) -> Any:
+        made = self._copied(memory)
+        inner = getattr(made, "_memory", None)
+        if inner is not None:
+            made._memory = self._memory(inner)
+        llm = getattr(made, "_llm_instance", None)
+        if llm is not None:
+            made._llm_instance = self._copied(llm)
+        return made
+
+    def _copied(self, given: Any) -> Any:
+        """The one copy of an object, of the class that it had before any installation, with copies of its models."""
+        if id(given) in self._copies:
+            return self._copies[id(given)]
+        made = self._copies[id(given)] = copy.copy(given)
+        own = vars(made)
+        if own.pop(KEY, None) is not None and type(made).__qualname__ == type(made).__mro__[1].__qualname__:
+            object.__setattr__(made, "__class__", type(made).__mro__[1])
+        for name in _MODELS:
+            if hasattr(own.get(name), "call"):
+                own[name] = self._copied(own[name])
+        return made
+
+    # ------------------------------------------------------------------ first requests
+
+    def _run(self, crew: Any, given: object) -> None:
+        """The tasks in their order, as ``kickoff`` goes through them."""
+        if given is not None and not isinstance(given, Mapping):
+            self.notes.append("a crew's task is a mapping of its inputs; what was given is not one")
+        if crew.before_kickoff_callbacks:
+            self.notes.append("what before_kickoff callbacks do to the inputs is known in the run")
+        if crew.planning:
+            self.notes.append("what the crew's planner adds to the tasks is known in the run")
+        if isinstance(given, Mapping):
+            crew._inputs = dict(given)
+            crew._interpolate_inputs(dict(given))
+        hierarchical = str(crew.process.value) == "hierarchical"
+        if hierarchical:
+            crew._create_manager_agent()
+            self.notes.append("the manager words what the other agents are asked, which is known in the run")
+        for task in crew.tasks:
+            agent = crew.manager_agent if hierarchical else task.agent
+            if agent is None:
+                continue
+            if task.context is None or isinstance(task.context, list):
+                self.notes.append("results of tasks are not known before the run, and not counted in what others read")
+            tools = crew._prepare_tools(agent, task, list(task.tools or agent.tools or []))
+            vars(task)["agent"] = agent  # as a task's execution does
+            self._asked(agent, task, _prompt(agent, task), tools)
+            vars(task)["output"] = SimpleNamespace(raw="", agent=agent.role)
+
+    def _asked(self, agent: Any, task: Any, text: str, tools: list[Any]) -> None:
+        """An agent's first request on a task, with the prompt that its executor makes."""
+        llm = agent.llm
+        if kind_of(llm) is None:
+            self.notes.append(f"{agent.role}: requests of its model class are neither changed nor measured")
+            return
+        messages, schemas, native = _messages(agent, task, text, tools)
+        answer = None if task is None else task.response_model or task.output_pydantic or task.output_json
+        call = LLMCall(llm, messages, schemas if native else None, task, agent, None if tools else answer)
+        binding = _of(agent)
+        request = PendingRequest.opened(binding, call)
+        if request is None:
+            return
+        token = REQUEST.set(request)
+        try:
+            _body(llm, request.messages, request.tools)
+        finally:
+            REQUEST.reset(token)
+        if request.pending is not None:
+            request.pending.finish(None)
+
+
+def _binding(installed: Installation) -> Binding:
+    return installed._binding
+
+
+def _of(agent: Any) -> Binding:
+    found = binding_on([agent])
+    assert found is not None
+    return found
+
+
+def _prompt(agent: Any, task: Any) -> str:
+    """A task as its agent is told it, without what memory and knowledge find."""
+    from crewai.agent.utils import apply_training_data, build_task_prompt_with_schema  # noqa: PLC0415 - loads slowly
+
+    return apply_training_data(agent, build_task_prompt_with_schema(task, task.prompt()))
+
+
+def _messages(agent: Any, task: Any, text: str, tools: list[Any]) -> tuple[list[Any], Any, bool]:
+    """An executor's first messages, its tools' schemas, and whether they are called natively."""
+    from crewai.llms.cache import mark_cache_breakpoint  # noqa: PLC0415 - loads slowly
+    from crewai.utilities import agent_utils as own  # noqa: PLC0415 - loads slowly
+    from crewai.utilities.message_utils import format_message_for_llm  # noqa: PLC0415 - loads slowly
+
+    offered = agent._add_skill_loader_tool(list(tools), task=task)
+    parsed = own.parse_tools(offered)
+    prompt = agent._build_execution_prompt(offered)[0]
+
+    def filled(part: str) -> str:
+        said = str(prompt[part]).replace("{input}", text).replace("{tool_names}", own.get_tool_names(parsed))
+        return said.replace("{tools}", own.render_text_description_and_args(parsed))
+
+    message: Any = format_message_for_llm
+    roles = (("system", "system"), ("user", "user")) if hasattr(prompt, "system") else (("prompt", "user"),)
+    messages: list[Any] = [mark_cache_breakpoint(message(filled(part), role=role)) for part, role in roles]
+    native = agent._supports_native_tool_calling(offered)
+    return messages, own.setup_native_tools(offered)[0] if native else None, native
+
+
+def _body(llm: Any, messages: Any, tools: Any) -> None:
+    """Let a model's class make its body, where the request under way begins."""
+    kind = kind_of(llm)
+    if getattr(llm, "api", None) == "responses":
+        llm._prepare_responses_params(llm._format_messages(messages), tools)
+    elif kind == "openai":
+        llm._prepare_completion_params(llm._format_messages(messages), tools)
+    elif kind == "azure":
+        llm._prepare_completion_params(llm._format_messages_for_azure(messages), tools)
+    elif kind == "anthropic":
+        said, system = llm._format_messages_for_anthropic(messages)
+        llm._prepare_completion_params(said, system, tools, None)
+    else:
+        llm._prepare_completion_params(messages, tools, True)  # noqa: FBT003 - as the class itself does

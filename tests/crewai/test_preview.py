@@ -1,0 +1,138 @@
+"""What a preview says of a crew is what the crew then sends, and nothing comes of the preview itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from crew_wire import INPUTS, raw
+from crewai import Crew, Process
+
+from benchmarks.crewai_workloads import agents, crew, prose, tasks
+from cacheprefix import Caching, Session, SharedPrefix, preview
+from cacheprefix.prompt import ESTIMATE
+from cacheprefix.server import Reply
+from cacheprefix_crewai import install
+
+BRIEF = {"brief": INPUTS["brief"] * 8}
+
+
+def answering(_: Any) -> Reply:
+    """No tools, no loops, and hardly a word."""
+    return Reply("Thought: I now can give a great answer\nFinal Answer: ok")
+
+
+def sequential(llm: Any, **options: Any) -> Crew:
+    """Three specialists on one brief."""
+    who = agents(llm, **options)
+    return crew(who, tasks(who, context=[]))
+
+
+def without_tools(llm: Any) -> Crew:
+    """They have no tools."""
+    return sequential(llm, tools=False)
+
+
+def with_own_tools(llm: Any) -> Crew:
+    """Each has a tool of its own."""
+    return sequential(llm, own_tools=True)
+
+
+def without_brief(llm: Any) -> Crew:
+    """Their tasks have nothing in common."""
+    who = agents(llm, tools=False)
+    return crew(who, tasks(who, brief=False, context=[]))
+
+
+def by_one(llm: Any) -> Crew:
+    """One agent for all tasks."""
+    who = agents(llm)[:1]
+    return crew(who, tasks([who[0]] * 3, context=[]))
+
+
+def hierarchical(llm: Any) -> Crew:
+    """A manager asks."""
+    who = agents(llm, tools=False)
+    return crew(who, tasks(who, context=[]), process=Process.hierarchical, manager_llm=llm())
+
+
+def chained(llm: Any) -> Crew:
+    """Each task reads the results of those before it."""
+    who = agents(llm, tools=False)
+    return crew(who, tasks(who))
+
+
+def long_texts(llm: Any) -> Crew:
+    """Agents with long texts of their own."""
+    made = sequential(llm, tools=False)
+    for number, agent in enumerate(made.agents):
+        agent.backstory = prose(900, seed=number)
+    return made
+
+
+BUILDS = (without_tools, with_own_tools, without_brief, by_one, hierarchical, long_texts, chained)
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic", "responses", "litellm"])
+@pytest.mark.parametrize("build", BUILDS)
+def test_what_was_foreseen_is_what_is_sent(servers, new_llm, build, kind):
+    """Agent, layout, reasons, tokens and costs of each task's first request, by the provider's own count."""
+    provider = servers("anthropic" if kind == "anthropic" else "openai", answering)
+    llm = lambda: new_llm(provider, kind)  # noqa: E731
+    counted = Caching(counter=ESTIMATE)  # as the simulated provider counts
+    seen = preview(build(llm), Session(caching=counted), task=BRIEF)
+    assert not provider.requests
+    made = build(llm)
+    with install(made, Session(caching=counted)) as installed:
+        made.kickoff(inputs=dict(BRIEF))
+        calls = installed.session.calls
+    assert len(seen.requests) == len(calls) == 3
+    for one, call in zip(seen.requests, calls, strict=True):
+        assert (one.agent, one.model, one.layout) == (call.agent, call.model, call.layout)
+        for foreseen, came in zip(one.reasons, call.reasons, strict=True):
+            assert (foreseen.why, foreseen.name) == (came.why, came.name)
+            assert dict(foreseen.numbers) == pytest.approx(dict(came.numbers), rel=0.02)
+        for name in ("input_tokens", "shared_tokens", "units", "unmodified_units"):
+            # But for the results that nobody could foresee: here as long as the words around them.
+            near = 0.05 if build is chained else 0.02
+            assert getattr(one, name) == pytest.approx(getattr(call, name), rel=near), name
+
+
+def state(made: Crew) -> list[dict[str, Any]]:
+    """All that the crew's objects hold."""
+    parts = [made, *made.agents, *made.tasks, *(agent.llm for agent in made.agents)]
+    return [{"class": type(one), **vars(one), **(one.__pydantic_private__ or {})} for one in parts]
+
+
+@pytest.mark.parametrize("build", [with_own_tools, hierarchical])
+def test_a_run_after_a_preview_sends_what_it_would_have_sent(servers, new_llm, build):
+    """Byte for byte; the crew, its session and its models are as they were, installed or not."""
+    provider = servers("openai", answering)
+    llm = lambda: new_llm(provider)  # noqa: E731
+    made, session = build(llm), Session()
+    before = state(made)
+    first = preview(made, session, task=BRIEF)
+    assert state(made) == before
+    assert session.calls == () == session.prefix.tools
+    assert session.prefix.text == ""
+    with install(made, session):
+        installed = state(made)
+        assert preview(made, session, task=BRIEF).as_dict()["requests"] == first.as_dict()["requests"]
+        assert state(made) == installed
+        made.kickoff(inputs=dict(BRIEF))
+    after = raw(provider)
+    provider.reset()
+    other = build(llm)
+    with install(other, Session()):
+        other.kickoff(inputs=dict(BRIEF))
+    assert raw(provider) == after
+
+
+def test_agents_without_a_crew_are_seen_too(servers, new_llm):
+    """Those of a flow, on the text that they are asked."""
+    provider = servers("openai", answering)
+    who = agents(lambda: new_llm(provider), tools=False)
+    seen = preview(who, Session(SharedPrefix(system=prose(1_500))), task="Judge the plan.")
+    assert [one.agent for one in seen.requests] == [agent.role for agent in who]
+    assert [one.layout for one in seen.requests] == ["fork"] * 3
+    assert not provider.requests
