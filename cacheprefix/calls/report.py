@@ -280,7 +280,8 @@ class Report:
                 {"agent": one.agent, "layout": one.layout, "count": one.count, **one.reason.as_dict()}
                 for one in self.layouts
             ],
-            "arms": None if self.arms is None else self.arms.as_dict(),
+            # There only where the user forks a share of the conversations.
+            **({} if self.arms is None else {"arms": self.arms.as_dict()}),
         }
 
     def __str__(self) -> str:
