@@ -26,6 +26,11 @@ SURE = 3
 MARGIN = 0.98
 """A fork must come out at this much of the unmodified cost: a guess at what the estimate cannot know, which is how long
 answers are. Crews of random sizes on the simulated provider cost no more than before with it (tests/crewai)."""
+AHEAD = 32
+"""Tasks still to come that a crew's task reckons with, at most: what pays, pays within these."""
+ITEMS = 20
+"""Further runs of a crew that is given something else to work on in each, as far as its inputs tell: a guess. Nobody
+says how often a crew will run; one whose tasks name an item beside a long text is made to run over many."""
 RUNS = 3
 """Further runs of a crew reckoned with, at most: a guess, as nobody says how often a crew will run."""
 
@@ -151,6 +156,22 @@ TaskPosition = RolePosition | Reason
 
 
 @dataclass(frozen=True, slots=True)
+class LaterTask:
+    """The token counts of a task still to come, in this run of the crew or in a later one."""
+
+    texts: int
+    """Xi: the shared texts that it would carry itself."""
+    cached: int = 0
+    """Ci: of these, what the provider would find in its cache without us, since an earlier request begins with it."""
+    read: int = 0
+    """Ki: of the shared part as its fork would carry it, what forks before it sent."""
+    fresh: int = 0
+    """Fi: the rest of that."""
+    times: int = 1
+    """How many tasks have these counts."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stake:
     """The token counts that decide whether a task shares, taken when its first request is due."""
 
@@ -164,12 +185,14 @@ class Stake:
     """Whether an unmodified request would find them in the cache."""
     own_texts: int
     """X: the shared texts this request would carry itself."""
-    later: tuple[int, ...]
-    """X1 ... Xn: the shared texts that each of the n later tasks would carry itself."""
+    later: tuple[LaterTask, ...]
+    """The n tasks still to come."""
     overhead: int
     """O: references and limits, which the unmodified request has not."""
     loops: float
     """L: further requests of each task, at most, as far as is known."""
+    own_cached: int = 0
+    """C: of the shared texts, what this request would find in the cache as the application made it."""
     places: float = 0.0
     """P: cost units that the places of the agents' texts add to the forks (``extra``); less than 0 where they save."""
 
@@ -193,26 +216,29 @@ def weighed(stake: Stake, read: float) -> tuple[float, float]:
 
 
 def _fork(stake: Stake, read: float, loops: float) -> float:
-    """What the forks cost: ``F + r*K + r*(F + K)*(L + n*(1 + L)) + O*(1 + r*L)*(1 + n) + P``.
+    """What the forks cost: ``F + r*K + sum(Fi + r*Ki) + r*L*(F + K + sum(Fi + Ki)) + O*(1 + r*L)*(1 + n) + P``.
 
-    The first request reads what is known and pays for the rest of the shared part; every other one, of this task and
-    of the n later ones, reads all of it. References are paid for once a task, then read.
+    A task's first request reads what is known and pays for the rest of its shared part; every other one reads all of
+    it. References are paid for once a task, then read.
     """
-    later = len(stake.later)
-    first = stake.fresh + read * stake.known
-    others = read * (stake.fresh + stake.known) * (loops + (1 + loops) * later)
-    return first + others + stake.overhead * (1 + read * loops) * (1 + later) + stake.places
+    later, count = stake.later, sum(task.times for task in stake.later)
+    first = stake.fresh + read * stake.known + sum(task.times * (task.fresh + read * task.read) for task in later)
+    size = stake.fresh + stake.known + sum(task.times * (task.fresh + task.read) for task in later)
+    return first + read * loops * size + stake.overhead * (1 + read * loops) * (1 + count) + stake.places
 
 
 def _plain(stake: Stake, read: float, loops: float) -> float:
-    """What the unmodified requests cost: ``t*T + X + sum(r*T + Xi) + r*L*(T*(1 + n) + X + sum(Xi))``.
+    """What the unmodified requests cost.
 
-    ``t`` is r where the tools are in the cache already, else 1. Each task pays for the texts itself, once, and finds
-    the tools in the cache; its loop reads both.
+        t*T + X - (1-r)*C + sum(r*T + Xi - (1-r)*Ci) + r*L*(T*(1 + n) + X + sum(Xi))
+
+    ``t`` is r where the tools are in the cache already, else 1. Each task pays for the texts itself, once, but for what
+    an earlier request left in the cache, where it finds the tools too; its loop reads both.
     """
-    first = (read if stake.tools_known else 1.0) * stake.own_tools + stake.own_texts
-    rest = sum(read * stake.own_tools + texts for texts in stake.later)
-    each = stake.own_tools * (1 + len(stake.later)) + stake.own_texts + sum(stake.later)
+    later, count, cut = stake.later, sum(task.times for task in stake.later), 1.0 - read
+    first = (read if stake.tools_known else 1.0) * stake.own_tools + stake.own_texts - cut * stake.own_cached
+    rest = sum(task.times * (read * stake.own_tools + task.texts - cut * task.cached) for task in later)
+    each = stake.own_tools * (1 + count) + stake.own_texts + sum(task.times * task.texts for task in later)
     return first + rest + read * loops * each
 
 
@@ -314,11 +340,20 @@ def extra(standing: Standing, kept: frozenset[str]) -> float:
     return sum(units if agent == standing.texts[0].agent else max(0.0, units) for agent, units in more.items())
 
 
-def crew_position(stake: Stake, standing: Standing, *, declared: bool = False, wanted: bool = False) -> TaskPosition:
+def crew_position(
+    stake: Stake,
+    standing: Standing,
+    *,
+    further: tuple[LaterTask, ...] = (),
+    declared: bool = False,
+    wanted: bool = False,
+) -> TaskPosition:
     """Where the text of a task's agent stands among the results of earlier tasks, or why the task is no fork.
 
     In front of the results (``continues``: the agent's next task may begin with it) or behind all of them. Forks must
-    pay (``pays``), but for a shared text that the user gave: one that is ``declared`` for all agents is said in the
+    pay (``pays``), in this run and, where more are likely, with those too (``further``, what tasks of other runs add):
+    a provider that keeps the application's own requests from run to run would make up for what the first one saves. A
+    shared text that the user gave is another thing: one that is ``declared`` for all agents is said in the
     crew's own layout too, so that an agent whose long text is cached there stays as long as that costs less; one that
     is ``wanted`` in any case makes forks in any case.
     """
@@ -326,8 +361,9 @@ def crew_position(stake: Stake, standing: Standing, *, declared: bool = False, w
     stays = this.size >= LONG and (standing.short or this.agent in standing.own)
     if not (wanted or (declared and not stays)):
         placed = replace(stake, places=extra(standing, kept))
-        if not pays(placed, standing.read):
-            return _refused(placed, standing)
+        for weighed_up in (placed, replace(placed, later=placed.later + further)):
+            if not pays(weighed_up, standing.read):
+                return _refused(weighed_up, standing)
     if this.agent in kept:
         return RolePosition(0, continues=True)
     return RolePosition(standing.results)

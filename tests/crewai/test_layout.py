@@ -66,7 +66,7 @@ def test_an_answer_that_two_later_tasks_need_becomes_a_shared_message(ran) -> No
     _, provider, _ = ran()
     with_log = [body["messages"][1]["content"] for body in bodies(provider)[3:]]
     assert len(set(with_log)) == 1
-    assert with_log[0].startswith("[result of task 1 by Senior Market Researcher]\nResult of research")
+    assert with_log[0].startswith("[result of task 1]\nResult of research")
 
 
 def test_the_tool_loop_of_a_task_only_grows_at_its_end(ran) -> None:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cacheprefix.layout.economics import Stake, pays
-from cacheprefix_crewai.layout import MIN_CHARS, Piece, common_blocks, given_inputs, referred, used
+from cacheprefix.layout.economics import LaterTask, Stake, pays
+from cacheprefix_crewai.material import MIN_CHARS, Piece, common_blocks, given_inputs, referred, used
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=40)
 lines = st.sampled_from(["a" * 120, "b" * 90, "c" * 260, "", "  ", "short", "\u20ac" * 230, "d" * 199, "e" * 200])
 texts = st.lists(st.lists(lines, max_size=6).map("\n".join), max_size=5)
 tokens = st.integers(0, 5_000)
+tasks = st.builds(LaterTask, tokens, st.just(0), tokens, tokens, st.integers(1, 3))
 stakes = st.builds(
     Stake,
     fresh=tokens,
@@ -21,7 +22,7 @@ stakes = st.builds(
     own_tools=tokens,
     tools_known=st.booleans(),
     own_texts=tokens,
-    later=st.lists(tokens, max_size=5).map(tuple),
+    later=st.lists(tasks, max_size=5).map(tuple),
     overhead=st.integers(0, 200),
     loops=st.floats(0, 12),
 )
@@ -103,13 +104,15 @@ def test_what_pays_is_cheaper_however_long_the_loops(stake, read) -> None:
         return
     for share in (0.0, 0.3, 1.0):
         loops = stake.loops * share
-        rest = len(stake.later)
-        shared = stake.fresh + stake.known
-        fork = stake.fresh + read * stake.known + read * shared * (loops + (1 + loops) * rest)
-        fork += stake.overhead * (1 + read * loops) * (1 + rest)
-        first = (read if stake.tools_known else 1.0) * stake.own_tools + stake.own_texts
-        own = first + sum(read * stake.own_tools + text for text in stake.later)
-        own += read * loops * (stake.own_tools * (1 + rest) + stake.own_texts + sum(stake.later))
+        fork = stake.fresh + read * stake.known + read * loops * (stake.fresh + stake.known)
+        own = (read if stake.tools_known else 1.0) * stake.own_tools + stake.own_texts
+        own += read * loops * (stake.own_tools + stake.own_texts)
+        fork += stake.overhead * (1 + read * loops)
+        for task in stake.later:
+            for _ in range(task.times):
+                fork += task.fresh + read * task.read + read * loops * (task.fresh + task.read)
+                fork += stake.overhead * (1 + read * loops)
+                own += (1 + loops) * read * stake.own_tools + (1 + read * loops) * task.texts
         assert fork < own
 
 
@@ -119,7 +122,7 @@ def test_more_to_share_and_less_to_write_never_turn_a_gain_into_a_loss(stake, re
     """A fork that pays still does when later tasks carry more of the texts, or less of it is new."""
     if not pays(stake, read):
         return
-    assert pays(replace(stake, later=tuple(text + more for text in stake.later)), read)
+    assert pays(replace(stake, later=tuple(replace(task, texts=task.texts + more) for task in stake.later)), read)
     moved = min(more, stake.fresh)
     assert pays(replace(stake, fresh=stake.fresh - moved, known=stake.known + moved), read)
     assert pays(replace(stake, own_texts=stake.own_texts + more), read)
@@ -129,5 +132,5 @@ def test_more_to_share_and_less_to_write_never_turn_a_gain_into_a_loss(stake, re
 @given(stakes, reads)
 def test_nothing_in_common_never_pays(stake, read) -> None:
     """Where the unmodified requests would carry none of it, a fork is all cost."""
-    bare = replace(stake, own_texts=0, later=tuple(0 for _ in stake.later), own_tools=0)
+    bare = replace(stake, own_texts=0, later=tuple(replace(task, texts=0) for task in stake.later), own_tools=0)
     assert not pays(bare, read)

@@ -7,7 +7,17 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cacheprefix.layout.economics import MARGIN, RoleText, Stake, Standing, crew_position, extra, keeping, pays
+from cacheprefix.layout.economics import (
+    MARGIN,
+    LaterTask,
+    RoleText,
+    Stake,
+    Standing,
+    crew_position,
+    extra,
+    keeping,
+    pays,
+)
 from cacheprefix.layout.role_position import RolePosition
 from cacheprefix.layout.tool_restriction import restrict
 from cacheprefix.profiles import default_registry
@@ -21,7 +31,7 @@ stakes = st.builds(
     own_tools=tokens,
     tools_known=st.booleans(),
     own_texts=tokens,
-    later=st.lists(tokens, max_size=5).map(tuple),
+    later=st.lists(st.builds(LaterTask, tokens, st.just(0), tokens, tokens), max_size=5).map(tuple),
     overhead=st.integers(0, 200),
     loops=st.floats(0, 12),
 )
@@ -70,7 +80,16 @@ def test_a_text_that_the_user_gave_makes_forks(stake, standing) -> None:
 
 def test_an_agents_long_text_that_costs_more_than_is_saved_is_named() -> None:
     """It is read in the crew's own layout, and would be paid once more; without it, sharing would pay."""
-    stake = Stake(fresh=500, known=0, own_tools=0, tools_known=True, own_texts=500, later=(500,), overhead=0, loops=0.0)
+    stake = Stake(
+        fresh=500,
+        known=0,
+        own_tools=0,
+        tools_known=True,
+        own_texts=500,
+        later=(LaterTask(500, read=500),),
+        overhead=0,
+        loops=0.0,
+    )
     standing = Standing((RoleText("a", 5_000), RoleText("b", 50)), read=0.1, blocks=True, own=frozenset("a"))
     assert isinstance(crew_position(stake, replace(standing, texts=(RoleText("a", 50),) * 2)), RolePosition)
     found = crew_position(stake, standing)

@@ -63,6 +63,8 @@ class Binding:
     constant: frozenset[str] = frozenset()
     """Inputs that are the same in all runs of the ``kickoff_for_each`` under way."""
     runs_left: int = 0
+    several: bool = False
+    """Whether a ``kickoff_for_each`` is under way, of which it is known how many runs it has."""
     undo: list[Callable[[], None]] = field(default_factory=list)
     calls: Bounded[int, tuple[str, Call]] = field(default_factory=lambda: Bounded(_KEEP_CALLS))
     """The names of the tasks and the finished requests, by the request's number."""

@@ -234,17 +234,17 @@ def _several(crew: Any, _: str, inputs: Any) -> Iterator[None]:
         yield
         return
     first = inputs[0]
-    before = binding.constant, binding.runs_left
+    before = binding.constant, binding.runs_left, binding.several
     with binding.lock:
         binding.constant = frozenset(
             name for name in first if len(inputs) > 1 and all(one.get(name) == first[name] for one in inputs)
         )
-        binding.runs_left = len(inputs)
+        binding.runs_left, binding.several = len(inputs), True
     try:
         yield
     finally:
         with binding.lock:
-            binding.constant, binding.runs_left = before
+            binding.constant, binding.runs_left, binding.several = before
 
 
 _BLOCKS = (

@@ -14,8 +14,8 @@ from cacheprefix.adapter import VolatileRole, given_or_configured, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_crewai.binding import Binding, Options, Volatile, binding_of
 from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, parts_of
+from cacheprefix_crewai.framing import SYSTEM
 from cacheprefix_crewai.history import RESULT_BUDGET
-from cacheprefix_crewai.layout import SYSTEM
 from cacheprefix_crewai.tool_cache import TOOL_CACHE
 from cacheprefix_crewai.tools import adopt, crew_tools
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import accumulate, islice, takewhile
 from typing import TYPE_CHECKING, Any
 
+from cacheprefix import SharedPrefix
 from cacheprefix.adapter import (
     AdapterSession,
     AgentRequest,
@@ -19,25 +20,30 @@ from cacheprefix.adapter import (
     digest_of,
     dumps,
     economics,
+    find_text,
     reason,
 )
+from cacheprefix_crewai.binding import owners_of
+from cacheprefix_crewai.framing import IN_FRONT, SYSTEM, input_label, result_label, role_again
 from cacheprefix_crewai.history import Executions
+from cacheprefix_crewai.material import (
+    MIN_CHARS,
+    Material,
+    Piece,
+    Words,
+    common_material,
+    referred,
+    used,
+    without,
+)
 from cacheprefix_crewai.tools import Offer, canonical_ids, coworkers_note, differing, name_of, offer, ordered
 
 if TYPE_CHECKING:
     from cacheprefix import Prompt
     from cacheprefix_crewai.binding import Binding
 
-SYSTEM = (
-    "You are one of several specialists who work on the same material. "
-    "The message with your role and task comes last; act in that role."
-)
-"""The shared system text where the session has none."""
 BREAKPOINT = "cache_breakpoint"
 """CrewAI's own mark on a message; the session sets the marks of a fork, and LiteLLM would send this key."""
-MIN_CHARS = 200
-"""Shorter texts stay where they are: the reference to them would cost as much as they do."""
-
 _TEXT_TOOLS = "\nYou ONLY have access to the following tools"
 _ACTION = "\nAction Input: "
 _LABEL_TOKENS = 14
@@ -46,6 +52,7 @@ _LIMITS_TOKENS = 8
 """About what the sentence on a role's tools costs."""
 _KEEP = 2_000
 _KEEP_TEXTS = 40
+_KEEP_SENT = 50_000
 
 Mark = tuple[str, bytes]
 """A model, and the digest of what a request of it begins with."""
@@ -66,93 +73,6 @@ class LLMCall:
     def model(self) -> str:
         """The model's name."""
         return str(getattr(self.llm, "model", ""))
-
-
-# ---------------------------------------------------------------------- what several tasks have in common
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A text that stands in the shared part, and the words that refer to it from a task."""
-
-    label: str
-    text: str
-
-    @property
-    def reference(self) -> str:
-        """What stands in a task in place of the text."""
-        return f"(see {self.label} above)"
-
-    @property
-    def block(self) -> str:
-        """How the text stands in the shared part."""
-        return f"[{self.label}]\n{self.text}"
-
-
-def given_inputs(
-    inputs: Mapping[str, object], texts: Sequence[str], names: Iterable[str] | None, constant: frozenset[str]
-) -> list[Piece]:
-    """The interpolated inputs to hoist: those named, or else long ones that two texts contain.
-
-    What is the same in all runs of a ``kickoff_for_each`` (``constant``) comes first, and is hoisted for one
-    text too. An input that is no string, or that no text contains, stays where it is.
-    """
-    wanted = None if names is None else set(names)
-    found = []
-    for name, value in inputs.items():
-        if not isinstance(value, str) or not value.strip():
-            continue
-        uses = sum(value in text for text in texts)
-        if wanted is None:
-            take = len(value) >= MIN_CHARS and uses >= (1 if name in constant else 2)
-        else:
-            take = name in wanted and uses > 0
-        if take:
-            found.append((name not in constant, name, Piece(f"shared input {name!r}", value)))
-    return [piece for *_, piece in sorted(found, key=lambda item: item[:2])]
-
-
-def common_blocks(texts: Sequence[str], first_label: int = 1) -> list[Piece]:
-    """Runs of whole lines, together at least 200 characters long, that two texts have in common.
-
-    In order of their first appearance; of two that overlap only the first is taken.
-    """
-    lines = [text.split("\n") for text in texts]
-    where: dict[str, list[tuple[int, int]]] = {}
-    for number, own in enumerate(lines):
-        for index, line in enumerate(own):
-            if line.strip():
-                where.setdefault(line, []).append((number, index))
-    found: list[Piece] = []
-    for number, own in enumerate(lines):
-        index = 0
-        while index < len(own):
-            others = [(lines[other], start) for other, start in where.get(own[index], ()) if other > number]
-            length = max((_equal_lines(own, index, other, start) for other, start in others), default=0)
-            block = "\n".join(own[index : index + length]).strip()
-            if len(block) >= MIN_CHARS and all(block not in piece.text for piece in found):
-                found.append(Piece(f"shared text {first_label + len(found)}", block))
-            index += max(length, 1)
-    return found
-
-
-def _equal_lines(a: Sequence[str], i: int, b: Sequence[str], j: int) -> int:
-    length = 0
-    while i + length < len(a) and j + length < len(b) and a[i + length] == b[j + length]:
-        length += 1
-    return length
-
-
-def referred(text: str, pieces: Iterable[Piece]) -> str:
-    """The text with every piece replaced by the words that refer to it."""
-    for piece in pieces:
-        text = text.replace(piece.text, piece.reference)
-    return text
-
-
-def used(text: str, pieces: Iterable[Piece]) -> list[Piece]:
-    """The pieces a text contains."""
-    return [piece for piece in pieces if piece.text in text]
 
 
 # ---------------------------------------------------------------------- one task in one agent's hands
@@ -206,7 +126,12 @@ class TaskLayout:
     plan: RequestPlan[Piece] | None = None
     """How the session lays its requests out, and why; None in a session that only observes."""
     offer: Offer = field(default_factory=lambda: Offer(None))
-    system: str = ""
+    opened: str = ""
+    """What the shared part begins with, of the session or the only agent that speaks."""
+    start: bytes = b""
+    """A digest of the tools and of that."""
+    pieces: tuple[Piece, ...] = ()
+    """What it shares with other tasks, each in its own words too or named by the user."""
     log: tuple[Piece, ...] = ()
     """Results of earlier tasks that later ones need too."""
     tail: str = ""
@@ -216,6 +141,11 @@ class TaskLayout:
     """Whether the tools are described in the system text, and called in the answer's text."""
     missing: str = ""
     """What an unforked request, too short to share, leaves to the session to say."""
+
+    @property
+    def system(self) -> str:
+        """The system text of its forks."""
+        return "\n\n".join(part for part in (self.opened, *(piece.block for piece in self.pieces)) if part)
 
     @property
     def forked(self) -> bool:
@@ -266,9 +196,8 @@ class TaskLayout:
 
     def marks(self, model: str, front: str) -> list[Mark]:
         """What stands for a request's tools, system text (and the agent's in front), and for each result behind."""
-        head = _digest(self.system, *map(_schema, self.offer.tools or ())) + (_digest(front) if front else b"")
-        logs = ((model, head + _digest(*(piece.block for piece in self.log[: i + 1]))) for i in range(len(self.log)))
-        return [(model, head), *logs]
+        head = _chain(self.start, self.pieces)[-1] + (_digest(front) if front else b"")
+        return [(model, digest) for digest in _chain(head, self.log)]
 
     def behind_mark(self, model: str, front: str) -> Mark:
         """What stands for an agent's text behind the results."""
@@ -291,12 +220,14 @@ class Layouts:
 
     def __init__(self, binding: Binding) -> None:
         self.binding = binding
-        self.sent: set[Mark] = set()
+        self.sent: Bounded[Mark, None] = Bounded(_KEEP_SENT)
         """What requests carried: shared parts, tool lists, agents' texts in their places."""
         self.said: dict[str, str] = {}
         """Each agent's text as forks sent it last, by its role."""
         self._settled: Bounded[tuple[str, bytes, bool], TaskLayout] = Bounded(_KEEP)
-        self._texts: OrderedDict[bytes, str] = OrderedDict()
+        self._seen: Bounded[tuple[str, bytes], Words] = Bounded(_KEEP_TEXTS)
+        """What agents without a crew were asked, by model and opening."""
+        self._material: Bounded[tuple[str, int], tuple[Any, Material]] = Bounded(_KEEP_TEXTS)
 
     def of(self, call: LLMCall) -> TaskLayout | None:
         """The layout of an executor's request; None for any other request (a planner's, a converter's).
@@ -328,15 +259,39 @@ class Layouts:
                     return known
         return None
 
-    def texts(self, crew: Any, opening: Opening) -> list[str]:
-        """The texts that may have something in common: a crew's tasks', or those seen of agents without one."""
+    def add(self, *marks: Mark) -> None:
+        """Note what a request carries."""
+        for mark in marks:
+            self.sent[mark] = None
+
+    def words(self, tasks: Sequence[Any], call: LLMCall, opening: Opening) -> list[Words]:
+        """What may have something in common: tasks, or what agents without a crew were asked, this request last."""
+        if tasks:
+            return [_words(task) for task in tasks]
+        this = Words(opening.task, str(getattr(call.agent, "backstory", "") or ""), _role(call.agent))
+        earlier = [words for (model, _), words in self._seen.items() if model == call.model]
+        self._seen[call.model, opening.digest] = this
+        return [*earlier, this]
+
+    def material(self, crew: Any, model: str, words: Sequence[Words]) -> Material:
+        """What they have in common; for a crew, found once and kept for as long as its tasks say the same."""
+        binding, options = self.binding, self.binding.options
+        inputs = dict(getattr(crew, "_inputs", None) or {})
+        key, found_in = (model, id(crew)), ([(one.task, one.background) for one in words], inputs, binding.constant)
+        known = self._material.get(key)
+        if crew is not None and known is not None and known[0] == found_in:
+            return known[1]
+        made = common_material(
+            words,
+            inputs,
+            context=options.shared_context,
+            names=options.shared_inputs,
+            constant=binding.constant,
+            known=binding.session.prefix.system if options.declared else "",
+        )
         if crew is not None:
-            return [f"{task.description}\n{task.expected_output}" for task in crew.tasks]
-        earlier = list(self._texts.values())
-        self._texts[opening.digest] = opening.task
-        if len(self._texts) > _KEEP_TEXTS:
-            self._texts.popitem(last=False)
-        return [*earlier, opening.task]
+            self._material[key] = found_in, made
+        return made
 
     def text_of(self, agent: Any) -> str:
         """An agent's text: as it was sent, or about what it will be."""
@@ -388,32 +343,42 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
     if alone and call.tools and _same_for_all(crew):
         # In CrewAI's order, in which a manager's workers find their own tools cached.
         offered = Offer([ordered(tool) for tool in call.tools])
-    texts = layouts.texts(crew, opening)
-    pieces = _pieces(binding, crew, texts)
     if crew is not None and crew.process == "hierarchical" and not alone:
         # A worker's task is in the manager's own words and shares nothing.
         return own(reason("own_prompt", "the manager words a worker's task"))
+    declared = binding.options.declared
     moved = opening.system if alone else _text_tools(opening.system, crew, binding) if text_mode else ""
-    opened = session.prefix.text if binding.options.declared or not alone else ""
-    system = "\n\n".join(part for part in (opened, moved.strip("\n"), *(piece.block for piece in pieces)) if part)
-    log = tuple(_log(crew, opening.task))
-    draft = replace(plain, offer=offered, system=system, log=log, text_mode=text_mode)
-    instruction = instruction_of(session, role, opening, moved)
-    case = _Case(layouts, call, draft, crew, texts, pieces, moved, referred(instruction, pieces))
+    if alone and declared:
+        moved = without(moved, session.prefix.system)
+    tasks = _sharing(crew, call)
+    words = layouts.words(tasks, call, opening)
+    material = layouts.material(crew, model, words)
+    pieces = material.in_words(f"{opening.system}\n{opening.task}")
+    if alone:
+        pieces = [piece for piece in pieces if piece.for_all or not used(moved, [piece])]
+    opened = "\n\n".join(filter(None, (session.prefix.text if declared or not alone else "", moved.strip("\n"))))
+    log = tuple(_log(crew, tasks, opening.task))
+    start = _digest(opened, *map(_schema, offered.tools or ()))
+    draft = replace(
+        plain, offer=offered, opened=opened, start=start, pieces=tuple(pieces), log=log, text_mode=text_mode
+    )
+    instruction = "" if alone else instruction_of(session, role, opening, moved)
+    case = _Case(layouts, call, draft, crew, tasks, words, material, moved, referred(instruction, pieces))
     plan = session.plan(case.asked(instruction))
     if not plan.forks:
-        # From now on the provider has this agent's text in the crew's own layout.
-        layouts.sent.add(_own_mark(model, role))
+        # From now on the provider has this agent's text, and how its task begins, in the crew's own layout.
+        layouts.add(_own_mark(model, role), *case.own_marks())
         return replace(plain, plan=plan, missing=_missing(binding, role, opening))
     layouts.said[role] = case.front
     draft = replace(draft, plan=plan)
+    layouts.add(*((model, digest) for digest in _chain(start, pieces)))
     if not plan.continues:
         # Behind the results, which the next agent can read then.
-        layouts.sent.update([*draft.marks(model, ""), draft.behind_mark(model, case.front)])
+        layouts.add(*draft.marks(model, ""), draft.behind_mark(model, case.front))
         return replace(draft, tail=tail_of(session, draft, instruction, [*pieces, *log]))
-    layouts.sent.update([draft.marks(model, "")[0], *draft.marks(model, case.front)])
+    layouts.add(*draft.marks(model, case.front))
     # In front of the results: a long text that the agent's next task can read.
-    again = f"Your role is {role}." if log else ""
+    again = role_again(role) if log else ""
     return replace(draft, front=case.front, tail=tail_of(session, draft, again, [*pieces, *log]))
 
 
@@ -430,10 +395,8 @@ def _nothing(_: str) -> CountedHistory[Piece]:
 def instruction_of(session: AdapterSession, role: str, opening: Opening, moved: str) -> str:
     """Role, goal and backstory. ``moved`` is the part of the system text that stands in the shared one already."""
     instruction = opening.system.replace(moved, "", 1).rstrip() if moved else opening.system
-    shared = session.prefix.system.strip()
-    if shared and shared in instruction:
-        # It stands in front already, and is not said twice.
-        instruction = instruction.replace(shared, "", 1).strip()
+    # It stands in front already, and is not said twice.
+    instruction = without(instruction, session.prefix.system)
     if session.tail == "cards" and session.prefix.roles.get(role) == instruction:
         instruction = session.tail_for(role, instruction)
     return instruction
@@ -444,7 +407,10 @@ def tail_of(session: AdapterSession, layout: TaskLayout, instruction: str, piece
     offered = layout.offer
     limits = session.tail_for("", "", tools=offered.said) if offered.said is not None else ""
     roster = "" if offered.tools == list(layout.tools or ()) else coworkers_note(layout.tools)
-    parts = [instruction, layout.opening.task.lstrip("\n"), roster, limits]
+    task = layout.opening.task.lstrip("\n")
+    if len(session.prefix.system) >= MIN_CHARS and (span := find_text(session.prefix.system, task)) is not None:
+        task = task[: span[0]] + IN_FRONT + task[span[1] :]
+    parts = [instruction, task, roster, limits]
     return referred("\n\n".join(part for part in parts if part), pieces)
 
 
@@ -456,9 +422,10 @@ def _missing(binding: Binding, role: str, opening: Opening) -> str:
     prefix = binding.session.prefix
     if not binding.options.declared:
         return ""
-    said = opening.system or opening.task
-    texts = ("" if prefix.system == SYSTEM else prefix.system.strip(), prefix.roles.get(role, "").strip())
-    return "\n\n".join(text for text in texts if text and text not in said)
+    said = f"{opening.system}\n{opening.task}"
+    context = (SharedPrefix(context={key: text}).text for key, text in prefix.context.items())
+    texts = ("" if prefix.system == SYSTEM else prefix.system.strip(), *context, prefix.roles.get(role, "").strip())
+    return "\n\n".join(text for text in texts if text and find_text(text, said) is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,23 +436,27 @@ class _Case:
     call: LLMCall
     layout: TaskLayout
     crew: Any
-    texts: Sequence[str]
-    """Of the crew's tasks in its order; without a crew, those seen so far."""
-    pieces: Sequence[Piece]
+    tasks: Sequence[Any]
+    """The crew's tasks that can share with this one, itself among them, in their order."""
+    words: Sequence[Words]
+    """What they say; without a crew, what other agents were asked, this one last."""
+    material: Material
     moved: str
     """The part of the agent's system text that stands in the shared one."""
     front: str
     """The agent's text as a fork would say it."""
 
     @property
-    def tasks(self) -> list[Any]:
-        """The crew's tasks."""
-        return [] if self.crew is None else list(self.crew.tasks)
-
-    @property
     def at(self) -> int | None:
         """The place of this task among them; None for one that the crew has not got."""
         return next((i for i, one in enumerate(self.tasks) if one is self.call.task), None)
+
+    @property
+    def waiting(self) -> list[int]:
+        """The places of the tasks still to come in this run, as many as are reckoned with."""
+        at, finished = self.at, self.layouts.binding.finished
+        later = () if at is None else range(at + 1, len(self.tasks))
+        return list(islice((i for i in later if not finished(self.crew, self.tasks[i])), economics.AHEAD))
 
     def count(self, text: str) -> int:
         """The tokens of a text."""
@@ -495,30 +466,29 @@ class _Case:
         """The tokens of a list of tools."""
         return sum(self.count(_schema(tool)) for tool in tools or ())
 
-    def carried(self, text: str, pieces: Iterable[Piece]) -> int:
-        """The tokens of the shared texts that a text contains."""
-        return sum(self.count(piece.text) for piece in used(text, pieces))
+    def sum(self, pieces: Iterable[Piece]) -> int:
+        """The tokens of shared texts."""
+        return sum(self.count(piece.text) for piece in pieces)
 
     def asked(self, instruction: str) -> AgentRequest[Piece]:
         """What the task's agent asks, for the planner: its text may stand in front of the results, or behind them."""
         binding, layout, model = self.layouts.binding, self.layout, self.call.model
         options, prefix = binding.options, binding.session.prefix
         log = CountedHistory(layout.log, lambda piece: digest_of(piece.block), lambda piece: self.count(piece.block))
-        head = self.size(layout.offer.tools) + self.count(layout.system)
-        sizes = [head, *map(log.tokens, layout.log)]
         # A declared text is said in the crew's own layout too; role cards beside it are not.
         cards = prefix.text.strip() != prefix.system.strip()
 
         def place() -> RolePosition | Reason:
             listed = (model, _digest("tools", *map(_schema, layout.tools or ())))
             found = economics.crew_position(
-                self._stake(sizes, listed),
+                self._stake(listed),
                 self.standing(),
+                further=tuple(self._further()),
                 declared=options.declared,
                 wanted=bool(options.shared_context) or (options.declared and cards),
             )
             if isinstance(found, Reason):
-                self.layouts.sent.add(listed)
+                self.layouts.add(listed)
                 binding.session.note(
                     f"{layout.role}: what its task shares with others is too little to pay, "
                     "its requests are left as they are"
@@ -532,7 +502,7 @@ class _Case:
             instruction,
             lambda _: log,
             worded=self.front,
-            shared=sum(sizes),
+            shared=sum(size for _, size in self._chain(layout.pieces, layout.log)),
             known=tuple(self._mistakes()),
             place=place,
             talk=_talk(binding),
@@ -541,33 +511,79 @@ class _Case:
     def _mistakes(self) -> Iterator[Reason]:
         """What the user named to be shared and no task contains, and tools that came too late for the union."""
         options, opening = self.layouts.binding.options, self.layout.opening
-        texts, given = [*self.texts, opening.task, opening.system], getattr(self.crew, "_inputs", None) or {}
-        for name in options.shared_inputs or ():
-            value = given.get(name)
-            if not isinstance(value, str) or not value.strip() or not any(value in text for text in texts):
-                yield reason("text_not_found", name)
-        if options.shared_context and not any(options.shared_context in text for text in texts):
+        tasks = getattr(self.crew, "tasks", None) or ()
+        texts = [*(_words(task).task for task in tasks), *(one.task for one in self.words), opening.task]
+        texts.append(opening.system)
+        given = getattr(self.crew, "_inputs", None) or {}
+
+        def nowhere(text: object) -> bool:
+            return not isinstance(text, str) or all(find_text(text, one) is None for one in texts)
+
+        yield from (reason("text_not_found", name) for name in options.shared_inputs or () if nowhere(given.get(name)))
+        if options.shared_context and nowhere(options.shared_context):
             yield reason("text_not_found", "shared_context")
         yield from (reason("made_too_late", name) for name in self.layout.offer.late)
 
-    def _stake(self, sizes: Sequence[int], listed: Mark) -> economics.Stake:
-        """The counts that decide. ``sizes`` are tokens of the shared head and each result."""
+    def _chain(self, pieces: Sequence[Piece], log: Sequence[Piece]) -> list[tuple[Mark, int]]:
+        """What stands for each part of a request that others may begin with, and its tokens.
+
+        A provider that caches by itself reads what two system texts have in common; where marks decide, one that goes
+        on otherwise is another one.
+        """
+        layout, model = self.layout, self.call.model
+        digests = _chain(layout.start, (*pieces, *log))
+        sizes = [self.size(layout.offer.tools) + self.count(layout.opened), *map(self._block, (*pieces, *log))]
+        if self.layouts.binding.session.profile(model).match != "block":
+            sizes[: len(pieces) + 1] = [sum(sizes[: len(pieces) + 1])]
+            del digests[: len(pieces)]
+        return [((model, digest), size) for digest, size in zip(digests, sizes, strict=True)]
+
+    def _block(self, piece: Piece) -> int:
+        return self.count(piece.block)
+
+    def _stake(self, listed: Mark) -> economics.Stake:
+        """The counts that decide."""
         layout, sent = self.layout, self.layouts.sent
-        shared = [*self.pieces, *layout.log]
-        marks = layout.marks(self.call.model, "")
-        known = sum(size for mark, size in zip(marks, sizes, strict=True) if mark in sent)
-        own = self.carried(layout.opening.task + layout.opening.system, shared) + self.count(self.moved)
-        references = _LABEL_TOKENS * len(used(layout.opening.task, shared))
+        chain = self._chain(layout.pieces, layout.log)
+        known = _leading(chain, sent)
+        own, cached = self._own_texts()
+        references = _LABEL_TOKENS * len(used(layout.opening.task, [*layout.pieces, *layout.log]))
         return economics.Stake(
-            fresh=sum(sizes) - known,
+            fresh=sum(size for _, size in chain) - known,
             known=known,
             own_tools=self.size(layout.tools),
             tools_known=listed in sent,
             own_texts=own,
-            later=tuple(self._later()),
+            own_cached=cached,
+            later=tuple(self._later(dict(chain))),
             overhead=references + _LIMITS_TOKENS * (layout.offer.said is not None),
             loops=self.layouts.binding.part(Executions).loops if layout.has_tools else 0,
         )
+
+    def _own_texts(self) -> tuple[int, int]:
+        """The shared texts that this request would carry itself, and what of them was sent in its own layout before."""
+        layout, sent, model = self.layout, self.layouts.sent, self.call.model
+        mine = used(f"{layout.opening.system}\n{layout.opening.task}", [*layout.pieces, *layout.log])
+        again = _own_mark(model, layout.role) in sent
+        front = [piece for piece in mine if piece in self.material.backgrounds]
+        begins = [piece for mark, piece in self._own_begins() if mark in sent]
+        moved = self.count(self.moved)
+        return self.sum(mine) + moved, (self.sum(front) + moved) * again + self.sum(begins)
+
+    def _own_begins(self) -> list[tuple[Mark, Piece]]:
+        """The texts that this task begins with in its own layout, each with what stands for it and all before it."""
+        at = self.at
+        if at is None:
+            return []
+        words, model = self.words[at], self.call.model
+        ends = [
+            (span[1], piece) for piece in self.layout.pieces if (span := find_text(piece.text, words.task)) is not None
+        ]
+        return [((model, _digest("own begins", words.agent, words.task[:end])), piece) for end, piece in ends]
+
+    def own_marks(self) -> list[Mark]:
+        """What stands for how this task begins in its own layout."""
+        return [mark for mark, _ in self._own_begins()]
 
     def standing(self) -> economics.Standing:
         """What the agents' texts and the results of earlier tasks have come to, and the tasks still to come."""
@@ -590,13 +606,13 @@ class _Case:
                 return None
             return sum(size for mark, size in zip(marks[1:], log, strict=True) if mark in sent)
 
-        tasks, at = self.tasks, self.at
-        waiting = [] if at is None else [one for one in tasks[at + 1 :] if not binding.finished(self.crew, one)]
+        waiting = [self.tasks[i] for i in self.waiting]
+        tasks = self.tasks if len(self.tasks) <= economics.AHEAD else [self.call.task, *waiting]
         texts = {} if not front else {**{_role(one.agent): layouts.text_of(one.agent) for one in tasks}, role: front}
         this = economics.RoleText(role, size(role))
         fronts = {one: met(layout.marks(model, said)) for one, said in texts.items()}
         tools = self.size(layout.tools)
-        head = self.size(layout.offer.tools) + self.count(layout.system)
+        head = sum(size for _, size in self._chain(layout.pieces, ()))
         return economics.Standing(
             texts=(this, *map(text, waiting)),
             read=profile.read,
@@ -614,59 +630,149 @@ class _Case:
             uncached=frozenset(one for one in texts if tools + size(one) < profile.min_tokens),
         )
 
-    def _later(self) -> list[int]:
-        """What each task still to come would carry of the shared texts itself."""
-        binding, layout, at = self.layouts.binding, self.layout, self.at
+    def _later(self, chain: Mapping[Mark, int]) -> Iterator[economics.LaterTask]:
+        """The tasks still to come: in this run, and in those of which the application has told."""
+        binding, layout = self.layouts.binding, self.layout
         if self.crew is None:
-            waiting = max(0, len(binding.agents) - len(self.texts))
-            return [self.carried(layout.opening.task, self.pieces)] * waiting
-        if at is None:
-            return []
-        moved, later = self.count(self.moved), []
-        for index, (task, text) in enumerate(zip(self.tasks, self.texts, strict=True)):
-            if index == at or binding.finished(self.crew, task):
-                continue
-            needed = [piece for piece in layout.log if index > at and self._consumes(task, piece)]
-            later.append(self.carried(text, self.pieces) + moved + sum(self.count(piece.text) for piece in needed))
-        labels = {f"shared input {name!r}" for name in binding.constant}
-        constant = [piece for piece in self.pieces if piece.label in labels]
-        return later + [self.carried(text, constant) + moved for text in self.texts] * binding.runs_left
+            # Agents that have said nothing yet are taken to be asked about the same.
+            size, waiting = sum(chain.values()), max(0, len(binding.agents) - len(self.words))
+            if waiting:
+                yield economics.LaterTask(self.sum(layout.pieces), read=size, times=waiting)
+            return
+        if self.at is None:
+            return
+        warm, roles = dict.fromkeys(chain), {layout.role}
+        moved, model = self.count(self.moved), self.call.model
+        for index in self.waiting:
+            task, pieces = self.tasks[index], self.material.carried(index)
+            log = [piece for piece, source in self._sources() if _needs(task, source)]
+            parts = self._chain(pieces, log)
+            known = _leading(parts, _Either(self.layouts.sent, warm))
+            warm.update(dict.fromkeys(mark for mark, _ in parts))
+            held = self.material.held[index]
+            role = self.words[index].agent
+            again = role in roles or _own_mark(model, role) in self.layouts.sent
+            roles.add(role)
+            # In its own layout, an agent's second task finds what stands in the agent's own text.
+            front = self.sum(held & self.material.backgrounds) if again else 0
+            size = sum(size for _, size in parts)
+            yield economics.LaterTask(self.sum(held) + moved + self.sum(log), front, known, size - known)
+        if binding.runs_left:
+            given = getattr(self.crew, "_inputs", None) or {}
+            yield from self._runs(
+                [str(given[name]) for name in given if name not in binding.constant], binding.runs_left
+            )
 
-    def _consumes(self, task: Any, piece: Piece) -> bool:
-        source = next((one for one in self.tasks if getattr(one.output, "raw", None) == piece.text), None)
-        return source is not None and _needs(task, source)
+    def _sources(self) -> list[tuple[Piece, Any]]:
+        """The results in front of this task, with the tasks that they are of."""
+        numbers = {result_label(number): task for number, task in enumerate(self.crew.tasks, 1)}
+        return [(piece, numbers[piece.label]) for piece in self.layout.log if piece.label in numbers]
+
+    def _further(self) -> Iterator[economics.LaterTask]:
+        """Tasks of runs that are likely, since an input names what this one is about beside a long text.
+
+        None where the application told how many there are, or where forks were sent: what those wrote is read again.
+        """
+        layouts, layout = self.layouts, self.layout
+        if self.crew is None or self.at is None or layouts.binding.several:
+            return
+        if _leading(self._chain(layout.pieces, ()), layouts.sent):
+            return
+        given = getattr(self.crew, "_inputs", None) or {}
+        shared = {input_label(name) for name in given} & {piece.label for piece in self.material.pieces}
+        items = [str(value) for name, value in given.items() if input_label(name) not in shared and str(value).strip()]
+        items = [item for item in items if any(item in one.task for one in self.words)]
+        if items and shared:
+            yield from self._runs(items, economics.ITEMS)
+
+    def _runs(self, varying: Sequence[str], times: int) -> Iterator[economics.LaterTask]:
+        """The tasks of so many further runs, in which nothing else than these inputs is another."""
+        rules, material = self.layouts.binding.session.profile(self.call.model), self.material
+        fixed = {piece for piece in material.pieces if not any(text and text in piece.text for text in varying)}
+        own_tools, moved = self.size(self.layout.tools), self.count(self.moved)
+        for index, words in enumerate(self.words[: economics.AHEAD]):
+            pieces = [piece for piece in material.carried(index) if piece in fixed]
+            held = material.held[index] & fixed
+            starts = [at for text in varying if text and (at := words.task.find(text)) >= 0]
+            same = words.task[: min(starts, default=len(words.task))]
+            # Marks stand at the end of a task, so that one that ends otherwise is read nowhere.
+            same = "" if starts and rules.match != "block" else same
+            begins = {piece for piece in held if find_text(piece.text, same) is not None}
+            begins |= held & material.backgrounds
+            long = own_tools + self.count(words.background) + self.count(same) >= rules.min_tokens
+            yield economics.LaterTask(
+                self.sum(held) + moved,
+                cached=(self.sum(begins) + moved) * long,
+                read=sum(size for _, size in self._chain(pieces, ())),
+                times=times,
+            )
 
 
-def _pieces(binding: Binding, crew: Any, texts: Sequence[str]) -> list[Piece]:
-    """What the tasks' texts have in common: the user's shared context, inputs, and then blocks of lines."""
-    options = binding.options
-    pieces = [Piece("the shared context", options.shared_context)] if options.shared_context else []
-    inputs = getattr(crew, "_inputs", None) or {}
-    bare = [referred(text, pieces) for text in texts]
-    pieces += given_inputs(inputs, bare, options.shared_inputs, binding.constant)
-    return pieces + common_blocks([referred(text, pieces) for text in texts])
+class _Either:
+    """Whether one of two sets has a mark."""
+
+    def __init__(self, *sets: Mapping[Mark, Any]) -> None:
+        self._sets = sets
+
+    def __contains__(self, mark: Mark) -> bool:
+        return any(mark in one for one in self._sets)
 
 
-def _log(crew: Any, text: str) -> list[Piece]:
+def _leading(chain: Sequence[tuple[Mark, int]], sent: Any) -> int:
+    """The tokens of the parts that a request begins with and that were sent before."""
+    return sum(size for mark, size in takewhile(lambda part: part[0] in sent, chain))
+
+
+def _chain(head: bytes, pieces: Iterable[Piece]) -> list[bytes]:
+    """A digest of the head, and of it with each piece behind."""
+    return list(accumulate((piece.key for piece in pieces), _digest, initial=head))
+
+
+def _words(task: Any) -> Words:
+    """What a crew's task says without us."""
+    agent = task.agent
+    return Words(
+        f"{task.description}\n{task.expected_output}", str(getattr(agent, "backstory", "") or ""), _role(agent)
+    )
+
+
+def _sharing(crew: Any, call: LLMCall) -> list[Any]:
+    """The crew's tasks whose requests can begin like this one's: of its model, in CrewAI's words, without a schema."""
+
+    def can(task: Any) -> bool:
+        if task is call.task or task.agent is None or crew.process == "hierarchical":
+            return True
+        llm = getattr(task.agent, "llm", None)
+        if str(getattr(llm, "model", "")) != call.model or owners_of(llm) is None or kept_elsewhere(llm):
+            return False
+        # With tools, CrewAI asks for the schema only once the work is done, in a request of its own.
+        schema = task.output_pydantic or task.output_json or getattr(task, "response_model", None)
+        return not _worded(task.agent) and (not schema or bool(task.tools or task.agent.tools))
+
+    return [] if crew is None else [task for task in crew.tasks if can(task)]
+
+
+def _log(crew: Any, tasks: Sequence[Any], text: str) -> list[Piece]:
     """Outputs of finished tasks that stand in this one and that another one needs too, in the crew's order."""
+    found: list[Piece] = []
     if crew is None:
-        return []
-    tasks = list(crew.tasks)
-    found = []
-    for index, task in enumerate(tasks):
+        return found
+    places = {id(task): number for number, task in enumerate(crew.tasks, 1)}
+    for number, task in enumerate(crew.tasks, 1):
         raw = getattr(task.output, "raw", None)
         # Privacy: only what CrewAI itself put into this task's text.
         if not raw or len(raw) < MIN_CHARS or raw not in text:
             continue
-        if sum(_needs(other, task) for other in tasks[index + 1 :]) > 1:
-            agent = str(getattr(task.output, "agent", "")).strip()
-            found.append(Piece(f"result of task {index + 1} by {agent}", raw))
+        needs = (other for other in tasks if places.get(id(other), 0) > number and _needs(other, task))
+        if len(list(islice(needs, 2))) > 1:
+            found.append(Piece(result_label(number), raw))
     return found
 
 
 def _needs(task: Any, earlier: Any) -> bool:
     context = task.context
-    return earlier in context if isinstance(context, list) else context is not None
+    # By identity: two tasks are equal to CrewAI if all their fields are.
+    return any(one is earlier for one in context) if isinstance(context, list) else context is not None
 
 
 def _text_tools(system: str, crew: Any, binding: Binding) -> str:
@@ -732,8 +838,8 @@ def _schema(tool: Any) -> str:
     return dumps(tool, f"tool {name_of(tool)}").decode()
 
 
-def _digest(*texts: str) -> bytes:
+def _digest(*texts: str | bytes) -> bytes:
     state = blake2b(digest_size=16)
     for text in texts:
-        state.update(text.encode("utf-8", "surrogatepass") + b"\0")
+        state.update((text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")) + b"\0")
     return state.digest()

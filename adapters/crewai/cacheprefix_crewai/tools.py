@@ -8,6 +8,7 @@ from typing import Any
 
 from cacheprefix.adapter import AdapterSession, Api, Lock, allowed_choice, dumps, loads, restrict
 from cacheprefix.errors import ToolClashError
+from cacheprefix_crewai.framing import coworkers
 
 DELEGATION = frozenset({"delegate_work_to_coworker", "ask_question_to_coworker"})
 """CrewAI words these for each agent by its coworkers; in the union they name the whole crew."""
@@ -136,7 +137,7 @@ def coworkers_note(tools: Sequence[Any] | None) -> str:
             text = str(tool.get("function", tool).get("description", ""))
             named = text.partition("coworkers: ")[2].partition("\n")[0].strip()
             if named:
-                return f"Coworkers you can turn to: {named}."
+                return coworkers(named)
     return ""
 
 

@@ -1,0 +1,185 @@
+"""What a fork says is what the crew's own request said: every text once, and no other but those listed as ours."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from crewai import Agent, Crew, Task
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.server import Reply, Request
+from cacheprefix_crewai import install
+from cacheprefix_crewai.framing import FRAMES
+
+MODELS = ("gpt-5-2025-08-07", "gpt-5-mini-2025-08-07")
+STYLES = ("absent", "exact", "indented", "line ends", "wrapped")
+
+
+def said(name: str, words: int = 260) -> str:
+    """A text of several lines whose words stand nowhere else."""
+    return "\n".join(" ".join(f"{name}-{at + k}" for k in range(13)) for at in range(0, words, 13))
+
+
+def styled(text: str, style: str) -> str:
+    """The same words with other white space."""
+    if style == "absent":
+        return ""
+    lines = text.split("\n")
+    if style == "indented":
+        return "\n".join(f"    {line}" for line in lines) + "\n"
+    if style == "line ends":
+        return "\r\n".join(lines) + "\r\n"
+    return f"{' '.join(text.split())} " if style == "wrapped" else f"{text}\n"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A crew: each agent's model and how the handbook stands in its background; each task's agent and inputs."""
+
+    agents: tuple[tuple[int, str], ...]
+    tasks: tuple[tuple[int, frozenset[str], bool], ...]
+    """Its agent, the inputs that it names, and whether it is given earlier results."""
+    declared: bool
+    kind: str
+
+
+plans = st.builds(
+    Plan,
+    st.lists(st.tuples(st.integers(0, 1), st.sampled_from(STYLES)), min_size=2, max_size=4).map(tuple),
+    st.lists(
+        st.tuples(st.integers(0, 3), st.frozensets(st.sampled_from(["first", "second", "third"])), st.booleans()),
+        min_size=2,
+        max_size=5,
+    ).map(tuple),
+    st.booleans(),
+    st.sampled_from(["exact", "openai", "anthropic"]),
+)
+
+
+def answering(request: Request) -> Reply:
+    """By the number of the task."""
+    number = re.findall(r"Do step (\d+)\.", request.text)[-1]
+    return Reply(said(f"answer{number}"))
+
+
+def crew_of(plan: Plan, provider: Any, new_llm: Any) -> Crew:
+    """The crew."""
+    kind = "anthropic" if plan.kind == "anthropic" else "openai"
+    llms = [new_llm(provider, kind), new_llm(provider, kind)]
+    if kind == "openai":
+        llms[1].model = MODELS[1]
+    who = [
+        Agent(
+            role=f"Role{k}",
+            goal=f"Goal{k}.",
+            backstory=f"{styled(said('handbook'), style)}Past{k}.",
+            llm=llms[model],
+            respect_context_window=False,
+            use_better_compaction=False,
+        )
+        for k, (model, style) in enumerate(plan.agents)
+    ]
+    work = [
+        Task(
+            description=f"Do step {i}.\n" + "\n".join(f"{{{name}}}" for name in sorted(inputs)),
+            expected_output=f"Expected{i}.",
+            agent=who[agent % len(who)],
+            **({} if results else {"context": []}),
+        )
+        for i, (agent, inputs, results) in enumerate(plan.tasks)
+    ]
+    return Crew(agents=who, tasks=work, verbose=False)
+
+
+def words(record: Any, *, ours: tuple[str, ...] = ()) -> Counter[str]:
+    """The words of a request, without those of ours."""
+    text = "\n".join(section.text for section in record.prompt.sections)
+    for one in ours:
+        text = text.replace(one, " ", 1)
+    for frame in FRAMES:
+        text = frame.sub(" ", text)
+    return Counter(text.split())
+
+
+def both(plan: Plan, servers: Any, new_llm: Any, **options: Any) -> tuple[list[Any], list[Any], Session]:
+    """The requests of the crew as it is, and installed."""
+    found = []
+    inputs = {name: said(name) for name in ("first", "second", "third")}
+    prefix = SharedPrefix(system=said("handbook")) if plan.declared else None
+    provider_name = "exact" if plan.kind == "exact" else None
+    session = Session(prefix, provider=provider_name) if prefix else Session(provider=provider_name)
+    for installed in (False, True):
+        provider = servers(plan.kind, answering)
+        team = crew_of(plan, provider, new_llm)
+        held = install(team, session, **options) if installed else None
+        team.kickoff(inputs=inputs)
+        if held is not None:
+            held.undo()
+        found.append(list(provider.requests))
+    assert session.failures == {}
+    return found[0], found[1], session
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.generate,),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(plans)
+def test_a_fork_says_every_text_of_the_request_once_and_nothing_else(servers, new_llm, plan) -> None:
+    """Whatever agents of whatever models hold which texts, in whatever white space, and whoever is given results."""
+    plain, sent, session = both(plan, servers, new_llm)
+    assert len(plain) == len(sent) == len(session.calls)
+    handbook = said("handbook")
+    for own, fork in zip(plain, sent, strict=True):
+        held = "handbook-0" in words(own)
+        # The user gave it to all.
+        ours = (handbook,) if plan.declared and not held else ()
+        assert words(fork, ours=ours) == words(own)
+
+
+def test_the_generator_makes_forks(servers, new_llm) -> None:
+    """Of some agents: without any, there would be nothing to see."""
+    plan = Plan(
+        ((0, "exact"), (0, "line ends"), (0, "absent"), (1, "indented")),
+        tuple((k, frozenset({"first"}), True) for k in range(4)),
+        declared=False,
+        kind="exact",
+    )
+    plain, sent, session = both(plan, servers, new_llm)
+    assert [call.layout for call in session.calls] == ["fork", "fork", "fork", "own"]
+    for own, fork in zip(plain, sent, strict=True):
+        assert words(fork) == words(own)
+    outlier = sent[2].body.decode()
+    assert "handbook-0" not in outlier
+    assert "Past2." in outlier
+
+
+def test_blind_reviews_stay_blind_unless_the_user_says_otherwise(servers, new_llm) -> None:
+    """Who wrote a paper reaches the editor's tasks only; named as a shared input, it reaches all."""
+    blind = frozenset({"first"})
+    tasks = ((0, blind, False), (1, blind | {"second"}, False), (2, blind | {"second"}, False), (0, blind, False))
+    plan = Plan(((0, "absent"),) * 3, tasks, declared=False, kind="exact")
+    _, sent, session = both(plan, servers, new_llm)
+    assert {call.layout for call in session.calls} == {"fork"}
+    assert ["second-0" in record.body.decode() for record in sent] == [False, True, True, False]
+    _, sent, _ = both(plan, servers, new_llm, shared_inputs=["first", "second"])
+    assert ["second-0" in record.body.decode() for record in sent] == [True] * 4
+
+
+@pytest.mark.parametrize("style", STYLES[1:])
+def test_a_declared_handbook_is_not_said_twice(servers, new_llm, style) -> None:
+    """However the agents' backgrounds space its words."""
+    plan = Plan(((0, style),) * 3, tuple((k, frozenset(), True) for k in range(3)), declared=True, kind="exact")
+    plain, sent, session = both(plan, servers, new_llm)
+    assert {call.layout for call in session.calls} == {"fork"}
+    for own, fork in zip(plain, sent, strict=True):
+        assert words(fork) == words(own)
