@@ -159,8 +159,8 @@ TaskPosition = RolePosition | Reason
 class LaterTask:
     """The token counts of a task still to come, in this run of the crew or in a later one."""
 
-    texts: int
-    """Xi: the shared texts that it would carry itself."""
+    own: int
+    """Xi: its tools and the shared texts that it would carry itself."""
     cached: int = 0
     """Ci: of these, what the provider would find in its cache without us, since an earlier request begins with it."""
     read: int = 0
@@ -179,20 +179,16 @@ class Stake:
     """F: of the shared part, not yet sent by a fork."""
     known: int
     """K: of the shared part, sent before."""
-    own_tools: int
-    """T: tools of the request as the application made it."""
-    tools_known: bool
-    """Whether an unmodified request would find them in the cache."""
-    own_texts: int
-    """X: the shared texts this request would carry itself."""
+    own: int
+    """X: the tools of the request as the application made it, and the shared texts it would carry itself."""
     later: tuple[LaterTask, ...]
     """The n tasks still to come."""
     overhead: int
     """O: references and limits, which the unmodified request has not."""
     loops: float
     """L: further requests of each task, at most, as far as is known."""
-    own_cached: int = 0
-    """C: of the shared texts, what this request would find in the cache as the application made it."""
+    cached: int = 0
+    """C: of these, what it would find in the cache as the application made it."""
     places: float = 0.0
     """P: cost units that the places of the agents' texts add to the forks (``extra``); less than 0 where they save."""
 
@@ -228,18 +224,14 @@ def _fork(stake: Stake, read: float, loops: float) -> float:
 
 
 def _plain(stake: Stake, read: float, loops: float) -> float:
-    """What the unmodified requests cost.
+    """What the unmodified requests cost: ``X - (1-r)*C + sum(Xi - (1-r)*Ci) + r*L*(X + sum(Xi))``.
 
-        t*T + X - (1-r)*C + sum(r*T + Xi - (1-r)*Ci) + r*L*(T*(1 + n) + X + sum(Xi))
-
-    ``t`` is r where the tools are in the cache already, else 1. Each task pays for the texts itself, once, but for what
-    an earlier request left in the cache, where it finds the tools too; its loop reads both.
+    Each task pays for its tools and texts itself, once, but for what an earlier request left in the cache; its loop
+    reads them.
     """
-    later, count, cut = stake.later, sum(task.times for task in stake.later), 1.0 - read
-    first = (read if stake.tools_known else 1.0) * stake.own_tools + stake.own_texts - cut * stake.own_cached
-    rest = sum(task.times * (read * stake.own_tools + task.texts - cut * task.cached) for task in later)
-    each = stake.own_tools * (1 + count) + stake.own_texts + sum(task.times * task.texts for task in later)
-    return first + rest + read * loops * each
+    cut = 1.0 - read
+    first = stake.own - cut * stake.cached + sum(task.times * (task.own - cut * task.cached) for task in stake.later)
+    return first + read * loops * (stake.own + sum(task.times * task.own for task in stake.later))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,7 @@ stakes = st.builds(
     Stake,
     fresh=tokens,
     known=tokens,
-    own_tools=tokens,
-    tools_known=st.booleans(),
-    own_texts=tokens,
+    own=tokens,
     later=st.lists(tasks, max_size=5).map(tuple),
     overhead=st.integers(0, 200),
     loops=st.floats(0, 12),
@@ -105,14 +103,13 @@ def test_what_pays_is_cheaper_however_long_the_loops(stake, read) -> None:
     for share in (0.0, 0.3, 1.0):
         loops = stake.loops * share
         fork = stake.fresh + read * stake.known + read * loops * (stake.fresh + stake.known)
-        own = (read if stake.tools_known else 1.0) * stake.own_tools + stake.own_texts
-        own += read * loops * (stake.own_tools + stake.own_texts)
+        own = stake.own * (1 + read * loops)
         fork += stake.overhead * (1 + read * loops)
         for task in stake.later:
             for _ in range(task.times):
                 fork += task.fresh + read * task.read + read * loops * (task.fresh + task.read)
                 fork += stake.overhead * (1 + read * loops)
-                own += (1 + loops) * read * stake.own_tools + (1 + read * loops) * task.texts
+                own += (1 + read * loops) * task.own
         assert fork < own
 
 
@@ -122,15 +119,15 @@ def test_more_to_share_and_less_to_write_never_turn_a_gain_into_a_loss(stake, re
     """A fork that pays still does when later tasks carry more of the texts, or less of it is new."""
     if not pays(stake, read):
         return
-    assert pays(replace(stake, later=tuple(replace(task, texts=task.texts + more) for task in stake.later)), read)
+    assert pays(replace(stake, later=tuple(replace(task, own=task.own + more) for task in stake.later)), read)
     moved = min(more, stake.fresh)
     assert pays(replace(stake, fresh=stake.fresh - moved, known=stake.known + moved), read)
-    assert pays(replace(stake, own_texts=stake.own_texts + more), read)
+    assert pays(replace(stake, own=stake.own + more), read)
 
 
 @settings(max_examples=100, deadline=None)
 @given(stakes, reads)
 def test_nothing_in_common_never_pays(stake, read) -> None:
     """Where the unmodified requests would carry none of it, a fork is all cost."""
-    bare = replace(stake, own_texts=0, later=tuple(replace(task, texts=0) for task in stake.later), own_tools=0)
+    bare = replace(stake, own=0, later=tuple(replace(task, own=0) for task in stake.later))
     assert not pays(bare, read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -93,19 +94,15 @@ class _Lookup(BaseTool):
         return "ok"
 
 
-@pytest.mark.parametrize("kind", ["openai", "anthropic"])
-@pytest.mark.parametrize("way", ["kickoff", "kickoff_for_each"])
-def test_a_crew_with_other_items_each_time_stays_shared(servers, new_llm, way, kind) -> None:
-    """Tasks with names, as in every YAML project: their runs are counted, and none is taken for a tool round."""
-    provider = servers(kind, CrewModel())
-    llm = new_llm(provider, kind)
+def specialists(llm: Any, words: str, tools: int) -> Crew:
+    """Four agents with a tool each, of so many tokens; one named task each."""
     who = [
         Agent(
             role=f"Role {k}",
             goal="Goal.",
             backstory="Past.",
             llm=llm,
-            tools=[_Lookup(name=f"lookup_{k}", description=f"Looks up. {prose(700, k)}")],
+            tools=[_Lookup(name=f"lookup_{k}", description=f"Looks up. {prose(tools, k)}")],
             respect_context_window=False,
             use_better_compaction=False,
         )
@@ -114,16 +111,64 @@ def test_a_crew_with_other_items_each_time_stays_shared(servers, new_llm, way, k
     work = [
         Task(
             name=f"task {k}",
-            description=f"Part {k} for {{number}}.\n{{brief}}",
+            description=words.replace("PART", f"Part {k}"),
             expected_output="Text.",
             agent=one,
             context=[],
         )
         for k, one in enumerate(who)
     ]
+    return Crew(agents=who, tasks=work)
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+@pytest.mark.parametrize("way", ["kickoff", "kickoff_for_each"])
+def test_a_crew_with_other_items_each_time_stays_shared(servers, new_llm, way, kind) -> None:
+    """Tasks with names, as in every YAML project: their runs are counted, and none is taken for a tool round."""
+    provider = servers(kind, CrewModel())
     session = Session()
-    made = Crew(agents=who, tasks=work)
+    made = specialists(new_llm(provider, kind), "PART for {number}.\n{brief}", 700)
     with install(made, session):
         repeated(made, {"brief": prose(4_500)}, way)
     assert {call.layout for call in session.calls} == {"fork"}
     never_rises(provider, session, kind)
+
+
+@pytest.mark.parametrize(("tools", "way"), [(300, "kickoff"), (1_400, "kickoff"), (300, "kickoff_for_each")])
+def test_a_text_first_and_an_item_last_cost_no_more_than_they_did(servers, new_llm, way, tools) -> None:
+    """The provider keeps what such requests begin with from kickoff to kickoff, without us."""
+    spent = []
+    for installed in (False, True):
+        provider = servers("openai", CrewModel())
+        made = specialists(new_llm(provider), "{brief}\nPART for {number}.", tools)
+        held = install(made) if installed else None
+        repeated(made, {"brief": prose(3_000)}, way)
+        if held is not None:
+            held.undo()
+        spent.append(sum(units(provider, "openai")))
+    assert spent[1] <= spent[0]
+
+
+def test_agents_of_different_models_cost_no_more_than_they_did(servers, new_llm) -> None:
+    """No model reads what another one's requests wrote, so nothing is moved for it, and none is shown the brief."""
+    spent, held = [], []
+    for installed in (False, True):
+        provider = servers("openai", CrewModel())
+        who = []
+        for k, model in enumerate(("gpt-5-mini-2025-08-07", "gpt-5-2025-08-07", "gpt-5.1-2025-11-13")):
+            llm = new_llm(provider)
+            llm.model = model
+            who.append(Agent(role=f"Role {k}", goal="Goal.", backstory="Past.", llm=llm))
+        work = [
+            Task(description=words, expected_output="Text.", agent=one)
+            for words, one in zip(("List risks.", "Judge.\n{brief}", "Write.\n{brief}"), who, strict=True)
+        ]
+        made = Crew(agents=who, tasks=work)
+        session = Session()
+        with install(made, session) if installed else nullcontext():
+            made.kickoff(inputs={"brief": prose(3_000)})
+        spent.append(sum(units(provider, "openai")))
+        held.append([prose(3_000) in record.body.decode() for record in provider.requests])
+    assert spent[1] <= spent[0]
+    assert held[0] == held[1] == [False, True, True]
+    assert {call.layout for call in session.calls} == {"own"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -538,6 +539,12 @@ class _Case:
             del digests[: len(pieces)]
         return [((model, digest), size) for digest, size in zip(digests, sizes, strict=True)]
 
+    @property
+    def _written(self) -> bool:
+        """Whether forks sent all that this task shares, but for results of the run."""
+        parts = self._chain(self.layout.pieces, ())
+        return all(mark in self.layouts.sent for mark, _ in parts)
+
     def _block(self, piece: Piece) -> int:
         return self.count(piece.block)
 
@@ -546,44 +553,50 @@ class _Case:
         layout, sent = self.layout, self.layouts.sent
         chain = self._chain(layout.pieces, layout.log)
         known = _leading(chain, sent)
-        own, cached = self._own_texts()
+        own, cached = self._own_texts(listed)
         references = _LABEL_TOKENS * len(used(layout.opening.task, [*layout.pieces, *layout.log]))
         return economics.Stake(
             fresh=sum(size for _, size in chain) - known,
             known=known,
-            own_tools=self.size(layout.tools),
-            tools_known=listed in sent,
-            own_texts=own,
-            own_cached=cached,
-            later=tuple(self._later(dict(chain))),
+            own=own,
+            cached=cached,
+            # Once it is written, each task that reads it gains or loses for itself.
+            later=() if self._written else tuple(self._later(dict(chain))),
             overhead=references + _LIMITS_TOKENS * (layout.offer.said is not None),
             loops=self.layouts.binding.part(Executions).loops if layout.has_tools else 0,
         )
 
-    def _own_texts(self) -> tuple[int, int]:
-        """The shared texts that this request would carry itself, and what of them was sent in its own layout before."""
+    def _own_texts(self, listed: Mark) -> tuple[int, int]:
+        """What this request would carry itself, and what of that was sent in its own layout before."""
         layout, sent, model = self.layout, self.layouts.sent, self.call.model
         mine = used(f"{layout.opening.system}\n{layout.opening.task}", [*layout.pieces, *layout.log])
         again = _own_mark(model, layout.role) in sent
         front = [piece for piece in mine if piece in self.material.backgrounds]
-        begins = [piece for mark, piece in self._own_begins() if mark in sent]
-        moved = self.count(self.moved)
-        return self.sum(mine) + moved, (self.sum(front) + moved) * again + self.sum(begins)
+        begun = 0 if self.at is None else self._begun(self.at)
+        moved, tools = self.count(self.moved), self.size(layout.tools)
+        cached = (self.sum(front) + moved) * again + begun
+        return tools + moved + self.sum(mine), cached + tools * (again or (listed in sent and self._tools_kept))
 
-    def _own_begins(self) -> list[tuple[Mark, Piece]]:
-        """The texts that this task begins with in its own layout, each with what stands for it and all before it."""
-        at = self.at
-        if at is None:
-            return []
+    @property
+    def _tools_kept(self) -> bool:
+        """Whether a provider finds tools again in front of another agent's text, without us."""
+        rules = self.layouts.binding.session.profile(self.call.model)
+        return rules.match == "block" and self.size(self.layout.tools) >= rules.min_tokens
+
+    def _own_begins(self, at: int) -> list[tuple[Mark, Piece]]:
+        """The texts that a task begins with in its own layout, each with what stands for it and all before it."""
         words, model = self.words[at], self.call.model
-        ends = [
-            (span[1], piece) for piece in self.layout.pieces if (span := find_text(piece.text, words.task)) is not None
-        ]
+        spans = ((find_text(piece.text, words.task), piece) for piece in self.material.held[at])
+        ends = [(span[1], piece) for span, piece in spans if span is not None]
         return [((model, _digest("own begins", words.agent, words.task[:end])), piece) for end, piece in ends]
 
     def own_marks(self) -> list[Mark]:
         """What stands for how this task begins in its own layout."""
-        return [mark for mark, _ in self._own_begins()]
+        return [] if self.at is None else [mark for mark, _ in self._own_begins(self.at)]
+
+    def _begun(self, at: int) -> int:
+        """The tokens of what a task begins with in its own layout, and began with before."""
+        return self.sum(piece for mark, piece in self._own_begins(at) if mark in self.layouts.sent)
 
     def standing(self) -> economics.Standing:
         """What the agents' texts and the results of earlier tasks have come to, and the tasks still to come."""
@@ -637,12 +650,13 @@ class _Case:
             # Agents that have said nothing yet are taken to be asked about the same.
             size, waiting = sum(chain.values()), max(0, len(binding.agents) - len(self.words))
             if waiting:
-                yield economics.LaterTask(self.sum(layout.pieces), read=size, times=waiting)
+                own, kept = self.size(layout.tools), self._tools_kept
+                yield economics.LaterTask(own + self.sum(layout.pieces), own * kept, read=size, times=waiting)
             return
         if self.at is None:
             return
         warm, roles = dict.fromkeys(chain), {layout.role}
-        moved, model = self.count(self.moved), self.call.model
+        moved, model, tools = self.count(self.moved), self.call.model, self.size(layout.tools)
         for index in self.waiting:
             task, pieces = self.tasks[index], self.material.carried(index)
             log = [piece for piece, source in self._sources() if _needs(task, source)]
@@ -653,15 +667,13 @@ class _Case:
             role = self.words[index].agent
             again = role in roles or _own_mark(model, role) in self.layouts.sent
             roles.add(role)
-            # In its own layout, an agent's second task finds what stands in the agent's own text.
-            front = self.sum(held & self.material.backgrounds) if again else 0
-            size = sum(size for _, size in parts)
-            yield economics.LaterTask(self.sum(held) + moved + self.sum(log), front, known, size - known)
+            # In its own layout, an agent's second task finds its tools and what stands in the agent's own text.
+            front = tools + self.sum(held & self.material.backgrounds) if again else tools * self._tools_kept
+            size, own = sum(size for _, size in parts), tools + moved + self.sum(held) + self.sum(log)
+            yield economics.LaterTask(own, min(own, front + self._begun(index)), known, size - known)
         if binding.runs_left:
             given = getattr(self.crew, "_inputs", None) or {}
-            yield from self._runs(
-                [str(given[name]) for name in given if name not in binding.constant], binding.runs_left
-            )
+            yield from self._runs({name for name in given if name not in binding.constant}, binding.runs_left)
 
     def _sources(self) -> list[tuple[Piece, Any]]:
         """The results in front of this task, with the tasks that they are of."""
@@ -673,39 +685,41 @@ class _Case:
 
         None where the application told how many there are, or where forks were sent: what those wrote is read again.
         """
-        layouts, layout = self.layouts, self.layout
-        if self.crew is None or self.at is None or layouts.binding.several:
+        if self.crew is None or self.at is None or self.layouts.binding.several:
             return
-        if _leading(self._chain(layout.pieces, ()), layouts.sent):
+        if self._written:
             return
         given = getattr(self.crew, "_inputs", None) or {}
         shared = {input_label(name) for name in given} & {piece.label for piece in self.material.pieces}
-        items = [str(value) for name, value in given.items() if input_label(name) not in shared and str(value).strip()]
-        items = [item for item in items if any(item in one.task for one in self.words)]
-        if items and shared:
+        items = {name for name in given if input_label(name) not in shared}
+        if shared and any(f"{{{name}}}" in words.template for name in items for words in self.words):
             yield from self._runs(items, economics.ITEMS)
 
-    def _runs(self, varying: Sequence[str], times: int) -> Iterator[economics.LaterTask]:
-        """The tasks of so many further runs, in which nothing else than these inputs is another."""
+    def _runs(self, varying: set[str], times: int) -> Iterator[economics.LaterTask]:
+        """The tasks of so many further runs, in which nothing else than the inputs of these names is another."""
         rules, material = self.layouts.binding.session.profile(self.call.model), self.material
-        fixed = {piece for piece in material.pieces if not any(text and text in piece.text for text in varying)}
+        others = {input_label(name) for name in varying}
         own_tools, moved = self.size(self.layout.tools), self.count(self.moved)
         for index, words in enumerate(self.words[: economics.AHEAD]):
-            pieces = [piece for piece in material.carried(index) if piece in fixed]
-            held = material.held[index] & fixed
-            starts = [at for text in varying if text and (at := words.task.find(text)) >= 0]
-            same = words.task[: min(starts, default=len(words.task))]
+            starts = [at for name in varying if (at := words.template.find(f"{{{name}}}")) >= 0]
             # Marks stand at the end of a task, so that one that ends otherwise is read nowhere.
-            same = "" if starts and rules.match != "block" else same
-            begins = {piece for piece in held if find_text(piece.text, same) is not None}
-            begins |= held & material.backgrounds
-            long = own_tools + self.count(words.background) + self.count(same) >= rules.min_tokens
+            same = "" if starts and rules.match != "block" else words.template[: min(starts) if starts else None]
+            held = {piece for piece in material.held[index] if piece.label not in others}
+            begins = {piece for piece in held if _stands(piece, same)} | (held & material.backgrounds)
+            long = own_tools + self.count(words.background) + self.sum(begins) >= rules.min_tokens
+            pieces = [piece for piece in material.carried(index) if piece.label not in others]
             yield economics.LaterTask(
-                self.sum(held) + moved,
-                cached=(self.sum(begins) + moved) * long,
+                own_tools + moved + self.sum(held),
+                cached=(own_tools + moved + self.sum(begins)) * long,
                 read=sum(size for _, size in self._chain(pieces, ())),
                 times=times,
             )
+
+
+def _stands(piece: Piece, template: str) -> bool:
+    """Whether a text stands in a task's words, in which an input has only its name."""
+    name = re.fullmatch(r"shared input '(.*)'", piece.label)
+    return find_text(piece.text, template) is not None or (name is not None and f"{{{name[1]}}}" in template)
 
 
 class _Either:
@@ -730,10 +744,9 @@ def _chain(head: bytes, pieces: Iterable[Piece]) -> list[bytes]:
 
 def _words(task: Any) -> Words:
     """What a crew's task says without us."""
-    agent = task.agent
-    return Words(
-        f"{task.description}\n{task.expected_output}", str(getattr(agent, "backstory", "") or ""), _role(agent)
-    )
+    agent, said = task.agent, f"{task.description}\n{task.expected_output}"
+    template = getattr(task, "_original_description", None)
+    return Words(said, str(getattr(agent, "backstory", "") or ""), _role(agent), said if template is None else template)
 
 
 def _sharing(crew: Any, call: LLMCall) -> list[Any]:

@@ -131,6 +131,8 @@ class Words:
     """Its agent's background."""
     agent: str
     """Its agent's role."""
+    template: str = ""
+    """Its description with the names of inputs in their places."""
 
 
 @dataclass(frozen=True, slots=True)
