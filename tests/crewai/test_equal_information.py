@@ -12,7 +12,7 @@ from crewai import Agent, Crew, Task
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.server import Reply, Request
 from cacheprefix_crewai import install
 from cacheprefix_crewai.framing import FRAMES
@@ -111,9 +111,9 @@ def both(plan: Plan, servers: Any, new_llm: Any, **options: Any) -> tuple[list[A
     """The requests of the crew as it is, and installed."""
     found = []
     inputs = {name: said(name) for name in ("first", "second", "third")}
-    prefix = SharedPrefix(system=said("handbook")) if plan.declared else None
+    prefix = SharedPrefix(system=said("handbook")) if plan.declared else ""
     provider_name = "exact" if plan.kind == "exact" else None
-    session = Session(prefix, provider=provider_name) if prefix else Session(provider=provider_name)
+    session = Session(prefix, caching=Caching(provider=provider_name))
     for installed in (False, True):
         provider = servers(plan.kind, answering)
         team = crew_of(plan, provider, new_llm)

@@ -365,14 +365,20 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
     )
     instruction = "" if alone else instruction_of(session, role, opening, moved)
     case = _Case(layouts, call, draft, crew, tasks, words, material, moved, referred(instruction, pieces))
-    plan = session.plan(case.asked(instruction))
+    return _planned(case, plain, session.plan(case.asked(instruction)), instruction)
+
+
+def _planned(case: _Case, plain: TaskLayout, plan: RequestPlan[Piece], instruction: str) -> TaskLayout:
+    """The layout of a task as it was planned; what its requests will carry is known to the tasks that follow."""
+    layouts, draft, model, role = case.layouts, case.layout, case.call.model, plain.role
+    session, pieces, log = layouts.binding.session, draft.pieces, draft.log
     if not plan.forks:
         # From now on the provider has this agent's text, and how its task begins, in the crew's own layout.
         layouts.add(_own_mark(model, role), *case.own_marks())
-        return replace(plain, plan=plan, missing=_missing(binding, role, opening))
+        return replace(plain, plan=plan, missing=_missing(layouts.binding, role, plain.opening))
     layouts.said[role] = case.front
     draft = replace(draft, plan=plan)
-    layouts.add(*((model, digest) for digest in _chain(start, pieces)))
+    layouts.add(*((model, digest) for digest in _chain(draft.start, pieces)))
     if not plan.continues:
         # Behind the results, which the next agent can read then.
         layouts.add(*draft.marks(model, ""), draft.behind_mark(model, case.front))
