@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
@@ -144,6 +145,16 @@ class PrefixMiddleware(AgentMiddleware):
     def name(self) -> str:
         """The name LangChain tells middleware apart by."""
         return f"PrefixMiddleware[{self.role}]"
+
+    def rehearsing(self, session: AdapterSession) -> PrefixMiddleware:
+        """A copy that lays out the first request in another session, without what the application says at each call."""
+        made = copy.copy(self)
+        made._session, made._base, made._models, made.volatile = session, None, {}, None
+        return made
+
+    def prepared(self, request: ModelRequest) -> tuple[Frame | None, ModelRequest]:
+        """The fork that a request is, and the request as the agent's model is to be asked it."""
+        return self._prepared(request)
 
     def _prepared(self, request: ModelRequest) -> tuple[Frame | None, ModelRequest]:
         # Outside of what fails open: an error of the application's own function is the application's.

@@ -23,6 +23,9 @@ from cacheprefix_langgraph.schemas import foresee
 from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in, with_update
 from cacheprefix_langgraph.subgraphs import subgraph
 
+FORK = "__cacheprefix_fork__"
+"""On what ``forked`` makes: what it was decorated with."""
+
 _TASKS = 1_000
 
 F = TypeVar("F", bound="Callable[..., Any] | Runnable[Any, Any]")
@@ -218,6 +221,7 @@ def _function(function: Callable[..., Any], fork: _Fork) -> Callable[..., Any]:
 
     _dress(wrapped, function)
     wrapped.cacheprefix_session, wrapped.cacheprefix_role = users_session(fork.session), fork.name
+    setattr(wrapped, FORK, fork)
     return cast("Callable[..., Any]", wrapped)
 
 
@@ -305,6 +309,7 @@ def _runnable(node: Runnable[Any, Any], fork: _Fork) -> Any:
         abatch = Runnable.abatch
 
     ForkedRunnable.cacheprefix_session, ForkedRunnable.cacheprefix_role = users_session(fork.session), fork.name
+    setattr(ForkedRunnable, FORK, fork)
     made = _of_class(node, ForkedRunnable)
     if isinstance(made, RunnableSequence):
         # LangGraph takes a sequence apart and runs its steps itself.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from cacheprefix import Session
@@ -16,6 +17,15 @@ def cacheprefix_wrap(target: object, session: Session) -> object | None:
 
         return wrap_model(target, session)
     return None
+
+
+def cacheprefix_preview(target: object, session: Session, task: object) -> object | None:
+    """What the nodes and agents of a compiled graph will ask first; None for anything else."""
+    if "langgraph" not in sys.modules:
+        return None
+    from cacheprefix_langgraph.preview import preview
+
+    return preview(target, session, task)
 
 
 def cacheprefix_commands(cli: Any) -> None:

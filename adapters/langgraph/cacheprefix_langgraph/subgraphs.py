@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from langgraph.prebuilt import ToolNode
@@ -12,7 +13,7 @@ from langgraph.pregel.protocol import PregelProtocol
 from langgraph.types import Command
 
 from cacheprefix import ForkPolicy, Session
-from cacheprefix.adapter import VolatileRole
+from cacheprefix.adapter import AdapterSession, VolatileRole
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import Frame, aunder, said_now, scope_of, under, unlaid
 from cacheprefix_langgraph.schemas import foresee
@@ -22,6 +23,20 @@ from cacheprefix_langgraph.tools import render
 G = TypeVar("G", bound="Pregel[Any, Any, Any, Any]")
 
 _ENTER = "__cacheprefix_enter__"
+_PARTS = "__cacheprefix_parts__"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameParts:
+    """What a graph was made a fork with."""
+
+    session: AdapterSession
+    role: str
+    instruction: str
+    messages_key: str
+    pinned: bool
+    volatile_role: VolatileRole
+    policy: ForkPolicy | None
 
 
 def subgraph(
@@ -91,7 +106,14 @@ def subgraph(
         return bound.attempt("subgraph", lambda: enter(state, config, said), plain)
 
     copy.__dict__[_ENTER] = entered
+    copy.__dict__[_PARTS] = FrameParts(bound, name, instruction, messages_key, pinned, volatile_role, policy)
     return copy
+
+
+def frame_parts(graph: Any) -> FrameParts | None:
+    """What a graph's fork is made of; None for one that ``subgraph`` has not made."""
+    found = graph.__dict__.get(_PARTS)
+    return found if isinstance(found, FrameParts) else None
 
 
 @functools.lru_cache(maxsize=16)

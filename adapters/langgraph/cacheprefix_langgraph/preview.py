@@ -1,0 +1,296 @@
+"""What a graph's nodes and agents will ask first, before anything is sent: their requests in the layouts of a run.
+
+Agents of ``create_agent`` make their whole request. A node is a function of the application's, which is not run: known
+of it are its role, its instruction, the state's messages, and the wrapped model and tools that its code names.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from langchain.agents.middleware import AgentMiddleware
+from langchain.agents.middleware.types import ModelRequest
+from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.runnables import Runnable, RunnableSequence
+from langgraph.prebuilt import ToolNode
+from langgraph.pregel import Pregel
+
+from cacheprefix import Session
+from cacheprefix.adapter import AdapterSession, Preview, preview_of
+from cacheprefix_langgraph.calls import enter
+from cacheprefix_langgraph.fork_context import Frame, within_frame
+from cacheprefix_langgraph.middleware import ENTRY, PrefixMiddleware
+from cacheprefix_langgraph.model import shadow
+from cacheprefix_langgraph.node import FORK
+from cacheprefix_langgraph.pending import SENDING
+from cacheprefix_langgraph.request_bodies import base_of, shows_body
+from cacheprefix_langgraph.schemas import STRUCTURED
+from cacheprefix_langgraph.sending import prepared
+from cacheprefix_langgraph.state import conversation_of, messages_in
+from cacheprefix_langgraph.subgraphs import frame_parts
+from cacheprefix_langgraph.views import Views
+from cacheprefix_langgraph.wrapping import wrapped_with, wrapping_of
+
+_AGENTS = "langchain.agents.factory"
+_DEPTH = 8
+
+
+def preview(target: object, session: Session, task: object = None) -> Preview | None:
+    """The first requests of a compiled graph's nodes and agents; None for anything else.
+
+    ``task`` is the state that the run begins with, a list of messages, or the text of the first one. Nodes, agents and
+    models are bound to sessions already; ``session`` stands for what is bound to none.
+    """
+    if not isinstance(target, Pregel):
+        return None
+    dry = _DryRun(session.adapter, _state(task))
+    dry.graph(target, None)
+    seen = [preview_of(one) for one in dry.rehearsals]
+    notes = dict.fromkeys([*dry.notes, *(note for one in seen for note in one.notes)])
+    return Preview(tuple(request for one in seen for request in one.requests), tuple(notes))
+
+
+def _state(task: object) -> dict[str, Any]:
+    if isinstance(task, Mapping):
+        return dict(task)
+    if isinstance(task, (list, tuple)):
+        return {"messages": list(task)}
+    return {"messages": [HumanMessage(task)] if isinstance(task, str) else []}
+
+
+class _DryRun:
+    """One preview: a rehearsal for each session of the graph's parts, and what is not known before a run."""
+
+    def __init__(self, session: AdapterSession, state: dict[str, Any]) -> None:
+        self.notes: list[str] = []
+        self._session, self._state = session, state
+        self._rehearsals: dict[int, tuple[AdapterSession, AdapterSession]] = {}
+
+    @property
+    def rehearsals(self) -> list[AdapterSession]:
+        """The sessions that the requests were made in."""
+        return [made for _, made in self._rehearsals.values()]
+
+    def _of(self, session: AdapterSession) -> AdapterSession:
+        """The rehearsal of a session, which knows what the session's own front doors told it."""
+        if id(session) not in self._rehearsals:
+            made = session.rehearsal()
+            made.beside.update({name: list(one) for name, one in session.beside.items() if isinstance(one, list)})
+            self._rehearsals[id(session)] = (session, made)
+        return self._rehearsals[id(session)][1]
+
+    # ------------------------------------------------------------------ nodes
+
+    def graph(self, graph: Any, frame: Frame | None) -> None:
+        """All nodes of a compiled graph, in the order of a run in which each is reached as early as it can be."""
+        steps = _steps(graph)
+        # LangGraph begins the nodes of a step by their names.
+        for name in sorted(graph.nodes, key=lambda name: (steps.get(name, len(steps)), name)):
+            self._node(str(name), graph.nodes[name].bound, frame)
+
+    def _node(self, name: str, bound: Any, frame: Frame | None) -> None:
+        if isinstance(bound, ToolNode) or name.startswith("__"):
+            return
+        if isinstance(bound, Pregel):
+            self.graph(bound, self._entered(bound) or frame)
+            return
+        function = getattr(bound, "func", None) or getattr(bound, "afunc", None) or bound
+        fork = getattr(function, FORK, None) or getattr(type(bound), FORK, None)
+        if fork is not None:
+            if fork.volatile is not None:
+                self.notes.append(f"{fork.name}: what it says for one call alone is known at the call")
+            session = self._of(fork.session)
+            frame = replace(fork, session=session, volatile=None).enter(self._state, {})
+        if getattr(function, "__module__", "") == _AGENTS:
+            self._agent(name, function, frame)
+            return
+        found = list(_models(function, bound))
+        if not found:
+            if not _quiet(name, function):
+                self.notes.append(f"{name}: names no wrapped model, so what it asks is known in the run")
+            return
+        own = None if fork is None else fork.messages_key
+        messages = list(messages_in(self._state, own or "messages") or ())
+        self.notes.append(f"{name}: a function that is not run, so what it adds to its messages itself is not counted")
+        model, options = found[0]
+        self._ask(model, messages, options, frame)
+
+    def _entered(self, graph: Any) -> Frame | None:
+        """The fork that a graph is, made by ``subgraph`` or ``forked``; None for any other graph."""
+        parts = frame_parts(graph)
+        if parts is None:
+            return None
+        session = self._of(parts.session)
+        messages = messages_in(self._state, parts.messages_key)
+        talk = conversation_of(session, {}, {}, messages or (), returned=False)
+        return Frame(
+            session=session,
+            role=parts.role,
+            instruction=parts.instruction,
+            shared=messages if parts.pinned else None,
+            conversation=talk.id,
+            state=talk,
+            pinned=parts.pinned,
+            volatile_role=parts.volatile_role,
+            policy=parts.policy,
+        )
+
+    def _agent(self, name: str, node: Any, frame: Frame | None) -> None:
+        """An agent of ``create_agent``: its model's node makes the request as it does in a run."""
+        made = _closed_over(node)
+        if "default_tools" not in made:
+            return
+        messages = list(self._state.get("messages") or ())
+        model, doors = made["model"], list(_middleware(made.get("wrap_model_call_handler")))
+        for one in doors:
+            if not isinstance(one, PrefixMiddleware):
+                self.notes.append(f"{name}: what its {type(one).__name__} changes is known in the run")
+        state: Any = {"messages": messages, ENTRY: len(messages)}
+        request: Any = ModelRequest(
+            model=model,
+            tools=made["default_tools"],
+            system_message=made["system_message"],
+            response_format=made["initial_response_format"],
+            messages=messages,
+            tool_choice=None,
+            state=state,
+            runtime=None,
+        )
+        door = next((one for one in doors if isinstance(one, PrefixMiddleware)), None)
+        if door is not None:
+            if door.volatile is not None:
+                self.notes.append(f"{door.role}: what it says for one call alone is known at the call")
+            frame, request = door.rehearsing(self._of(door.session.adapter)).prepared(request)
+        elif (again := self._rewrapped(model)) is not None:
+            request = request.override(model=again)
+        else:
+            self.notes.append(f"{name}: its model is not wrapped, so its requests are neither changed nor measured")
+            return
+        binds = _closed_over(made["_execute_model_sync"])["_get_bound_model"]
+        asked, options = _unbound(binds(request)[0])
+        said = [request.system_message] if request.system_message else []
+        self._ask(asked, [*said, *request.messages], options, frame)
+
+    # ------------------------------------------------------------------ one request
+
+    def _rewrapped(self, model: Any) -> Any:
+        """A wrapped model in the rehearsal of its session; None for one that is not wrapped."""
+        known = wrapping_of(model)
+        if known is None:
+            return None
+        session = self._of(known.session)
+        if any(known.session is made for made in self.rehearsals):
+            return model
+        return wrapped_with(shadow(model, session), replace(known, session=session, held=None, views=Views()))
+
+    def _ask(self, given: Any, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any], frame: Frame | None) -> None:
+        """A model's request up to where its class would send it."""
+        known = wrapping_of(given)
+        inside = known is not None and any(known.session is made for made in self.rehearsals)
+        model = given if inside else self._rewrapped(given)
+        base: Any = base_of(model)
+        with within_frame(frame):
+            asked, _, options, token = enter(model, list(messages), None, dict(kwargs), whole=True)
+            sending = SENDING.get()
+            assert sending is not None
+            try:
+                options.pop(STRUCTURED, None)
+                ready = prepared(model, base, sending, model._convert_input(asked).to_messages(), None, options)
+                if sending.turn is None and shows_body(base):
+                    model._get_request_payload(ready.messages, stop=None, **ready.kwargs)
+            finally:
+                SENDING.reset(token)
+        if sending.turn is not None:
+            sending.turn.finish(None)
+
+
+def _steps(graph: Any) -> dict[str, int]:
+    """In which step of a run each node can be reached first, as far as the edges tell."""
+    builder = getattr(graph, "builder", None)
+    edges: set[tuple[str, str]] = set(getattr(builder, "edges", ()))
+    edges |= {(start, end) for starts, end in getattr(builder, "waiting_edges", ()) for start in starts}
+    for start, branches in getattr(builder, "branches", {}).items():
+        edges |= {(start, end) for branch in branches.values() for end in (branch.ends or {}).values()}
+    steps, newest = {"__start__": 0}, {"__start__"}
+    while newest:
+        newest = {end for start, end in edges if start in newest and end not in steps}
+        steps |= dict.fromkeys(newest, max(steps.values()) + 1)
+    return steps
+
+
+# ---------------------------------------------------------------------- what a node's code names
+
+
+def _closed_over(function: Any) -> dict[str, Any]:
+    """The variables of a function that was made by another one."""
+    names = function.__code__.co_freevars
+    cells = zip(names, function.__closure__ or (), strict=True)
+    return {name: cell.cell_contents for name, cell in cells if _filled(cell)}
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None or True
+    except ValueError:
+        return False
+
+
+def _named(function: Any) -> Iterator[Any]:
+    """What a function's code names: its own variables, the module's, and what its object has."""
+    function = inspect.unwrap(function)
+    if inspect.ismethod(function):
+        yield from vars(function.__self__).values() if hasattr(function.__self__, "__dict__") else ()
+        function = function.__func__
+    code = getattr(function, "__code__", None)
+    if code is None:
+        yield from vars(function).values() if hasattr(function, "__dict__") else ()
+        return
+    yield from _closed_over(function).values()
+    yield from (function.__globals__[name] for name in code.co_names if name in function.__globals__)
+
+
+def _models(function: Any, bound: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The wrapped models that a node names, with the options that were bound to them."""
+    given: Iterable[Any] = _named(function)
+    if isinstance(bound, RunnableSequence):
+        given = [*bound.steps, *(one for step in bound.steps for one in _named(getattr(step, "func", step)))]
+    elif isinstance(bound, Runnable):
+        given = [bound, *given]
+    for one in given:
+        model, options = _unbound(one)
+        if wrapping_of(model) is not None:
+            yield model, options
+
+
+def _unbound(given: Any) -> tuple[Any, dict[str, Any]]:
+    """A model under its bindings, with what they bind."""
+    options: dict[str, Any] = {}
+    while isinstance(given, Runnable) and wrapping_of(given) is None:
+        if isinstance(given, RunnableSequence):
+            # Structured output is a model with a parser behind it.
+            given = next((step for step in given.steps if wrapping_of(_unbound(step)[0]) is not None), None)
+            continue
+        options = {**(getattr(given, "kwargs", None) or {}), **options}
+        given = getattr(given, "bound", None)
+    return given, options
+
+
+def _middleware(handler: Any, depth: int = _DEPTH) -> Iterator[Any]:
+    """The middleware that a handler of ``create_agent`` is composed of, the outermost first."""
+    owner = getattr(handler, "__self__", None)
+    if isinstance(owner, AgentMiddleware):
+        yield owner
+    elif depth and getattr(handler, "__closure__", None):
+        for one in _closed_over(handler).values():
+            if callable(one):
+                yield from _middleware(one, depth - 1)
+
+
+def _quiet(name: str, function: Any) -> bool:
+    """Whether a node is the frameworks' own, which asks nothing."""
+    return (
+        str(getattr(function, "__module__", "")).startswith(("langchain", "langgraph", "cacheprefix_")) or "." in name
+    )

@@ -1,0 +1,154 @@
+"""What a preview says of a graph is what the graph then sends, and nothing comes of the preview itself."""
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from cacheprefix import preview
+from cacheprefix.server import Reply
+from cacheprefix_langgraph import PrefixMiddleware, forked, subgraph, wrap_model
+from tests.langgraph.conftest import TOOLS
+
+HANDBOOK = "The handbook says that every statement needs a source. " * 200
+TASK = "Look into it. " * 400
+ROLES = ("planner", "critic", "writer")
+
+
+def parallel(nodes):
+    """Nodes side by side."""
+    graph = StateGraph(MessagesState)
+    for name, node in nodes.items():
+        graph.add_node(name, node)
+        graph.add_edge(START, name)
+        graph.add_edge(name, END)
+    return graph.compile()
+
+
+def functions(session, chat):
+    """Forked functions that ask a wrapped model, two of them with tools."""
+    model = wrap_model(chat.model(), session)
+
+    def node_of(name):
+        asked = model if name == "writer" else model.bind_tools(TOOLS)
+
+        @forked(session, role=name, instruction=f"You are the {name}. Mind the duty of a {name}.")
+        def node(state):
+            return {"messages": [asked.invoke(state["messages"])]}
+
+        return node
+
+    return parallel({name: node_of(name) for name in ROLES})
+
+
+def agents(session, chat):
+    """Agents with the middleware, each with a system prompt and tools."""
+    return parallel(
+        {
+            name: create_agent(
+                chat.model(),
+                tools=TOOLS[: number + 1],
+                system_prompt=f"You are the {name}.",
+                middleware=[PrefixMiddleware(session, role=name)],
+                name=name,
+            )
+            for number, name in enumerate(ROLES[:2])
+        }
+    )
+
+
+def graphs(session, chat):
+    """Agents without it, each made a fork as a whole, and a model bound to a role."""
+    model = wrap_model(chat.model(), session)
+    bound = wrap_model(chat.model(), session, role="judge", instruction="You judge.")
+    nodes = {
+        name: subgraph(create_agent(model, tools=TOOLS, system_prompt=f"You are the {name}.", name=name), session)
+        for name in ROLES[:2]
+    }
+    return parallel({**nodes, "judge": lambda state: {"messages": [bound.invoke(state["messages"])]}})
+
+
+def alone(session, chat):
+    """One agent."""
+    return create_agent(
+        chat.model(), tools=TOOLS, system_prompt="You are alone. " * 300, middleware=[PrefixMiddleware(session)]
+    )
+
+
+def brief(_):
+    """An answer without tools."""
+    return Reply("ok")
+
+
+def run(graph):
+    """One run whose nodes ask one after the other, so that no chance says who writes what others read."""
+    graph.invoke({"messages": [HumanMessage(TASK)]}, {"max_concurrency": 1})
+
+
+@pytest.mark.parametrize("build", [functions, agents, graphs, alone])
+def test_what_was_foreseen_is_what_is_sent(bench, build):
+    """Agent, layout, reasons, tokens and costs of each first request, by the provider's own count."""
+    bench.script(brief)
+    foreseen = bench.session(HANDBOOK)
+    seen = preview(build(foreseen, bench), foreseen, task=TASK)
+    assert not bench.provider.requests
+    session = bench.session(HANDBOOK)
+    run(build(session, bench))
+    assert session.failures == {}
+    calls = {call.agent: call for call in session.calls}
+    assert sorted(one.agent for one in seen.requests) == sorted(calls)
+    for one in seen.requests:
+        call = calls[one.agent]
+        assert (one.model, one.layout) == (call.model, call.layout)
+        for reason, came in zip(one.reasons, call.reasons, strict=True):
+            assert (reason.why, reason.name) == (came.why, came.name)
+            assert dict(reason.numbers) == pytest.approx(dict(came.numbers), rel=0.02)
+        assert one.input_tokens == pytest.approx(call.input_tokens, rel=0.02)
+        assert one.unmodified_units == pytest.approx(call.unmodified_units, rel=0.02)
+        assert (one.shared_tokens, one.units) == pytest.approx((call.shared_tokens, call.units), rel=0.02)
+
+
+@pytest.mark.parametrize("build", [functions, agents, graphs, alone])
+def test_a_run_after_a_preview_sends_what_it_would_have_sent(chat, build):
+    """Byte for byte, and the session is as it was."""
+    chat.script(brief)
+    session, other = chat.session(HANDBOOK), chat.session(HANDBOOK)
+    graph = build(session, chat)
+    before = (session.prefix, set(session.adapter.shared.roles), dict(session.adapter.beside))
+    first = preview(graph, session, task=TASK)
+    assert (session.prefix, session.adapter.shared.roles, session.adapter.beside) == before
+    assert session.calls == () == session.report().notes
+    assert not session.adapter.shared.conversations
+    assert preview(graph, session, task=[HumanMessage(TASK)]).as_dict() == first.as_dict()
+    run(graph)
+    after = list(chat.bodies)
+    chat.provider.reset()
+    run(build(other, chat))
+    assert chat.bodies == after
+
+
+def test_nothing_of_the_application_is_run(chat):
+    """Nodes and volatile functions are not called: what only they know is said."""
+    session, ran = chat.session(HANDBOOK), []
+    model = wrap_model(chat.model(), session)
+
+    def volatile(state):
+        ran.append("volatile")
+        return {"now": "noon"}
+
+    @forked(session, volatile=volatile)
+    def asks(state):
+        ran.append("asks")
+        return {"messages": [model.invoke(state["messages"])]}
+
+    def plain(state):
+        ran.append("plain")
+        return {}
+
+    seen = preview(parallel({"asks": asks, "plain": plain}), session, task=TASK)
+    assert not ran
+    assert [one.agent for one in seen.requests] == ["asks"]
+    notes = "\n".join(seen.notes)
+    assert "asks: what it says for one call alone" in notes
+    assert "asks: a function that is not run" in notes
+    assert "plain: names no wrapped model" in notes
