@@ -19,6 +19,7 @@ from cacheprefix.errors import UnsafeForkError
 from cacheprefix.history import SummaryRequest
 from cacheprefix.history.settling import Ask, AsyncAsk
 from cacheprefix.layout import AbortHandle, Compatibility, Fork, ForkPolicy, compatibility
+from cacheprefix.profiles import NO_CALLS, Usage, normalise_usage
 from cacheprefix.prompt import Api, Prompt, dumps, reason
 from cacheprefix.wire import apply, encode, form_of, views_of
 from cacheprefix.wire.answers import (
@@ -50,6 +51,8 @@ class ForkResult:
     compatibility: Compatibility
     verdicts: tuple[Verdict, ...]
     policy: ForkPolicy
+    usage: Usage = NO_CALLS
+    """What all its requests used, as the provider reported it; ``usage.calls`` says how many they were."""
 
 
 class AskOptions(TypedDict, total=False):
@@ -288,7 +291,7 @@ class SideForks:
         field = history_field(plan.api)
         messages: list[Any] = list(plan.body[field])
         verdicts: list[Verdict] = []
-        text = ""
+        usage, text = NO_CALLS, ""
         stopped: Stopped = "max_turns"
         turns = 0
         while turns < plan.policy.max_turns:
@@ -311,6 +314,8 @@ class SideForks:
                 response = yield Call(send, dict(turn.body))
             answer: Answer = read_answer(response, plan.api)
             verdict = turn.finish(answer.usage)
+            used = turn.call.usage if turn.call is not None else normalise_usage(answer.usage, plan.api)
+            usage = used if usage is NO_CALLS else usage + used
             if verdict is not None:
                 verdicts.append(verdict)
             messages += answer.messages
@@ -337,6 +342,7 @@ class SideForks:
             plan.compatibility,
             tuple(verdicts),
             plan.policy,
+            usage,
         )
 
     def _shortened(self, plan: Plan, messages: Sequence[Any]) -> Sequence[Any]:

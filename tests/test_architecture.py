@@ -51,7 +51,7 @@ BELOW = {
         "conversation",
         "plugins",
     },
-    "forks": {"prompt", "wire", "cache", "layout", "history", "conversation", "calls"},
+    "forks": {"prompt", "wire", "profiles", "cache", "layout", "history", "conversation", "calls"},
     "options": {"prompt", "profiles", "cache", "stores", "history", "layout", "calls"},
     "adapter_session": {
         "prompt",

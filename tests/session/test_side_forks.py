@@ -121,6 +121,17 @@ def test_the_tool_loop_runs_with_results_and_errors_back_to_the_model(client):
     assert "has no tool executor" in "\n".join(s.text for s in client.prompts()[-1].sections)
 
 
+def test_the_result_says_what_all_its_requests_used(client):
+    """By the provider's counts, the tool loop included."""
+    made = session()
+    result = ask(client, "use the tool", on=made, tool_executor=lambda *_: "seen")
+    own = [record.outcome for record in client.provider.requests]
+    assert result.usage.calls == result.turns == len(own) == 3
+    assert result.usage.input_tokens == sum(one.input_tokens for one in own)
+    assert result.usage.cache_read_tokens == sum(one.read_tokens for one in own) > 0
+    assert result.usage.output_tokens == sum(call.usage.output_tokens for call in made.calls)
+
+
 def test_max_turns_ends_the_loop_with_the_last_reply(client):
     """One turn: the tool is asked for and not run."""
     done = ask(client, "use the tool", policy=ForkPolicy(max_turns=1), tool_executor=lambda *a: "x")
