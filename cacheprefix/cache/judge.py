@@ -66,6 +66,8 @@ class _Reason:
     reusable: int
     """Tokens, by our counter, that could be read without it."""
     sure: bool = False
+    exact: int = 0
+    """The same before it was rounded down to blocks of ours: the provider's blocks are cut by its own count."""
 
 
 def judge(
@@ -164,11 +166,11 @@ def _reason(sight: VerdictInput, record: SentRequest, profile: Profile) -> _Reas
     seen, finding = sight.outlook, sight.finding
     if finding is not None:
         could = min(finding.tokens, max(sight.available, seen.read))
-        could -= could % profile.block_tokens
-        if could < profile.min_tokens and finding.cause != "model_changed":
-            could = 0  # Too short for this model; another model's minimum is another.
-        if finding.sure or could > seen.read:
-            return _Reason(finding.cause, max(could, seen.read), finding.sure)
+        whole = could - could % profile.block_tokens
+        if whole < profile.min_tokens and finding.cause != "model_changed":
+            whole = 0  # Too short for this model; another model's minimum is another.
+        if finding.sure or whole > seen.read:
+            return _Reason(finding.cause, max(whole, seen.read), finding.sure, could)
     if seen.reason in ("hit", "cold_start", "below_minimum"):
         related = sight.finding is not None or not sight.first
         cause: Cause = seen.reason
@@ -271,12 +273,13 @@ class _Counts:
 def _reusable(reason: _Reason, sight: VerdictInput, counts: _Counts, usage: Usage | None, profile: Profile) -> int:
     """What could have been read without the cause, in the provider's tokens and at most what was sent."""
     finding = sight.finding
+    ours = max(reason.exact, reason.reusable)
     if finding is not None and reason.cause in STRUCTURAL and finding.whole:
         counted = finding.record.leaf.known
         each = counted / finding.whole if counted else counts.scale
-        could = reason.reusable * each
+        could = ours * each
     else:
-        could = counts.theirs(reason.reusable)
+        could = counts.theirs(ours)
     sent = usage.input_tokens if usage is not None and _counted(usage) else None
     could = min(could, counts.sent if sent is None else sent)
     return int(could) - int(could) % profile.block_tokens
