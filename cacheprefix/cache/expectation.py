@@ -267,7 +267,10 @@ def _shortfall(request: Request, found: Marks, read: int) -> tuple[Cause, int | 
     shared = len(path)
     if not shared:
         return ("cold_start", None)
-    if totals[-1] < profile.min_tokens or (found.all and not found.reading):
+    too_short = bool(found.all) and not found.reading
+    if too_short and any(node.entry is not None for node in path[found.all[-1] + 1 :]):
+        too_short = False  # Marks stood behind these, and are no longer set.
+    if totals[-1] < profile.min_tokens or too_short:
         return ("below_minimum", None)
     if totals[shared - 1] < profile.min_tokens:
         return ("below_minimum", None)

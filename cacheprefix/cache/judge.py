@@ -91,7 +91,7 @@ def judge(
     reusable = (
         max(expected, _reusable(reason, sight, counts, usage, profile)) if reason.reusable > seen.read else expected
     )
-    noise = max(profile.block_tokens, doubt)
+    noise = max(profile.block_tokens, 0 if _counted_up_to(reason, seen, path) else doubt)
     if reason.reusable <= seen.read and not read and expected - doubt < profile.min_tokens:
         # By their count it may be too short to be cached at all.
         expected = reusable = 0
@@ -167,7 +167,9 @@ def _reason(sight: VerdictInput, record: SentRequest, profile: Profile) -> _Reas
     if finding is not None:
         could = min(finding.tokens, max(sight.available, seen.read))
         whole = could - could % profile.block_tokens
-        if whole < profile.min_tokens and finding.cause != "model_changed":
+        counted = finding.record.leaf.known
+        theirs = could * counted / finding.whole if counted and finding.whole else whole
+        if theirs < profile.min_tokens and finding.cause != "model_changed":
             whole = 0  # Too short for this model; another model's minimum is another.
         if finding.sure or whole > seen.read:
             return _Reason(finding.cause, max(whole, seen.read), finding.sure, could)
@@ -210,6 +212,12 @@ def _met_by_chance(sight: VerdictInput, record: SentRequest) -> bool:
 def _counted(usage: Usage | None) -> bool:
     """Whether the provider counted this prompt; a sum over several passes counts none."""
     return usage is not None and not usage.summed and bool(usage.input_tokens)
+
+
+def _counted_up_to(reason: _Reason, seen: Expected, path: Sequence[Node]) -> bool:
+    """Whether the provider itself counted what a mark that is no longer set would let read: no guess is in the loss."""
+    place = seen.place
+    return reason.cause == "breakpoint_missing" and seen.unmarked and place is not None and path[place].known > 0
 
 
 def _scale(usage: Usage | None, total: int, answer: int) -> float:

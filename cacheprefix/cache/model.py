@@ -10,6 +10,7 @@ from math import inf
 from typing import Any
 
 from cacheprefix.bounded import Bounded
+from cacheprefix.cache.breakpoints.read import request_ttl
 from cacheprefix.cache.calibration import Calibration
 from cacheprefix.cache.differences import Finding, answers, difference_from, gone_back
 from cacheprefix.cache.expectation import Expectation, Expected, Request, outlook
@@ -85,6 +86,29 @@ def open_entries(observation: Observation, at: float) -> None:
     """What the request wrote can be read from now on."""
     for life in observation.fresh:
         life.readable_at = min(life.readable_at, at)
+
+
+def enter_counted(observation: Observation, usage: Usage | None, now: float) -> None:
+    """Enter what the provider keeps although it is too short by our count: the provider's own count decides."""
+    seen, profile, totals = observation.outlook, observation.profile, observation.record.totals
+    if usage is None or usage.summed or usage.calls != 1 or not usage.input_tokens or not totals:
+        return
+    if profile.control in ("none", "named") or profile.slots is not None or seen.marks.refused:
+        return
+    ends: Iterable[int] = ()
+    if profile.match == "block" and not seen.ends and usage.input_tokens >= profile.min_tokens:
+        ends = range(len(totals))
+    elif profile.match == "breakpoint" and seen.marks.short:
+        cached = (usage.cache_read_tokens or 0) + (usage.cache_write_tokens or 0)
+        scale = usage.input_tokens / totals[-1] if totals[-1] else 0.0
+        if cached >= profile.min_tokens:
+            ends = [at for at in seen.marks.short if totals[at] * scale >= profile.min_tokens]
+    ttl = request_ttl(observation.record.prompt, profile)
+    for index in ends:
+        node = observation.path[index]
+        if node.entry is None or now > node.entry.expires:
+            node.entry = CacheEntry(ttl, now)
+        node.entry.readable_at = min(node.entry.readable_at, now)
 
 
 def leave(observation: Observation) -> None:
@@ -310,6 +334,7 @@ class CacheModel:
                 return observation.verdict
             now = self._clock() if at is None else at
             open_entries(observation, now)
+            enter_counted(observation, usage, now)
             if observation.profile.ttl_from == "end":
                 for life in observation.used:
                     life.refresh(now)

@@ -1,6 +1,7 @@
 """Whose request is whose: told by content, whatever ids a logger writes; and what a first request is held against."""
 
 import io
+import json
 import random
 import re
 import uuid
@@ -328,6 +329,85 @@ def test_what_is_too_short_by_the_providers_count_is_no_miss(tmp_path):
     lines = [Conversation(system=handbook, seed=at, tools=()).line(1_000 + 10 * at) for at in range(6)]
     assert counted(handbook) < 1_024 < estimate_tokens(handbook)
     assert breaks(tmp_path / "log.jsonl", answered(lines)) == {}
+
+
+def reported(api, size, read):
+    """Usage of a request that reads ``read`` tokens and leaves all of it in the cache."""
+    if api == "anthropic":
+        found = {"input_tokens": 0, "cache_read_input_tokens": read, "cache_creation_input_tokens": size - read}
+        return {**found, "output_tokens": 1}
+    return {"prompt_tokens": size, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": read}}
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "anthropic"])
+def test_what_is_long_enough_by_the_providers_count_is_kept(tmp_path, api):
+    """A prompt that is too short by our counter alone was cached, and a change of its system prompt lost it."""
+    talk, lines, before = Conversation(api=api, system=prose("handbook", 450), tools=(), words=60), [], 0
+    for turn in range(3):
+        if turn:
+            talk.turn()
+        if turn == 2:
+            talk.system = f"Now. {talk.system}"
+        size = int(1.6 * estimate_tokens(json.dumps(talk.body())))
+        kept = before // 128 * 128 if api == "openai-chat" else before
+        lines.append(talk.line(1_000 + 20 * turn, usage=reported(api, size, kept if turn == 1 else 0)))
+        if turn < 2:
+            assert estimate_tokens(json.dumps(talk.body())) < 1_024 < size
+            before = size
+    assert breaks(tmp_path / "log.jsonl", lines) == {2: ("system_changed", "system[0]", kept)}
+
+
+def test_a_mark_that_stops_being_set_is_one_on_the_second_call_too(tmp_path):
+    """A tenth was lost, less than our counting may be off; but the provider counted both."""
+    talk = Conversation(api="anthropic", system=prose("handbook", 1_200), tools=(), words=120)
+    first = talk.line(1_000)
+    size = int(1.2 * estimate_tokens(json.dumps(first["request"])))
+    front = int(1.1 * estimate_tokens(talk.system))
+    talk.turn()
+    second = talk.line(1_020)
+    del second["request"]["messages"][-1]["content"][0]["cache_control"]
+    whole = int(1.2 * estimate_tokens(json.dumps(second["request"])))
+    first["usage"] = reported("anthropic", size, 0)
+    second["usage"] = {**reported("anthropic", front, front), "input_tokens": whole - front}
+    found = breaks(tmp_path / "log.jsonl", [first, second])
+    assert {at: (cause, lost) for at, (cause, _, lost) in found.items()} == {1: ("breakpoint_missing", size - front)}
+
+
+def test_marks_that_are_long_enough_by_the_providers_count_are_kept(tmp_path):
+    """The last mark is no longer set, and only one that is too short by our counter stays."""
+    talk, lines, before = Conversation(api="anthropic", system=prose("handbook", 650), tools=(), words=120), [], 0
+    front = int(1.5 * estimate_tokens(talk.system))
+    assert estimate_tokens(talk.system) < 1_024
+    for turn in range(5):
+        if turn:
+            talk.turn()
+        line = talk.line(1_000 + 20 * turn)
+        size = int(1.5 * estimate_tokens(json.dumps(line["request"])))
+        line["usage"] = reported("anthropic", size, before)
+        if turn == 4:
+            del line["request"]["messages"][-1]["content"][0]["cache_control"]
+            line["usage"] = {**reported("anthropic", front, front), "input_tokens": size - front}
+        lines.append(line)
+        lost, before = before - front, size
+    found = breaks(tmp_path / "log.jsonl", lines)
+    assert {at: cause for at, (cause, _, _) in found.items()} == {4: "breakpoint_missing"}
+    assert found[4][2] == pytest.approx(lost, rel=0.1)
+
+
+@pytest.mark.parametrize("share", [0.83, 1.21, 1.37])
+def test_what_is_lost_is_cut_to_the_providers_blocks(tmp_path, share):
+    """Where its counts are others than ours, no block is lost twice to rounding."""
+    talk, lines, before = Conversation(), [], 0
+    for turn in range(4):
+        if turn:
+            talk.turn()
+        if turn == 3:
+            talk.system = f"Now. {talk.system}"
+        size = int(share * estimate_tokens(json.dumps(talk.body())))
+        read = before // 128 * 128 if turn < 3 else 0
+        lines.append(talk.line(1_000 + 20 * turn, usage=reported("openai-chat", size, read)))
+        lost, before = before // 128 * 128, size
+    assert breaks(tmp_path / "log.jsonl", lines)[3][2] == pytest.approx(lost, abs=1)
 
 
 def test_what_is_has_one_figure_also_where_only_the_first_calls_are_played_again(tmp_path, monkeypatch):
