@@ -15,6 +15,8 @@ from cacheprefix.prompt.reasons import Reason, reason
 
 REPLY = 200
 """Tokens of what an agent says in its turn, before any is known: a few paragraphs."""
+SHORT = 20
+"""Tokens of the shortest answer that is reckoned with where a plan must not get dearer: a sentence."""
 ROUNDS = 3
 """Rounds over which a team spreads what a lane pays only once, its first request's shared part: a guess on the low side
 of how often a team's agents speak."""
@@ -83,7 +85,9 @@ class Lane:
     """Tokens a round that it would save; not more than ``cost``. Both are 0 where no lane has the same model."""
 
 
-def lanes(seats: Sequence[Seat], *, read: float, opening: int, least: int = 0) -> list[Lane]:
+def lanes(
+    seats: Sequence[Seat], *, read: float, opening: int, least: int = 0, rounds: float | None = None
+) -> list[Lane]:
     """Who shares with whom: agents whose tools or role text would cost more than that saves stay by themselves.
 
     ``read`` is r, ``opening`` the tokens that the first requests share, ``least`` those below which the provider caches
@@ -92,7 +96,8 @@ def lanes(seats: Sequence[Seat], *, read: float, opening: int, least: int = 0) -
     gain:
 
         saving > added(a, b) + added(b, a)
-        saving      = (1 - r) * (n * REPLY + opening / ROUNDS)
+        saving      = (1 - r) * (n * REPLY + opening / ROUNDS)        where nobody knows how often agents will speak
+        saving      = (1 - r) * (n * SHORT + opening / rounds)        where each will speak ``rounds`` times
         added(a, b) = |a| * r * tools + (1 - r) * tail
 
     A message is paid in full once in each lane and read by the lane's others, so a lane less saves what is said in a
@@ -102,7 +107,9 @@ def lanes(seats: Sequence[Seat], *, read: float, opening: int, least: int = 0) -
     written counts as nothing.
     """
     found: list[tuple[Seat, ...]] = [(seat,) for seat in seats]
-    saving = (1.0 - read) * (len(seats) * REPLY + opening / ROUNDS)
+    # Of a plan that is known beforehand nothing is taken for granted but what surely comes.
+    reply, spread = (REPLY, float(ROUNDS)) if rounds is None else (SHORT, max(1.0, rounds))
+    saving = (1.0 - read) * (len(seats) * reply + opening / spread)
     while True:
         # Another model reads nothing of what this one wrote.
         pairs = [(a, b) for a, b in combinations(found, 2) if a[0].model == b[0].model]
@@ -131,6 +138,14 @@ def _added(lane: Sequence[Seat], other: Sequence[Seat], read: float, *, cached: 
     more = sum({n: t for seat in other for n, t in seat.tools.items() if n not in own}.values())
     tail = lane[0].tail if len(lane) == 1 and not (lane[0].keeps and cached) else 0
     return len(lane) * more * read + tail * (1.0 - read)
+
+
+def billed(size: int, known: int, *, read: float, least: int) -> float:
+    """What a request of ``size`` tokens costs that begins with ``known`` ones of an earlier one.
+
+    size - (1 - r) * known      nothing of which is known where ``known < least``, the provider's minimum
+    """
+    return size - (1.0 - read) * (known if known >= least else 0)
 
 
 def worth_joining(*, carried: int, opening: int, speakers: int, read: float) -> bool:

@@ -248,18 +248,20 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             plan=plan,
             scope=options.scope,
             rewrite=session.mode != "observe",
+            once=self.member.once,
         )
         if session.attempt("tap", lambda: tap(native), otherwise=False):
             sending.volatile, sending.volatile_role = given.volatile, options.volatile_role
         else:
             session.attempt("observe", lambda: self._untapped(given, sending), None)
             sending.undone = sending.turn is None or sending.turn.seen is None
-        if layout is not None:
+        if session.mode != "observe":
 
             def original(_: Prompt) -> Prompt:
                 api, body = body_of(native, given, self._forms)
                 return session.decode(body, api)
 
+            # Our own marks, and tools that AutoGen's client sends again, are in no request of the application's.
             sending.original = original
         return sending
 
@@ -275,7 +277,9 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
 
     def _asked(self, method: Callable[..., Any], given: Request, sending: Sending) -> Any:
         """Ask the wrapped client: as the application did, in the place of an undone request too."""
-        if sending.undone and not given.tools and self.member.tools:
+        # One of ours may have been the newest, and have held the tools of all.
+        ours = sending.layout is not None and not sending.undone and sending.layout.restriction.tools
+        if self._session.mode != "observe" and not ours and not given.tools and self.member.tools:
             self._session.attempt("tools", lambda: restore_tools(self._innermost(), self.member.tools), None)
         messages, options = _arguments(given, sending)
         return method(messages, **options)

@@ -12,6 +12,7 @@ from cacheprefix.adapter import AdapterSession, economics, instruction_of, make_
 from cacheprefix.errors import ToolClashError
 from cacheprefix_autogen.member import Member, Options
 from cacheprefix_autogen.provider_clients import model_of, name_of
+from cacheprefix_autogen.run_plan import RunPlan
 from cacheprefix_autogen.sending import failed
 from cacheprefix_autogen.settings import shown_to
 from cacheprefix_autogen.tool_restriction import frozen_schema
@@ -37,6 +38,10 @@ class Group:
         """Whether the entries stand in the team's state rather than in each agent's."""
         self.lanes: dict[str, economics.Lane] | None = None
         """Lane of every agent, by name; settled with the first request and saved with the state."""
+        self.called = False
+        """Whether it works as another agent's tool."""
+        self.plan: RunPlan | None = None
+        """What is known of a team's run; None for an agent by itself."""
         self.nested = False
         """Whether a team inside or around this one reads the same prefix."""
         self._prepared = False
@@ -80,6 +85,15 @@ class Group:
             self.lanes = self._settled(model, opening())
         return self.lanes.get(member.name, economics.Lane((member.name,)))
 
+    def ends(self, member: Member) -> bool:
+        """Whether the turn under way is known to be the member's last one."""
+        return self.plan is not None and not member.before and self.plan.ends(max(0, len(member.turns) - 1))
+
+    @property
+    def _has_run(self) -> bool:
+        """Whether the team has run before, and so may run again."""
+        return any(member.before or len(member.turns) > 1 for _, member in self.members)
+
     def tools_of(self, lane: Sequence[str]) -> set[str]:
         """Names of the tools that the agents of a lane have."""
         return {
@@ -110,7 +124,8 @@ class Group:
         if len(seats) < 2 and (self.nested or not self.team):
             return {seat.name: economics.Lane((*OTHERS, seat.name)) for seat in seats}
         rules = session.profile(model)
-        found = economics.lanes(seats, read=rules.read, opening=opening, least=rules.min_tokens)
+        rounds = None if self.plan is None or self._has_run else self.plan.rounds
+        found = economics.lanes(seats, read=rules.read, opening=opening, least=rules.min_tokens, rounds=rounds)
         for lane in found:
             if len(lane.names) == 1:
                 session.note(

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from autogen_core.models import (
     AssistantMessage,
@@ -18,6 +19,7 @@ from autogen_core.models import (
 from cacheprefix import Conversation
 from cacheprefix.adapter import (
     AdapterSession,
+    Bounded,
     Decision,
     Drop,
     DropCall,
@@ -27,13 +29,16 @@ from cacheprefix.adapter import (
     ReplaceResult,
     RestOfRequest,
     SummaryRequest,
+    dumps,
     make_call,
     make_message,
     make_result,
 )
 from cacheprefix.errors import BudgetError
 from cacheprefix_autogen.messages import SENDER, Seen, speaker_of
+from cacheprefix_autogen.provider_clients import schema_of
 
+_TOOLS = 1_000
 Ask = Callable[[SummaryRequest], Awaitable[str]]
 """Asks a model for a summary."""
 
@@ -45,6 +50,8 @@ class Views:
         self.session = session
         self.model = model
         self._seen: Seen[MessageView] = Seen()
+        self._schemas: Bounded[int, tuple[Any, int]] = Bounded(_TOOLS)
+        """Tools and their tokens, by the tool's identity."""
 
     def count(self, text: str) -> int:
         """Tokens of a text."""
@@ -53,6 +60,16 @@ class Views:
     def of(self, message: LLMMessage) -> MessageView:
         """The view of a message."""
         return self._seen.of(message, lambda new: view_of(new, self.count))
+
+    def tokens(self, messages: Sequence[LLMMessage], tools: Sequence[Any]) -> int:
+        """Tokens of a request: its messages and tools."""
+        return sum(self.of(message).tokens for message in messages) + sum(map(self._schema_tokens, tools))
+
+    def _schema_tokens(self, tool: Any) -> int:
+        known = self._schemas.get(id(tool))
+        if known is None or known[0] is not tool:
+            known = self._schemas[id(tool)] = tool, self.count(dumps(dict(schema_of(tool)), "tool").decode())
+        return known[1]
 
     def static_tokens(self) -> int:
         """Tokens of what stands before all messages: the shared text and tools."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autogen_core.models import LLMMessage, SystemMessage, UserMessage
 
@@ -23,6 +23,12 @@ class Layout:
     """Messages behind the system text that siblings share; None where the messages are the application's own."""
     continues: bool = False
     """Whether the role's next turn may begin with this request."""
+
+    def continued(self) -> Layout:
+        """The same, of which the role's next turn may repeat all but what asks for this answer."""
+        leading = sum(isinstance(one, SystemMessage) for one in self.messages[:1])
+        behind = len(self.messages) - leading - bool(self.restriction.closing)
+        return replace(self, shared=behind, continues=True)
 
 
 def compose(

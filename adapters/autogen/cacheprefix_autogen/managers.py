@@ -11,7 +11,6 @@ from typing import Any
 
 from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
 from autogen_agentchat.teams import BaseGroupChat, MagenticOneGroupChat, SelectorGroupChat
-from autogen_core import AgentId
 from autogen_core.models import AssistantMessage, ChatCompletionClient, LLMMessage, SystemMessage, UserMessage
 
 from cacheprefix.adapter import AdapterSession, OwnTools, economics, reason, users_session
@@ -23,6 +22,7 @@ from cacheprefix_autogen.layout import Layout
 from cacheprefix_autogen.member import Member, Options, Planned
 from cacheprefix_autogen.messages import ABOVE, SENDER, lead
 from cacheprefix_autogen.provider_clients import Request, model_of
+from cacheprefix_autogen.run_plan import instance_of
 from cacheprefix_autogen.settings import found_by_us
 from cacheprefix_autogen.tool_restriction import Restriction, restricted
 from cacheprefix_autogen.transcript import Transcript, View
@@ -216,9 +216,3 @@ def _manager(team: BaseGroupChat, binding: Binding) -> list[Binding]:
             return [inner]
     binding.inner.append(Binding(found, binding.session))
     return [binding.inner[-1]]
-
-
-def instance_of(team: BaseGroupChat, topic_type: str) -> Any:
-    """The runtime's object for a topic type of a team; None when the team has not run yet."""
-    instances = getattr(team._runtime, "_instantiated_agents", None)
-    return None if instances is None else instances.get(AgentId(topic_type, team._team_id))

@@ -7,6 +7,7 @@ import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
@@ -83,12 +84,21 @@ class Lanes(Protocol):
         """Whether nobody but the agents themselves reads what they share."""
         ...
 
+    team: bool
+    """Whether they are a team's."""
+    called: bool
+    """Whether it works as another agent's tool."""
+
     def lane_of(self, member: Member, model: str, opening: Callable[[], int]) -> economics.Lane:
         """The agents it shares with, or what sharing would cost it."""
         ...
 
     def tools_of(self, lane: Sequence[str]) -> set[str]:
         """Names of their tools."""
+        ...
+
+    def ends(self, member: Member) -> bool:
+        """Whether the turn under way is known to be its last one."""
         ...
 
 
@@ -129,6 +139,14 @@ class Member:
         """Where, in the agent's own context, the messages of the turn under way begin; None outside a turn."""
         self.before = 0
         """Messages in that context before the first turn that is known: of an agent that had run before."""
+        self._size = 0
+        """Tokens of the turn's last request as it was sent, tools included."""
+        self._bare = 0
+        """Those of the last request that the application made without the agent's tools; without us it was sent so."""
+        self._bare_sent = 0
+        """Those of the last one that was sent so."""
+        self._lost = 0.0
+        """What sending them with the tools has cost more than without us, by now."""
         self.turns: list[Turn] = []
         """All turns since; goes into its saved state."""
         self._closed: list[list[Own]] = []
@@ -204,6 +222,8 @@ class Member:
         """Forget everything that was said."""
         self.start, self.broken, self.held = None, False, self.length
         self.before, self.turns, self._closed = 0, [], []
+        self._size = self._bare = self._bare_sent = 0
+        self._lost = 0.0
         self.keeps_layout = self.resumed = False
         if self.view is not None:
             self.view.clear()
@@ -248,15 +268,61 @@ class Member:
         plan = self._plan(asked, heard, lane)
         if plan.forks:
             restriction = restricted(self.session, plan, given, self.tools, self.name)
-            return compose(self.session, plan, heard, restriction, self._words), plan
+            made = compose(self.session, plan, heard, restriction, self._words)
+            if self._returns and any(map(is_tool_traffic, heard.now)):
+                made = made.continued()
+            return self._weighed(asked, made, plan)
         if plan.reasons[-1].why == "failed":
             return None, plan
-        return self._plain(asked), plan
+        return self._weighed(asked, self._plain(asked), plan)
 
     def _left(self, asked: Asked, why: Reason) -> Planned:
         """A request in the application's own layout, whatever sharing costs."""
         plan = self._plan_own(asked, why)
-        return self._plain(asked, left_alone=plan.left_alone), plan
+        return self._weighed(asked, self._plain(asked, left_alone=plan.left_alone), plan)
+
+    def _weighed(self, asked: Asked, made: Layout | None, plan: RequestPlan[LLMMessage]) -> Planned:
+        """The layout, or the application's own request where the tools would cost more in it than they save.
+
+        AutoGen leaves an agent's tools out when it reflects on their results: that request reads nothing of the one
+        before it, and pays for no tools. With them it reads that one. Sent without, it reads only what was sent so
+        before; once what sending them with the tools has lost comes to what that costs, it is sent without.
+        """
+        given, views = asked.given, asked.views
+        messages, tools = (given.messages, given.tools) if made is None else (made.messages, made.restriction.tools)
+        size = views.tokens(messages, tools)
+        known, self._size = self._size, size
+        if given.tools or not self.tools or given.tool_choice != "none":
+            return made, plan
+        rules = self.session.profile(views.model)
+        # Who caches only what is marked reads nothing of the application's own requests; AutoGen's client for it sends
+        # the last tools again.
+        marked = rules.markers is not None and not rules.implicit_breakpoint
+        bare = views.tokens(given.messages, self.tools if marked else ())
+        before, self._bare = 0 if marked else self._bare, bare
+        sent = 0 if marked else self._bare_sent
+        bill = partial(economics.billed, read=rules.read, least=rules.min_tokens)
+        ours, theirs, now = bill(size, min(known, size)), bill(bare, before), bill(bare, sent)
+        if made is None or (ours <= now and self._lost + ours - theirs <= now - theirs):
+            self._lost = max(0.0, self._lost + ours - theirs)
+            return made, plan
+        self._size, self._bare_sent, self._lost = known, bare, 0.0
+        why = reason("little_to_share", cost=round(ours), saved=round(theirs))
+        return self._plain(asked, left_alone=True), self._plan_own(asked, why)
+
+    @property
+    def _returns(self) -> bool:
+        """Whether the agent may speak again, as far as is known."""
+        return self.group is None or not self.group.ends(self)
+
+    @property
+    def once(self) -> bool:
+        """Whether its request is not known to be followed by one that begins with it: then a write may be in vain."""
+        if self.tools or self.group is None or self.view is None:
+            return False
+        # Of an agent by itself nobody knows whether it is asked again; one that works as a tool mostly is.
+        by_itself = not self.group.team and not self.group.called
+        return by_itself or self.group.ends(self)
 
     @property
     def _shares(self) -> bool:

@@ -66,6 +66,8 @@ class Sending:
     volatile: str = ""
     """Text for this request alone; it goes out behind everything else."""
     volatile_role: VolatileRole = "user"
+    once: bool = False
+    """Whether no later request is known to begin with this one: then it is marked only where an earlier one did."""
     rewrite: bool = False
     """Whether the body may be changed: not in ``observe`` mode."""
     undone: bool = False
@@ -113,6 +115,7 @@ class Sending:
             scope=self.scope,
             continues=layout is not None and layout.continues,
             trailing=bool(self.volatile),
+            repeated=self.once and not forked,
         )
         turn = self.session.begin(asked if self.plan is None else asked.laid_out(self.plan), leave)
         if turn.seen is not None or self.session.off:
@@ -120,7 +123,7 @@ class Sending:
             return turn.body
         turn.fail()
         self.undone = True
-        if self.original is not None:
+        if self.layout is not None:
             raise Undone
         return full
 

@@ -20,9 +20,10 @@ from cacheprefix.errors import SetupError
 from cacheprefix_autogen.agent import StandIn, bind_agent, runners_of, tools_of
 from cacheprefix_autogen.binding import Binding, binding_of
 from cacheprefix_autogen.group import Group
-from cacheprefix_autogen.managers import bind_manager, instance_of
+from cacheprefix_autogen.managers import bind_manager
 from cacheprefix_autogen.member import Member, Options
 from cacheprefix_autogen.model_context import STATE, application_context
+from cacheprefix_autogen.run_plan import RunPlan, instance_of
 from cacheprefix_autogen.settings import child_of
 from cacheprefix_autogen.state import load_transcript, save_transcript
 
@@ -40,9 +41,15 @@ def agents_in(target: Any) -> list[BaseChatAgent]:
     return [target]
 
 
-def bind_alone(agent: BaseChatAgent, session: AdapterSession, options: Options, *, private: bool) -> Binding:
-    """Bind an agent that is in no team; a ``private`` one has a conversation that nobody shares."""
+def bind_alone(
+    agent: BaseChatAgent, session: AdapterSession, options: Options, *, private: bool, called: bool = False
+) -> Binding:
+    """Bind an agent that is in no team; a ``private`` one has a conversation that nobody shares.
+
+    ``called`` is one that works as another agent's tool.
+    """
     group = Group(session, options)
+    group.called = called
     sub = runners_of(agent)
     binding = bind_agent(agent, group, private=private or bool(sub))
     _adopt_all(group)
@@ -69,13 +76,14 @@ def _bind_runner(runner: Any, session: AdapterSession, options: Options) -> list
     child = child_of(session, runner.name, replace(session.prefix, tools=(), roles={}))
     if isinstance(runner, BaseGroupChat):
         return [bind_team(runner, child, options)]
-    return [bind_alone(runner, child, options, private=True)]
+    return [bind_alone(runner, child, options, private=True, called=True)]
 
 
 def bind_team(team: BaseGroupChat, session: AdapterSession, options: Options, *, inner: bool = False) -> Binding:
     """Bind a team and all in it; ``inner`` where another team around it reads the same prefix."""
     group = Group(session, options)
     group.team = True
+    group.plan = RunPlan(team)
     binding = Binding(team, session, group=group)
     binding.patches.expect("_participants", "save_state", "load_state")
     nested: list[tuple[Any, str]] = []
