@@ -26,6 +26,7 @@ from autogen_agentchat.teams import (
     Swarm,
 )
 from autogen_agentchat.tools import AgentTool
+from autogen_core.model_context import BufferedChatCompletionContext
 from autogen_core.models import ChatCompletionClient
 
 from cacheprefix import Session, ToolResultBudget
@@ -161,6 +162,8 @@ class Workload:
     budget: ToolResultBudget | None = None
     unmodified: Callable[[NewClient], Built] | None = None
     """How the unmodified side is built, where a budget has to be the application's own."""
+    tool_memory: Literal["keep", "drop"] = "keep"
+    """``drop`` shows agents less than without us; what that saves stands in a row of its own."""
 
 
 ROLES = ("planner", "critic", "writer")
@@ -186,6 +189,40 @@ def _tool_team(*, shortened: bool = False, **options: Any) -> Callable[[NewClien
     return build
 
 
+def _distinct(roles: int, tokens: int) -> Callable[[NewClient], Built]:
+    """Agents that have nothing in common but what is said, each with a long system text of its own."""
+
+    def build(client: NewClient) -> Built:
+        names = [f"expert{n}" for n in range(roles)]
+        members = [
+            AssistantAgent(n, client(), system_message=f"You are the {n}. {prose(f'duty of {n}', tokens)}")
+            for n in names
+        ]
+        return _team_run(RoundRobinGroupChat(members, max_turns=3 * roles))
+
+    return build
+
+
+def _outlier(client: NewClient) -> Built:
+    """Four roles with the handbook, and one that never had it."""
+    members = [agent(name, client, "role_first") for name in (*ROLES, "editor")]
+    members.insert(2, agent("translator", client, "role_only"))
+    return _team_run(RoundRobinGroupChat(members, max_turns=15))
+
+
+def _reflecting(order: System, tools: int) -> Callable[[NewClient], Built]:
+    """Three roles that reflect on what their tools gave, with or without a text in common."""
+
+    def build(client: NewClient) -> Built:
+        kits = {
+            name: [tool(f"search_{name}_{n}" if n else f"search_{name}", name) for n in range(tools)] for name in ROLES
+        }
+        members = [agent(name, client, order, tools=kits[name], reflect_on_tool_use=True) for name in ROLES]
+        return _team_run(RoundRobinGroupChat(members, max_turns=6))
+
+    return build
+
+
 def _one_agent(*, shortened: bool = False, **options: Any) -> Callable[[NewClient], Built]:
     def build(client: NewClient) -> Built:
         search = tool("search_planner", "planner", shortened=shortened)
@@ -202,12 +239,20 @@ def _one_agent(*, shortened: bool = False, **options: Any) -> Callable[[NewClien
     return build
 
 
-def _selector(*, repeat: bool) -> Callable[[NewClient], Built]:
+def _selector(*, repeat: bool = False, bounded: int = 0, **options: Any) -> Callable[[NewClient], Built]:
     def build(client: NewClient) -> Built:
         members = [agent(name, client, "role_first") for name in ROLES]
-        return _team_run(SelectorGroupChat(members, client(), max_turns=6, allow_repeated_speaker=repeat))
+        context = BufferedChatCompletionContext(bounded) if bounded else None
+        team = SelectorGroupChat(
+            members, client(), max_turns=6, allow_repeated_speaker=repeat, model_context=context, **options
+        )
+        return _team_run(team)
 
     return build
+
+
+HISTORY_LAST = "{roles}\n\nChoose one of {participants}. Only return the role.\n\n{history}\n\nOnly return the role."
+NO_HISTORY = "{roles}\n\nChoose one of {participants}. Only return the role."
 
 
 def _swarm(client: NewClient) -> Built:
@@ -306,6 +351,34 @@ WORKLOADS: tuple[Workload, ...] = (
         lambda: Model(ONE_ROUND),
         12,
     ),
+    Workload(
+        "RoundRobin 3 roles x2, reflect_on_tool_use=True, no text in common",
+        _reflecting("role_only", 1),
+        lambda: Model(ONE_ROUND),
+        12,
+    ),
+    Workload(
+        "RoundRobin 3 roles x2, reflect_on_tool_use=True, 12 tools each, no text in common",
+        _reflecting("role_only", 12),
+        lambda: Model(ONE_ROUND),
+        12,
+    ),
+    Workload("RoundRobin 3 agents x3, system texts of 2,000 tokens of their own", _distinct(3, 2000), Model, 9),
+    Workload("RoundRobin 4 roles and one without the handbook, x3", _outlier, Model, 15),
+    Workload(
+        "RoundRobin 3 roles x2, own tools, reflect_on_tool_use=True, tool_memory=drop",
+        _tool_team(reflect_on_tool_use=True),
+        lambda: Model(ONE_ROUND),
+        12,
+        tool_memory="drop",
+    ),
+    Workload(
+        "RoundRobin 3 roles x2, own tools, max_tool_iterations=4 (2 tool rounds), tool_memory=drop",
+        _tool_team(max_tool_iterations=4),
+        lambda: Model(TWO_ROUNDS),
+        18,
+        tool_memory="drop",
+    ),
     Workload("1 agent x3 tasks, tools + reflect", _one_agent(reflect_on_tool_use=True), lambda: Model(ONE_ROUND), 6),
     Workload(
         "1 agent x3 tasks, tools, max_tool_iterations=5 (3 rounds)",
@@ -319,6 +392,19 @@ WORKLOADS: tuple[Workload, ...] = (
         lambda: Model(order=ROLES),
         12,
         "SelectorGroupChat, allow_repeated_speaker=True",
+    ),
+    Workload("SelectorGroupChat, bounded model_context", _selector(bounded=2), lambda: Model(order=ROLES), 12),
+    Workload(
+        "SelectorGroupChat, prompt with its history between blank lines",
+        _selector(selector_prompt=HISTORY_LAST),
+        lambda: Model(order=ROLES),
+        12,
+    ),
+    Workload(
+        "SelectorGroupChat, prompt without history",
+        _selector(selector_prompt=NO_HISTORY),
+        lambda: Model(order=ROLES),
+        12,
     ),
     Workload("SelectorGroupChat, allow_repeated_speaker=True", _selector(repeat=True), lambda: Model(order=ROLES), 12),
     Workload("Swarm 3 agents, handoffs + tools + reflect", _swarm, lambda: Model(HAND_OVER), 8),

@@ -76,7 +76,7 @@ def run(workload: Workload, rules: Rules, *, shared: bool) -> tuple[Sequence[Rec
             build = workload.build if shared or workload.unmodified is None else workload.unmodified
             target, runner = build(client)
             if shared:
-                wrap(target, Session(budget=workload.budget))
+                wrap(target, Session(budget=workload.budget), tool_memory=workload.tool_memory)
             await runner()
             for each in made:
                 await each.close()
@@ -94,6 +94,14 @@ def summed(records: Sequence[Record], rules: Rules) -> dict[str, Any]:
 def priced(rules: Rules) -> Profile:
     """The profile with the read price of the row."""
     return replace(default_registry().get(rules.rules), read=rules.read_price)
+
+
+def reported(session: Session | None) -> float | None:
+    """What the session's own report says that it would have cost without us."""
+    if session is None:
+        return None
+    found: float | None = session.report().as_dict()["total"]["unmodified_cost_units_estimated"]
+    return found
 
 
 def first_call_share(records: Sequence[Record], rules: Rules) -> float:
@@ -127,6 +135,8 @@ def measure(names: Sequence[str], rule_sets: Sequence[Rules]) -> list[dict[str, 
                 "shared": summed(wrapped, rules),
                 "first_call_share": first_call_share(wrapped, rules),
                 "best_stock": None,
+                "information": "equal" if workload.tool_memory == "keep" else "less",
+                "reported_unmodified_units": reported(session),
                 "notes": list(session.report().notes) if session else [],
                 "failures": dict(session.failures) if session else {},
             }

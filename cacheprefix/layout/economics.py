@@ -140,12 +140,13 @@ def _added(lane: Sequence[Seat], other: Sequence[Seat], read: float, *, cached: 
     return len(lane) * more * read + tail * (1.0 - read)
 
 
-def billed(size: int, known: int, *, read: float, least: int) -> float:
+def billed(size: int, known: int, *, read: float, least: int, block: int = 1) -> float:
     """What a request of ``size`` tokens costs that begins with ``known`` ones of an earlier one.
 
-    size - (1 - r) * known      nothing of which is known where ``known < least``, the provider's minimum
+    size - (1 - r) * known      of which whole blocks count, and none below ``least``, the provider's minimum
     """
-    return size - (1.0 - read) * (known if known >= least else 0)
+    whole = known - known % max(1, block)
+    return size - (1.0 - read) * (whole if whole >= least else 0)
 
 
 def worth_joining(*, carried: int, opening: int, speakers: int, read: float) -> bool:

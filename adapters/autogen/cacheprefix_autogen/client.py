@@ -258,7 +258,7 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
         if session.mode != "observe":
 
             def original(_: Prompt) -> Prompt:
-                api, body = body_of(native, given, self._forms)
+                api, body = body_of(native, given, self._forms, self.member.tools)
                 return session.decode(body, api)
 
             # Our own marks, and tools that AutoGen's client sends again, are in no request of the application's.

@@ -301,7 +301,7 @@ class Member:
         bare = views.tokens(given.messages, self.tools if marked else ())
         before, self._bare = 0 if marked else self._bare, bare
         sent = 0 if marked else self._bare_sent
-        bill = partial(economics.billed, read=rules.read, least=rules.min_tokens)
+        bill = partial(economics.billed, read=rules.read, least=rules.min_tokens, block=rules.block_tokens)
         ours, theirs, now = bill(size, min(known, size)), bill(bare, before), bill(bare, sent)
         if made is None or (ours <= now and self._lost + ours - theirs <= now - theirs):
             self._lost = max(0.0, self._lost + ours - theirs)

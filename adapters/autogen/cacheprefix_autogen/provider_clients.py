@@ -78,16 +78,24 @@ def restore_tools(client: Any, tools: Sequence[Tool | ToolSchema]) -> None:
         client._last_used_tools = native.convert_tools(tools)
 
 
-def body_of(client: ChatCompletionClient, given: Request, forms: Forms | None = None) -> tuple[Api, dict[str, Any]]:
+def body_of(
+    client: ChatCompletionClient,
+    given: Request,
+    forms: Forms | None = None,
+    last: Sequence[Tool | ToolSchema] | None = None,
+) -> tuple[Api, dict[str, Any]]:
     """API form and body; a plain rendering for clients whose wire form is not known.
 
-    ``forms`` remembers the wire forms of this client's messages.
+    ``forms`` remembers the wire forms of this client's messages. ``last`` are the tools that the application sent last,
+    which AutoGen's client for Anthropic repeats; by default those that went out, which may have been ours.
     """
     api = api_of(client)
     given = replace(given, messages=_unshared(given.messages))
     if api == "openai-chat":
         return api, _openai(client, given, forms or Forms())
     if api == "anthropic":
+        results = any(isinstance(message, FunctionExecutionResultMessage) for message in given.messages)
+        given = replace(given, tools=last) if last and results and not given.tools else given
         return api, _anthropic(client, given, forms or Forms())
     return "openai-chat", _plain(client, given)
 
