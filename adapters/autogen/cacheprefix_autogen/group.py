@@ -87,7 +87,9 @@ class Group:
 
     def ends(self, member: Member) -> bool:
         """Whether the turn under way is known to be the member's last one."""
-        return self.plan is not None and not member.before and self.plan.ends(max(0, len(member.turns) - 1))
+        if self.plan is None or member.before or member.view is None:
+            return False
+        return self.plan.ends(member.view.rank, max(0, len(member.turns) - 1))
 
     @property
     def _has_run(self) -> bool:

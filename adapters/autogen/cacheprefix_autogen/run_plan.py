@@ -30,19 +30,21 @@ class RunPlan:
             return None
         return most / max(1, len(team._participants))
 
-    def ends(self, turns: int) -> bool:
-        """Whether the turn under way is the last one of a participant that has had so many before."""
+    def ends(self, rank: int, turns: int) -> bool:
+        """Whether the turn under way is the last one of the participant of this rank, which has had so many before."""
         team, most = self._team, self._most
         if isinstance(team, GraphFlow) and _acyclic(team):
             return turns == 0
         manager = instance_of(team, getattr(team, "_group_chat_manager_topic_type", ""))
         now = getattr(manager, "_current_turn", None)
-        if most is None or not isinstance(now, int) or turns > now:
+        if most is None:
             return False
         if isinstance(team, RoundRobinGroupChat):
             each = max(1, len(team._participants))
-            return turns == now // each and now + each >= most
-        return now + 1 >= most
+            # In a later run it has had more turns than this one began.
+            first = not isinstance(now, int) or turns == now // each
+            return first and (turns + 1) * each + rank >= most
+        return isinstance(now, int) and turns <= now and now + 1 >= most
 
     @property
     def _most(self) -> int | None:
