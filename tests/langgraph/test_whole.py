@@ -10,10 +10,18 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
+from cacheprefix.layout import Pass
 from cacheprefix.server import Fault, Reply
 from cacheprefix_langgraph import forked, wrap_model
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Leaders look out for siblings for as long as a busy machine needs to start them, and go on with the first."""
+    for look in (Pass.joined, Pass.ajoined):
+        monkeypatch.setattr(look, "__defaults__", (2.0,))
 
 
 class State(TypedDict, total=False):
