@@ -13,7 +13,7 @@ import time
 import uuid
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -171,6 +171,10 @@ class Run:
     ended: dict[str, float] = field(default_factory=dict)
     skipped: int = 0
     """Lines that could not be read."""
+    line_of: Callable[[Call], str] | None = None
+    """Under which name a call is summed up; None for its agent."""
+    since: float = 0.0
+    """Calls that ended before are left out; seconds since the epoch."""
 
     def read(self, lines: Iterable[bytes | str]) -> Run:
         """Take in lines; what cannot be read is counted and skipped, since a file may be read while it is written."""
@@ -209,6 +213,9 @@ class Run:
         kind, run = event["type"], str(event.get("run", ""))
         if kind == "call":
             call = self._call(_shown(event["call"]))
+            if call.ended_at < self.since:
+                return
+            call = call if self.line_of is None else replace(call, agent=self.line_of(call))
             self.totals.remember(call)
             self.recent.append(call)
             del self.recent[: -self.keep]

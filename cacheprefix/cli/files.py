@@ -30,12 +30,15 @@ class Body:
     data: Mapping[str, Any]
 
 
-def read_saved(path: Path) -> Run | Conversation | Body:
-    """Read a file of any of the three kinds; ``-`` is standard input. Raises ``SetupError`` that names the file."""
+def read_saved(path: Path, run: Run | None = None) -> Run | Conversation | Body:
+    """Read a file of any of the three kinds; ``-`` is standard input. Raises ``SetupError`` that names the file.
+
+    ``run`` takes in an event file's lines, as it sums them up.
+    """
     raw = _raw(path)
     first = raw.split(b"\n", 1)[0]
     if is_event(first):
-        return Run().read(raw.splitlines())
+        return (Run() if run is None else run).read(raw.splitlines())
     try:
         data = json.loads(raw)
     except ValueError as error:

@@ -7,10 +7,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
-from cacheprefix import Session, SharedPrefix, ToolResultBudget, cli
+from cacheprefix import Caching, Session, SharedPrefix, ToolResultBudget, cli
 from cacheprefix.adapter import Request
 from cacheprefix.events import EventLog
 from cacheprefix.toolcache import ToolSpec
@@ -68,6 +69,49 @@ def test_status_shows_a_session(events, capsys):
     _, out, _ = _says(capsys, "status", events, "--json")
     found = json.loads(out)
     assert (found["total"]["calls"], found["running"], found["tool_calls"]) == (5, False, {"hit": 4, "miss": 1})
+
+
+@pytest.fixture
+def days(tmp_path):
+    """An event file: calls of two models, the first of them three days ago."""
+    now = [time.time() - 3 * 86_400]
+    log = EventLog(tmp_path / "days.events")
+    session = log.bind(Session("x", caching=Caching(clock=lambda: now[0])))
+    for model in ("gpt-5.5", "gpt-4.1", "gpt-5.5"):
+        body = {"model": model, "messages": [{"role": "user", "content": "go"}]}
+        session.adapter.begin(Request(body, "openai-chat", agent="planner")).finish({"prompt_tokens": 100})
+        now[0] = time.time() - 60
+    log.close()
+    return log.path
+
+
+def test_status_sums_up_by_model_and_day(days, capsys):
+    """Days are of UTC; the total is the same however it is parted."""
+    found = {}
+    for by in ("agent", "model", "day", "model,day"):
+        _, out, _ = _says(capsys, "status", days, "--by", by, "--json")
+        said = json.loads(out)
+        found[by] = {line["agent"]: line["calls"] for line in said["agents"]}
+        assert said["total"]["input_tokens"] == 300
+    assert found["agent"] == {"planner": 3}
+    assert found["model"] == {"gpt-4.1": 1, "gpt-5.5": 2}
+    assert sum(found["day"].values()) == 3
+    assert len(found["day"]) >= 2
+    assert set(found["model,day"].values()) == {1}
+
+
+def test_status_of_the_last_day_leaves_out_what_is_older(days, capsys):
+    """Whatever it is summed up by; a time that is none is named."""
+    _, out, _ = _says(capsys, "status", days, "--by", "model", "--last", "24h")
+    assert "gpt-4.1" in out
+    _, out, _ = _says(capsys, "status", days, "--last", "24h", "--json")
+    assert json.loads(out)["total"]["calls"] == 2
+    _, out, _ = _says(capsys, "status", days, "--last", "7d", "--json")
+    assert json.loads(out)["total"]["calls"] == 3
+    for wrong in (("--last", "a day"), ("--by", "mood")):
+        code, _, err = _says(capsys, "status", days, *wrong)
+        assert code == 2
+        assert wrong[1] in err
 
 
 def test_status_of_a_session_that_runs(events, capsys):
