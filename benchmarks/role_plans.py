@@ -15,6 +15,8 @@ from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.cache.breakpoints.plan import plan_breakpoints
 from cacheprefix.cache.breakpoints.write import mark
+from cacheprefix.layout import tool_of
+from cacheprefix.layout.economics import RunAhead, RunCall
 from cacheprefix.profiles import Profile, default_registry
 from cacheprefix.prompt import ESTIMATE, Api, Counter, Prompt
 from cacheprefix.server import CacheOutcome, ProviderCache
@@ -169,13 +171,30 @@ def played(plan: Plan, rules: str, session: Session | None = None, *, read: floa
     for number, one in enumerate(asked(plan)):
         body, turn = _own_body(plan, one, rules, api), None
         if session is not None:
-            role = Role(f"role{one.who}", conversation=one.talk)
+            role = Role(f"role{one.who}", conversation=one.talk, ahead=_ahead(plan, number, api))
             turn = fork_body(session.adapter, body, api, role).begin()
             body = turn.body
         outcomes.append(_served(cache, decode(body, api, count=count), number))
         if turn is not None:
             turn.finish(None)
     return outcomes
+
+
+def _ahead(plan: Plan, number: int, api: Api) -> RunAhead | None:
+    """The calls from one on, where they are known."""
+    if not plan.known:
+        return None
+    count = counter_of(plan).count
+    sizes = [
+        sum(count(tool_of(one).schema.decode()) for one in tools_of(plan, who, api)) for who in range(len(plan.roles))
+    ]
+    wave: set[int] = set()
+    calls = []
+    for who, _ in plan.turns:
+        beside = plan.shape == "fan-out" and bool(wave) and who not in wave
+        wave = {*wave, who} if beside else {who}
+        calls.append(RunCall(f"role{who}", plan.roles[who], sizes[who], beside=beside))
+    return RunAhead(tuple(calls[number:]), joint=plan.shape != "private")
 
 
 def played_fixed(plan: Plan, rules: str, layout: Fixed, *, read: float | None = None) -> list[CacheOutcome]:

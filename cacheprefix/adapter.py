@@ -53,6 +53,7 @@ from cacheprefix.layout import (
     with_volatile,
 )
 from cacheprefix.layout.baseline import unmodified
+from cacheprefix.layout.economics import RunAhead, RunCall
 from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, failed
 from cacheprefix.layout.plan import failed as failed_plan
 from cacheprefix.layout.role_position import CountedHistory, RolePosition
@@ -133,6 +134,8 @@ __all__ = [
     "Restriction",
     "Role",
     "RolePosition",
+    "RunAhead",
+    "RunCall",
     "SummaryRequest",
     "Tool",
     "ToolSet",

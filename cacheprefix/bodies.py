@@ -18,6 +18,7 @@ from cacheprefix.calls.begin import Request
 from cacheprefix.calls.history_runner import RestOfRequest
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.layout import FOLLOW, Pass, Tool, find_text, tail_text, with_volatile
+from cacheprefix.layout.economics import RunAhead
 from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, failed
 from cacheprefix.layout.role_position import LONG as LONG_ROLE
 from cacheprefix.layout.role_position import CountedHistory
@@ -54,6 +55,8 @@ class Role:
     conversation: str = ""
     volatile: Mapping[str, str] = field(default_factory=dict)
     """Text for this call alone (time, retrieval), by key; it stands at the very end."""
+    ahead: RunAhead | None = None
+    """The calls of the run from this one on, where their number and order are known beforehand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +395,8 @@ class _Read:
             known=_providers(self.tools),
             own=(reason("kept_by_provider"),) if _kept_elsewhere(session, body, api, role) else (),
             cached=_marked(body, api),
+            ahead=role.ahead,
+            joint=role.ahead is None or role.ahead.joint,
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from cacheprefix.layout.role_position import LONG, RolePosition
+from cacheprefix.profiles import Profile
 from cacheprefix.prompt.reasons import Reason, reason
 
 REPLY = 200
@@ -23,6 +24,10 @@ of how often a team's agents speak."""
 OPEN_ROUNDS = 5
 """Turns of a role over which the same is spread where nobody knows who else will ask: a tool set is chosen with the
 role's first request and kept for the whole thread, which sees more turns than one run of a team (``ROUNDS``)."""
+SHORT = 20
+"""Tokens of an answer, at least: a line."""
+NAMED = 12
+"""Tokens that a fork says more of a role: its name around its text, and a message of its own."""
 SURE = 3
 """Of what the others are expected to say in the first round, one part in so many is taken for sure."""
 MARGIN = 0.98
@@ -54,6 +59,139 @@ def union_pays(*, foreign: int, opening: int, reply: float, others: int, read: f
     # In whole units nobody reads the tools before two have paid for them.
     first = foreign if whole else beside
     return beside <= reply * others + opening / OPEN_ROUNDS and first <= opening + reply * others / SURE
+
+
+@dataclass(frozen=True, slots=True)
+class RunCall:
+    """One call of a run that is known beforehand. Token counts."""
+
+    role: str
+    text: int = 0
+    """Of the role's text."""
+    tools: int = 0
+    """Of the role's own tools."""
+    beside: bool = False
+    """Whether it is sent beside the one before it, whose answer it does not read then."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunAhead:
+    """The calls of a run that is known beforehand: their number and order are fixed before the first is sent."""
+
+    calls: tuple[RunCall, ...]
+    """From the request that is being laid out on, which is the first."""
+    joint: bool = True
+    """Whether all of them read one history; else each role reads its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPrices:
+    """What a provider charges for a token, one uncached token being 1, and what it keeps."""
+
+    read: float
+    write: float = 1.0
+    least: int = 0
+    """Tokens of the shortest request that is kept."""
+    keeps_own: bool = True
+    """Whether requests in the application's own layout are kept too: by themselves, or by the application's marks."""
+    whole: bool = False
+    """Whether only whole requests are kept, and what two of them have in common from the second on."""
+
+    @classmethod
+    def of(cls, profile: Profile, *, cached: bool) -> RunPrices:
+        """Those of a profile; ``cached`` where the application's own layout is marked without us."""
+        keeps_own = cached or profile.markers is None or profile.implicit_breakpoint
+        return cls(
+            profile.read,
+            profile.default_ttl.write,
+            profile.min_tokens,
+            keeps_own=keeps_own,
+            whole=profile.match == "unit",
+        )
+
+
+def run_costs(
+    run: RunAhead,
+    prices: RunPrices,
+    *,
+    opening: int,
+    said: int,
+    reply: int,
+    union: int,
+    carried: bool = False,
+) -> tuple[float, float]:
+    """What a run costs in the application's own layout, and with the tools of all in each request. In cost units.
+
+    With r and w the prices of a read and a written token, o = ``opening`` (the shared system text), s and t a role's
+    text and own tools, U = ``union``, h what was said before a call (``said``, and a ``reply`` for each call since; for
+    each role apart unless the history is ``joint``), e what was said before the role's last call, l before anybody's:
+
+        own    first call  w*(o + s + t + h)             later  r*(o + s + t + e) + w*(h - e)
+        union  first call  w*(o + U + h + s)             later  the least of
+                 behind the history  r*(o + U + l) + w*(h - l + s + NAMED)
+                 where it last stood r*(o + U + s + NAMED + e) + w*(h - e)
+
+    Requests below the provider's minimum are paid in full, and so are the application's own where nothing of them is
+    kept. ``carried`` says that the tools of all have been written already, with all that was said.
+    """
+    read, write = prices.read, prices.write
+    own = shared = 0.0
+    talks: dict[str, int] = {}
+    answered: dict[str, int] = {}
+    last: dict[str, int] = {}
+    seats: dict[str, int] = {}
+    lines: dict[str, int] = {"": said} if carried else {}
+    written = 2 if carried else 0
+    for call in run.calls:
+        talk = "" if run.joint else call.role
+        if not call.beside:
+            for one, more in answered.items():
+                talks[one] += more
+            answered.clear()
+        before = talks.setdefault(talk, said)
+        size, ended = opening + call.text + call.tools, last.get(call.role)
+        if not prices.keeps_own or size + before < prices.least:
+            own += size + before
+        else:
+            own += write * (size + before) if ended is None else read * (size + ended) + write * (before - ended)
+            last[call.role] = before
+        base, text = opening + union, call.text + NAMED
+        if base + before < prices.least:
+            shared += base + before + text
+        else:
+            # Nothing of another history is read but what stands in front of all.
+            line = lines.get(talk, said if lines and run.joint else 0 if lines else None)
+            ready = written > int(prices.whole)
+            ways = [write * (base + before + text)]
+            if line is not None and ready:
+                ways.append(read * (base + line) + write * (before - line + text))
+            if call.role in seats:
+                ways.append(read * (base + text + seats[call.role]) + write * (before - seats[call.role]))
+            shared += min(ways)
+            lines[talk] = seats[call.role] = before
+            written += 1
+        answered[talk] = answered.get(talk, 0) + reply
+    return own, shared
+
+
+def run_worst(
+    run: RunAhead, prices: RunPrices, *, opening: int, said: Sequence[int], union: int, carried: bool = False
+) -> tuple[float, float]:
+    """What sharing costs in a run that is known, and what it saves: the application's own layout. Where that is worst.
+
+    ``said`` are the tokens of each message so far. How long answers will be is not known: they are taken for half of
+    the shortest one so far (``SHORT`` before the first) and for as long as they were (``REPLY``). Both costs grow
+    evenly with them, so that what holds for both holds in between.
+    """
+    answers = said[1:]
+    short = max(SHORT, min(answers, default=0) // 2)
+    long = round(sum(answers) / len(answers)) if answers else REPLY
+    ways = (
+        run_costs(run, prices, opening=opening, said=sum(said), reply=one, union=union, carried=carried)
+        for one in (short, max(short, long))
+    )
+    own, shared = max(ways, key=lambda way: way[1] - way[0])
+    return shared, own
 
 
 # ---------------------------------------------------------------------------------- a team that is known beforehand

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeVar
 
-from cacheprefix.layout.economics import TaskPosition
+from cacheprefix.layout.economics import RunAhead, RunPrices, TaskPosition, run_worst
 from cacheprefix.layout.prefix import Tool
 from cacheprefix.layout.role_position import LONG, CountedHistory, RolePosition, RolePositions
 from cacheprefix.layout.shared_text import find_text, mostly_holds
@@ -116,6 +116,8 @@ class AgentRequest(Generic[M]):
     """The id of the conversation, where ``conversation`` holds the decisions of several."""
     alone: bool = False
     """Whether no other request is there to share with yet, though this one is laid out as if there were."""
+    ahead: RunAhead | None = None
+    """The calls of the run from this one on, where their number and order are known; None for an open-ended run."""
     base: str | None = None
     """The system text of an agent that no other role is there to share with, in place of the shared one."""
 
@@ -211,6 +213,8 @@ class Planner:
             size = self._size(text, asked.model)
             why = refused or reason("role_costs_more", size=size)
             return RequestPlan("own", (*mistakes, why), text, None, said, tools, restriction)
+        if asked.ahead is not None:
+            self.sharing.add(self._carried(asked, tools))
         alone = asked.alone or asked.base is not None
         reasons = [*mistakes, reason("alone") if alone else reason("shares", shared=shared)]
         if tools is not None and tools.name:
@@ -271,7 +275,7 @@ class Planner:
         if own.carried == "open":
             tools = self.tool_sets.choose(
                 self.team, self.services, asked.conversation, asked.role, own.names, asked.model,
-                spoken=asked.spoken, fans_out=own.fans_out,
+                spoken=asked.spoken, fans_out=own.fans_out, run=asked.ahead, cached=asked.cached,
             )  # fmt: skip
         elif own.carried == "union":
             tools = ToolSet(union, shares=True)
@@ -311,7 +315,31 @@ class Planner:
         refused = self.sharing.refusal(self.team, self.services, asked.conversation.id, asked.model, counted)
         if refused is None and asked.long_text_stays:
             self.sharing.move(*key)
-        return refused or self._little(asked, tools, history)
+        return refused or self._dearer(asked, tools, history) or self._little(asked, tools, history)
+
+    def _dearer(
+        self, asked: AgentRequest[M], tools: ToolSet | None, history: CountedHistory[M]
+    ) -> Reason | None:
+        """Why a fork would cost more in a run that is known; None in an open-ended one."""
+        run = asked.ahead
+        if run is None:
+            return None
+
+        def why() -> Reason | None:
+            own = asked.tools.names if asked.tools is not None else ()
+            carried = set(own if tools is None else tools.tools)
+            schemas = (tool.schema.decode() for tool in self.team.prefix.tools if tool.name in carried)
+            cost, saved = run_worst(
+                run,
+                RunPrices.of(self.services.profile(asked.model, asked.api), cached=asked.cached),
+                opening=self._size(self.team.prefix.text, asked.model),
+                said=list(map(history.tokens, history.messages)),
+                union=sum(self._size(schema, asked.model) for schema in schemas),
+                carried=self._carried(asked, tools) in self.sharing,
+            )
+            return reason("little_to_share", cost=round(cost), saved=round(saved)) if cost > saved else None
+
+        return self.sharing.refused_in(asked.conversation.id, asked.role, asked.model, why)
 
     def _little(self, asked: AgentRequest[M], tools: ToolSet | None, history: CountedHistory[M]) -> Reason | None:
         """Why a fork would gain nothing yet, where requests begin alike without us; None where it may gain."""
@@ -344,9 +372,21 @@ class Planner:
             return RolePosition(len(history.messages) if shares else None)
         return self.positions.place(
             self.team, self.services, asked.conversation, asked.role, text, history, asked.model,
-            shared=shares, joint=asked.joint, cached=asked.cached, lane=tools.name if tools is not None else "",
+            shared=shares, joint=asked.joint and self._others_come(asked),
+            cached=asked.cached, lane=tools.name if tools is not None else "",
             holds=asked.holds, resumed=asked.resumed, moves=asked.moves, written=asked.written,
         )  # fmt: skip
+
+    def _carried(self, asked: AgentRequest[M], tools: ToolSet | None) -> tuple[str, str, str]:
+        """Under which key it is known that a fork with these tools was sent, in a history that this one reads."""
+        joint = asked.ahead is None or asked.ahead.joint
+        name = tools.name if tools is not None else ""
+        return f"{asked.conversation.id if joint else ''}\0{name}", asked.model, f"forked {self.team.prefix.key}"
+
+    @staticmethod
+    def _others_come(asked: AgentRequest[M]) -> bool:
+        """Whether another role may read what was said: in a run that is known, whether one is asked after this."""
+        return asked.ahead is None or any(call.role != asked.role for call in asked.ahead.calls)
 
     def _foreign(self, tools: ToolSet, model: str) -> int:
         """Tokens of the union's tools that a request does not carry."""

@@ -173,6 +173,7 @@ class RolePositions:
         rules: CacheRules,
         shared: bool,
         joint: bool,
+        private: bool = False,
         opening: int,
         recorded: Callable[[], int | None],
         holds: bool = False,
@@ -182,7 +183,8 @@ class RolePositions:
         """The place of ``role``'s text, of ``size`` tokens with all that moves with it, among this ``history``.
 
         ``shared`` says whether what stands before the text is worth sharing at all, ``joint`` whether others are
-        expected to read the conversation. ``opening`` is the size of the shared system text, ``recorded`` the place
+        expected to read the conversation; ``private`` says that it is known that nobody will: then a short text keeps
+        its place too. ``opening`` is the size of the shared system text, ``recorded`` the place
         that an earlier process has recorded. ``holds`` says that the place of the role's last request stays for as long
         as nothing is said, ``resumed`` that the role goes on in the application's own layout, ``written`` that the
         request's end is marked in any case.
@@ -195,7 +197,7 @@ class RolePositions:
             readable = talk.before if history.holds(talk.before) else _START
         if seat is not None and not (seat.text == text and all(map(history.holds, (seat.end, seat.at or _START)))):
             seat = None
-        end, long = history.point(len(history.messages)), size >= LONG or rules.units
+        end, long = history.point(len(history.messages)), size >= LONG or rules.units or private
         if holds and seat is not None and seat.end == end and seat.shared == worth:
             return RolePosition(None if seat.at is None else seat.at.index, seat.continues)
         shared = shared and not resumed
@@ -277,6 +279,7 @@ class RolePositions:
             rules=CacheRules.of(services.profile(model), cached=cached),
             shared=shared,
             joint=joint and not team.alone,
+            private=not joint,
             opening=self.size(team.prefix.key, team.prefix.text, model, services.count),
             recorded=lambda: _recorded(conversation, own, history),
             holds=holds,
