@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import random
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from cacheprefix.cli.files import imported
 from cacheprefix.errors import SetupError
 
 if TYPE_CHECKING:
@@ -81,14 +80,7 @@ def load(name: str) -> Evaluate:
     where, colon, what = name.partition(":")
     if not colon or not where or not what:
         raise SetupError(f"{name!r} is no function: write module:function, as in my_evaluation:evaluate")
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        found = importlib.import_module(where.removesuffix(".py").replace("/", "."))
-    except Exception as error:
-        raise SetupError(f"cannot import {where!r} ({_said(error)})") from error
-    function = getattr(found, what, None)
+    function = imported(name, None)
     if not callable(function):
         raise SetupError(f"module {where!r} has no function {what!r}")
     evaluate: Evaluate = function

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import SetupError, plain
 from cacheprefix.events import Run, is_event
 
 EXIT_FOUND = 3
@@ -63,6 +64,34 @@ def read_run(path: Path) -> Run:
 def print_json(data: Any) -> None:
     """Print data as JSON, for programs."""
     print(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+
+
+_NOTHING = object()
+
+
+def imported(name: str, otherwise: Any = _NOTHING) -> Any:
+    """What ``module:name`` or ``file.py:name`` names; the current folder counts as a place of modules.
+
+    Raises ``SetupError`` for a name of another form, for a module that cannot be imported, and where the module has
+    nothing of that name and there is no ``otherwise``.
+    """
+    where, _, what = name.rpartition(":")
+    if not where or not what:
+        raise SetupError(f"{name!r} is no name: write module:name, or file.py:name")
+    path = Path(where)
+    folder, module = str(Path.cwd()), where.removesuffix(".py").replace("/", ".")
+    if path.suffix == ".py" and (path.is_absolute() or ".." in path.parts):
+        folder, module = str(path.parent), path.stem
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:
+        raise SetupError(f"cannot import {where!r} ({type(error).__name__}: {plain(str(error))})") from error
+    named = getattr(found, what, otherwise)
+    if named is _NOTHING:
+        raise SetupError(f"module {where!r} has no {what!r}")
+    return named
 
 
 def _raw(path: Path) -> bytes:

@@ -1,11 +1,13 @@
 """What a preview says of a graph is what the graph then sends, and nothing comes of the preview itself."""
 
+import json
+
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from cacheprefix import preview
+from cacheprefix import cli, preview
 from cacheprefix.server import Reply
 from cacheprefix_langgraph import PrefixMiddleware, forked, subgraph, wrap_model
 from tests.langgraph.conftest import TOOLS
@@ -152,3 +154,57 @@ def test_nothing_of_the_application_is_run(chat):
     assert "asks: what it says for one call alone" in notes
     assert "asks: a function that is not run" in notes
     assert "plain: names no wrapped model" in notes
+
+
+APP = """
+from langchain_openai import ChatOpenAI
+from langgraph.graph import START, MessagesState, StateGraph
+from cacheprefix import Session, SharedPrefix
+from cacheprefix_langgraph import forked, wrap_model
+
+session = Session(SharedPrefix(system="The handbook says that every statement needs a source. " * 200))
+model = wrap_model(ChatOpenAI(model="gpt-5.6", api_key="k"), session)
+other = wrap_model(ChatOpenAI(model="gpt-5.4", api_key="k"), session)
+
+
+def made(second):
+    graph = StateGraph(MessagesState)
+    for name, asked in (("critic", model), ("judge", model), ("writer", second)):
+
+        def node(state, asked=asked):
+            raise AssertionError("a preview runs no node")
+
+        graph.add_node(name, forked(session, role=name)(node))
+        graph.add_edge(START, name)
+    return graph.compile()
+
+
+def mixed():
+    return made(other)
+
+
+team = made(model)
+"""
+
+
+@pytest.fixture
+def app(tmp_path):
+    """A program with a team, in a file."""
+    path = tmp_path / f"app_{tmp_path.name.replace('-', '_')}.py"
+    path.write_text(APP, encoding="utf-8")
+    return path
+
+
+def test_doctor_says_it_of_a_program(app, capsys):
+    """As text and as data; with exit code 1 and the way out where an agent does not share and could."""
+    assert cli.main(["doctor", f"{app}:team", "--task", TASK]) == 0
+    text = capsys.readouterr().out
+    assert [line.partition(":")[0] for line in text.splitlines()[:3]] == ["critic", "judge", "writer"]
+    assert "shared with an earlier request" in text
+    assert cli.main(["doctor", f"{app}:team", "--task", json.dumps({"messages": []}), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [one["layout"] for one in data["requests"]] == ["fork"] * 3
+    code = cli.main(["doctor", f"{app}:mixed"])
+    assert (code, "writer: use one model for all roles" in capsys.readouterr().out) == (1, True)
+    assert cli.main(["doctor", f"{app}:nothing"]) == 2
+    assert "has no 'nothing'" in capsys.readouterr().err

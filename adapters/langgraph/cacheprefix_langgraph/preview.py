@@ -239,7 +239,7 @@ def _filled(cell: Any) -> bool:
 
 
 def _named(function: Any) -> Iterator[Any]:
-    """What a function's code names: its own variables, the module's, and what its object has."""
+    """What a function's code names: its own variables and defaults, the module's, and what its object has."""
     function = inspect.unwrap(function)
     if inspect.ismethod(function):
         yield from vars(function.__self__).values() if hasattr(function.__self__, "__dict__") else ()
@@ -248,6 +248,8 @@ def _named(function: Any) -> Iterator[Any]:
     if code is None:
         yield from vars(function).values() if hasattr(function, "__dict__") else ()
         return
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
     yield from _closed_over(function).values()
     yield from (function.__globals__[name] for name in code.co_names if name in function.__globals__)
 

@@ -4,6 +4,7 @@
 import importlib.metadata
 import platform
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
@@ -74,13 +75,27 @@ def register(app: "typer.Typer") -> None:
 
     @app.command("doctor")
     def doctor(
+        team: Annotated[
+            str,
+            typer.Argument(metavar="[APP.PY:TEAM]", help="A team, crew or graph, or a function that makes it."),
+        ] = "",
+        task: Annotated[
+            str, typer.Option(help="What its run begins with: a text, or a JSON object of inputs or of a state.")
+        ] = "",
+        session: Annotated[
+            str, typer.Option(help="Its session's name in the same module; the configuration's where there is none.")
+        ] = "session",
         as_json: Annotated[bool, typer.Option("--json", help="Print data instead of tables.")] = False,
     ) -> None:
         """Show versions against the supported ranges, adapters, plugins, tokenizers, configuration, missing extras.
 
-        Exit code 0: all is well; 1: something installed does not work or lies outside its supported range, or the
-        configuration cannot be used.
+        With a team it says instead, before a run and without sending anything, what each agent's first request shares,
+        why not, and what that should cost. Exit code 0: all is well; 1: something installed does not work or lies
+        outside its supported range, the configuration cannot be used, or an agent does not share for a reason that you
+        can remove; 2: there is no such team.
         """
+        if team:
+            raise typer.Exit(code=_foreseen(team, task, session, as_json=as_json))
         from cacheprefix._version import __version__
         from cacheprefix.plugins import Plugins
 
@@ -109,6 +124,38 @@ def register(app: "typer.Typer") -> None:
         else:
             _show(found, (*adapters, *extras), plugins)
         raise typer.Exit(code=1 if problems else 0)
+
+
+def _foreseen(name: str, task: str, session: str, *, as_json: bool) -> int:
+    """Print what a team will ask first; the command's exit code."""
+    import inspect
+
+    from cacheprefix import Session, preview
+    from cacheprefix.cli import files
+
+    target = files.imported(name)
+    if inspect.isfunction(target):
+        target = target()
+    given = files.imported(name.rpartition(":")[0] + f":{session}", None)
+    seen = preview(target, given if isinstance(given, Session) else None, task=_begins(task))
+    removable = [(one.agent, reason) for one in seen.requests for reason in one.reasons if reason.removable]
+    if as_json:
+        files.print_json(seen.as_dict())
+    else:
+        print(seen)
+        for agent, reason in removable:
+            print(f"{agent}: {reason.fix}")
+    return 1 if removable else 0
+
+
+def _begins(task: str) -> object:
+    """What a run begins with: data where it is a JSON object, else the text; None where nothing was said."""
+    import json
+
+    if task.lstrip().startswith("{"):
+        with suppress(ValueError):
+            return json.loads(task)
+    return task or None
 
 
 def _configuration() -> dict[str, Any]:
