@@ -117,3 +117,20 @@ class SummaryOr:
         if "summar" in request.tail.lower():
             return Reply("The summary of a model.")
         return self._otherwise(request)
+
+
+@pytest.mark.parametrize("size", [1, 100])
+@pytest.mark.parametrize("agents", [1, 2, 3])
+async def test_what_the_user_gave_arrives_in_every_layout(provide, new_client, agents, size):
+    """System text and durable context, once in each request: where nobody shares, in front of the agent's own text."""
+    house, fact = "House rule: be brief. " * size, "We build bridges."
+    duties = {name: f"You are the {name}. " + f"Duty of {name}. " * (2000 // size) for name in ROLES}
+    provider = provide("openai", Says())
+    team = [role(name, new_client(provider), system_message=duties[name]) for name in ROLES[:agents]]
+    session = Session(SharedPrefix(system=house, context={"project": fact}))
+    await wrap(RoundRobinGroupChat(team, max_turns=2 * agents), session).run(task=TASK)
+    assert len(provider.requests) == 2 * agents
+    for record in provider.requests:
+        said = json.dumps(record.json)
+        assert (said.count(house.strip()), said.count(fact)) == (1, 1)
+        assert fact in record.json["messages"][0]["content"]
