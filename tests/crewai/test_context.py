@@ -276,16 +276,19 @@ def test_a_request_budget_holds_every_request(looker) -> None:
 
 
 def test_a_request_that_cannot_be_made_to_fit_is_refused(servers, new_llm) -> None:
-    """The error says by how much, and nothing is sent."""
+    """The error says by how much, and nothing is sent; CrewAI does not ask again, as no second request would fit."""
     provider = servers("openai")
     who = agents(lambda: new_llm(provider), tools=False)
     team = crew(who, tasks(who))
+    asked: list[str] = []
+    limits = History(request_budget=RequestBudget(window=500))
     with (
-        install(team, Session(history=History(request_budget=RequestBudget(window=500)))),
+        install(team, Session(history=limits), volatile=lambda: {"number": asked.append("once") or "1"}),
         pytest.raises(BudgetError) as refused,
     ):
         team.kickoff(inputs=INPUTS)
     assert refused.value.over_by >= 1_000
+    assert asked == ["once"]
     assert provider.requests == []
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from crew_wire import bodies, prompts
+from crewai import Agent, Task
 
-from benchmarks.crewai_workloads import CrewModel, agents, crew, tasks
+from benchmarks.crewai_workloads import CrewModel, StyleTool, agents, crew, prose, tasks
 from cacheprefix import Caching, Session, SharedPrefix
-from cacheprefix.server import Reply
+from cacheprefix.server import Reply, ToolCall
 from cacheprefix_crewai import install
 
 HANDBOOK = "HANDBOOK: be brief."
@@ -125,3 +127,48 @@ def test_observing_and_undeclared_sessions_leave_every_byte(made) -> None:
             team.kickoff(inputs=INPUTS)
         sent = [{k: v for k, v in one.items() if k != "prompt_cache_key"} for one in bodies(provider)]
         assert sent == before
+
+
+def test_durable_context_stands_in_every_request(made) -> None:
+    """Where sharing does not pay too, in front of the agent's own text; once, if the agent says it itself."""
+    provider, team = made("openai", answering)
+    prefix = SharedPrefix(context={"world": "DURABLE: it rains."})
+    said = runs(provider, team, Session(prefix))
+    assert written(provider) == [[f"{prefix.text}\n\n{own}", *rest] for own, *rest in said]
+
+
+def looking(request: Any) -> Reply:
+    """One tool call, then the answer."""
+    if request.rounds:
+        return Reply("done")
+    return Reply(tool_calls=(ToolCall("style_guide", {"kind": "memo"}),))
+
+
+def test_what_is_left_alone_keeps_its_own_marks_and_no_others(servers, new_llm) -> None:
+    """Byte for byte: a mark of ours behind a beginning that the provider did not keep would be paid for in vain."""
+    found = []
+    for installed in (False, True):
+        provider = servers("anthropic", looking)
+        who = agents(lambda provider=provider: new_llm(provider, "anthropic"), own_tools=True)
+        one = Agent(
+            role="Stylist",
+            goal="Write.",
+            backstory=prose(250),
+            llm=who[2].llm,
+            tools=[StyleTool()],
+            respect_context_window=False,
+            use_better_compaction=False,
+        )
+        work = [Task(description=prose(400, 7), expected_output="Text.", agent=one)]
+        team = crew([one], work)
+        session = Session()
+        held = install(team, session) if installed else None
+        team.kickoff()
+        if held is not None:
+            held.undo()
+            assert {call.layout for call in session.calls} == {"own"}
+            assert session.report().total.ratio == 1.0
+        ids = re.compile(rb"toolu_\w+|call_\w+")
+        found.append([ids.sub(b"id", record.body) for record in provider.requests])
+    assert found[0] == found[1]
+    assert len(found[0]) == 2

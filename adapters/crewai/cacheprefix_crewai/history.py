@@ -42,6 +42,8 @@ class Execution:
     """The newest answer in text; empty while tools are being called."""
     steps: int = 0
     """Requests so far."""
+    tokens: int = 0
+    """Of the newest request."""
 
 
 class Executions:

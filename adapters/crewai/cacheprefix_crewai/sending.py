@@ -20,7 +20,7 @@ from cacheprefix.adapter import (
     restrict,
     with_volatile,
 )
-from cacheprefix.errors import NotSharedError
+from cacheprefix.errors import BudgetError, CacheprefixError, NotSharedError
 from cacheprefix_crewai.binding import asks_for
 from cacheprefix_crewai.clients import for_litellm, is_claude
 from cacheprefix_crewai.events import announce
@@ -177,7 +177,10 @@ class PendingRequest:
         self.volatile = _volatile_text(self.binding, self.binding.options.volatile)
         if execution is not None and limits(session):
             around = Around(self.call.model, head, self.tools, self.volatile)
-            self.messages = condensed(session, execution, self.messages, around)
+            try:
+                self.messages = condensed(session, execution, self.messages, around)
+            except BudgetError as error:
+                raise stopped(error) from error
         return self
 
     def refused(self, result: Any) -> PendingRequest | None:
@@ -271,14 +274,19 @@ class PendingRequest:
             execution.llm, execution.api, execution.body = self.call.llm, api, body
             execution.agent, execution.answer = self.agent, ""
             held = execution.conversation
+        # What is left alone keeps the application's own marks and no others, but for a task that goes on from what the
+        # provider keeps: a mark behind a shorter beginning would write all of it, for a request that may never come.
+        rules = binding.session.profile(self.call.model, api)
+        goes_on = rules.markers is None or execution is None or execution.tokens >= rules.min_tokens
+        rewrite = layout is not None and binding.rewrites and (forked or goes_on)
         asked = Request(
             body,
             api,
             agent=self.agent,
             conversation=held,
             boundary=layout.boundary if forked and layout is not None else None,
-            original=self._unmodified(api, original) if forked else None,
-            rewrite=layout is not None and binding.rewrites,
+            original=self._unmodified(api, original) if forked or (rewrite and rules.markers is not None) else None,
+            rewrite=rewrite,
             scope=binding.scope,
             continues=forked and layout is not None and layout.has_tools and runs.go_on,
             trailing=bool(self.volatile),
@@ -287,6 +295,8 @@ class PendingRequest:
         self.pending = binding.session.begin(asked, self.passed or FOLLOW)
         if self.pending.seen is None:
             return None
+        if execution is not None:
+            execution.tokens = self.pending.seen.prompt.tokens
         sent = self.pending.body
         if sent is params:
             return params
@@ -354,21 +364,25 @@ class PendingRequest:
 
 
 @functools.cache
-def _stop() -> type[NotSharedError]:
-    """``NotSharedError`` as what CrewAI lets through: any other error of a request has it run the task again."""
+def _stop(kind: Any) -> Any:
+    """An error's class as what CrewAI lets through: any other error of a request has it run the task again."""
     try:
         from crewai.hooks.dispatch import HookAborted  # noqa: PLC0415 - CrewAI loads slowly
     except ImportError:
-        return NotSharedError  # another version, which raises it once it has tried again
+        return kind  # another version, which raises it once it has tried again
 
-    own = {"__module__": NotSharedError.__module__, "__doc__": NotSharedError.__doc__}
-    found: type[NotSharedError] = type(NotSharedError.__name__, (NotSharedError, HookAborted), own)
+    found: Any = type(kind.__name__, (kind, HookAborted), {"__module__": kind.__module__, "__doc__": kind.__doc__})
     return found
 
 
-def stopped(error: NotSharedError) -> NotSharedError:
+def stopped(error: CacheprefixError) -> CacheprefixError:
     """The error so that CrewAI neither swallows it nor tries again."""
-    return _stop()(error.role, error.reasons)
+    own: Any = type(error)
+    kind = _stop(own)
+    made: CacheprefixError = kind.__new__(kind, *error.args)
+    made.args = error.args
+    vars(made).update(vars(error))
+    return made
 
 
 def halved(binding: Binding, model: str, messages: Sequence[Mapping[str, Any]]) -> bool:
