@@ -277,7 +277,9 @@ class PendingRequest:
         # What is left alone keeps the application's own marks and no others, but for a task that goes on from what the
         # provider keeps: a mark behind a shorter beginning would write all of it, for a request that may never come.
         rules = binding.session.profile(self.call.model, api)
-        goes_on = rules.markers is None or execution is None or execution.tokens >= rules.min_tokens
+        # Where the provider marks by itself, ours would turn that off in the middle of the task.
+        kept = execution is None or (execution.tokens >= rules.min_tokens and not rules.implicit_breakpoint)
+        goes_on = rules.markers is None or kept
         rewrite = layout is not None and binding.rewrites and (forked or goes_on)
         asked = Request(
             body,
