@@ -150,7 +150,7 @@ def test_the_configuration_in_force_is_shown_with_its_sources(capsys, monkeypatc
 
 def test_a_configuration_that_cannot_be_used_is_a_problem(capsys, monkeypatch):
     """With its place, and exit code 1."""
-    monkeypatch.setenv("CACHEPREFIX_MODE", "off")
+    monkeypatch.setenv("CACHEPREFIX_MODE", "sometimes")
     code, found = _doctor_says(capsys)
     assert code == 1
     assert [text for text in found["problems"] if text.startswith("configuration: CACHEPREFIX_MODE: ")]
