@@ -161,7 +161,8 @@ def main() -> int:
         lines=lambda found: _table.grid(found, ["workload"], lambda row: [row["workload"]]),
         whole=not options.names,
     )
-    return 1 if any(row["ratio"] > 1 for row in rows) else 0
+    # What a run that nobody knows beforehand may cost more than without us.
+    return 1 if any(row["ratio"] > 1.01 for row in rows) else 0
 
 
 if __name__ == "__main__":

@@ -108,6 +108,7 @@ async def test_two_worker_processes_answer_on_one_prefix(provide, new_client, tm
     for before, after in pairwise(kept):
         assert common(before, after) >= tail_index(before)
     cut, again = ([s.text for s in kept[i].sections if "a found passage" in s.text] for i in (1, 3))
-    assert cut == again != []
+    # What it read first stays with it, and what the other process reads anew is cut alike.
+    assert again == [*cut, *cut] != []
     assert "1999:" in cut[0]
     assert "1000:" not in cut[0]
