@@ -115,11 +115,12 @@ types: $(CORE)/$(READY) $(TYPED:%=.venv-%/$(READY))
 test: types $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai) $(if $(MAF_TESTS),test-maf) $(if $(AG2_TESTS),test-ag2) test-core
 
 # What takes longer: small wrong changes of the core against its tests, as many as fit into a few minutes (what survives
-# is shown for people to read); ten thousand histories; all that programs send against what is recorded, in every
+# is shown for people to read); ten thousand histories; 30 kickoffs of each documented crew; all that programs send against what is recorded, in every
 # environment, LangChain's standard tests of chat models (observed and forked as well as plain), prefork servers, a soak.
 test-more: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$(READY)
 	$(CORE)/bin/python -m tests.mutants --trusted --number 200 --minutes 6 --jobs $(JOBS)
 	CACHEPREFIX_HISTORIES=10000 $(CORE)/bin/python -m pytest -ra -n $(JOBS) tests/history/test_valid_requests.py
+	CACHEPREFIX_KICKOFFS=30 $(CREWAI)/bin/python -m pytest -ra -n $(JOBS) tests/crewai/test_repeated.py
 	$(CORE)/bin/python -m pytest -ra --durations=0 -n $(JOBS) --dist load tests/more $(ARGS)
 
 test-core: $(CORE)/$(READY)
