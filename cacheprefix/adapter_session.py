@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 from typing_extensions import Unpack
 
 from cacheprefix.cache import CacheStatus, Verdict
+from cacheprefix.cache.lifetimes import Lifetimes
+from cacheprefix.cache.routing import RoutingKeys
 from cacheprefix.calls.begin import Boundary, Request, Requests
 from cacheprefix.calls.counting import TokenCounting
 from cacheprefix.calls.gating import AnyGate
@@ -213,6 +215,7 @@ class AdapterSession:
         state, notices = self.shared, Notices()
         fresh = SharedState.fresh(replace(state.services, notices=notices), state.envelope)
         fresh.roles.update(state.roles)
+        fresh.lifetimes, fresh.routing = Lifetimes(state.lifetimes.chosen), RoutingKeys(state.routing.keys)
         mode: Mode = "fork" if self.mode == "strict" else self.mode
         plugins, results = self.plugins.unheard(), ResultStore(MemoryStore())
         made = AdapterSession(

@@ -22,6 +22,7 @@ from cacheprefix.layout.economics import RunAhead
 from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, failed
 from cacheprefix.layout.role_position import LONG as LONG_ROLE
 from cacheprefix.layout.role_position import CountedHistory
+from cacheprefix.layout.shared_text import LEAST
 from cacheprefix.layout.tool_sets import ToolSet
 from cacheprefix.profiles import merge_usage
 from cacheprefix.prompt import Api, MessageView, Prompt, Reason, digest_of, dumps_sorted, loads, reason
@@ -457,7 +458,8 @@ def _laid(
 def _said_once(history: Sequence[Any], shared: str) -> list[Any]:
     """The messages, those of the user without the shared text where they say it beside something else."""
     sought = " ".join(shared.split())
-    if not sought:
+    # A short one may be said by anybody, and is no handbook.
+    if len(sought) < LEAST:
         return list(history)
 
     def without(text: Any) -> Any:

@@ -104,7 +104,7 @@ class Session:
             raise SetupError(f"Caching(fork_share={caching.fork_share!r}): a share of the conversations, from 0 to 1")
         keys: object = caching.routing_keys
         if keys != "auto" and (isinstance(keys, bool) or not isinstance(keys, int) or keys < 1):
-            raise SetupError(f"Caching(routing_keys={keys!r}): a number from 1 on, or 'auto'")
+            raise SetupError(f"Caching(routing_keys={keys!r}): use a number from 1 on, or 'auto'")
         compaction = Compaction(compaction) if isinstance(compaction, int) else compaction
         if compaction is not None:
             compaction.limits(history.request_budget)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 _KEEP = 10_000
-_KNOWN = 2
-"""Requests with a pause between them from which on a pause is known."""
 _OWN = 3
 """Requests of a conversation from which on its own pauses count, and not those of all."""
 
@@ -70,7 +68,7 @@ class Lifetimes:
             every.requests += own.requests > 1
             for name, units in own.units.items():
                 every.units[name] = every.units.get(name, 0.0) + units - before.get(name, 0.0)
-            known = own if own.requests >= _OWN else every if every.requests >= _KNOWN - 1 else None
+            known = own if own.requests >= _OWN else every if every.requests else None
         if known is None:
             return None
         # The first of equal ones, which is the provider's default.

@@ -26,6 +26,7 @@ the usual two would be passed by chance sooner or later (``tests/session/test_ar
 DEARER = 1.02
 """Of the other arm's cost, below which a difference is none that another layout is worth."""
 _KEEP = 20_000
+_AGENTS = 1_000
 _ALL = "\0all"
 
 
@@ -130,6 +131,9 @@ class ForkShare:
     def count(self, arm: Arm, talk: tuple[str, str], agent: str, units: float) -> Mapping[str, Reason]:
         """Count what one request of a conversation (its tenant and id) cost, and look at the roles; as ``take``."""
         first = self._count(arm, talk, _ALL, units)
+        if agent not in self._agents and len(self._agents) >= _AGENTS:
+            # Roles made up for each request have no costs of their own that could be compared.
+            return {}
         self._agents.add(agent)
         if not first and agent not in self._returned:
             # A conversation's first request writes what the others read, which is not held against its role.

@@ -24,8 +24,6 @@ of how often a team's agents speak."""
 OPEN_ROUNDS = 5
 """Turns of a role over which the same is spread where nobody knows who else will ask: a tool set is chosen with the
 role's first request and kept for the whole thread, which sees more turns than one run of a team (``ROUNDS``)."""
-SHORT = 20
-"""Tokens of an answer, at least: a line."""
 NAMED = 12
 """Tokens that a fork says more of a role: its name around its text, and a message of its own."""
 SURE = 3

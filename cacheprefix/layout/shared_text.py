@@ -29,12 +29,12 @@ def find_text(wanted: str, text: str) -> tuple[int, int] | None:
     bare = wanted.strip()
     if not bare:
         return None
-    start = text.find(bare)
+    start = _stands(bare, text)
     if start >= 0:
         return start, start + len(bare)
     words = list(_WORD.finditer(text))
     plain, sought = " ".join(word.group() for word in words), " ".join(bare.split())
-    first = plain.find(sought)
+    first = _stands(sought, plain)
     if first < 0:
         return None
     # Where each word begins in ``plain``: a space stands between any two.
@@ -45,6 +45,22 @@ def find_text(wanted: str, text: str) -> tuple[int, int] | None:
         return words[word].start() + at - begins[word]
 
     return place(first), place(first + len(sought) - 1) + 1
+
+
+def _stands(wanted: str, text: str) -> int:
+    """Where ``wanted`` stands in ``text`` as words of its own, and not within longer ones; -1 for nowhere."""
+    at = text.find(wanted)
+    while at >= 0:
+        end = at + len(wanted)
+        if not (_within(text[at - 1 : at], wanted[0]) or _within(wanted[-1], text[end : end + 1])):
+            return at
+        at = text.find(wanted, at + 1)
+    return -1
+
+
+def _within(before: str, after: str) -> bool:
+    """Whether a word goes on between two characters. Scripts without spaces (from U+2E80 on) are not asked."""
+    return all(one.isalnum() and one < "\u2e80" for one in (before, after))
 
 
 def mostly_holds(wanted: str, text: str) -> bool:

@@ -29,8 +29,13 @@ def _plain(text):
 def test_a_text_is_found_exactly_where_its_words_stand(wanted, text):
     """Whatever the white space: the words of the span are the words wanted, and no others."""
     span = find_text(wanted, text)
-    assert (span is not None) == (_plain(wanted) in _plain(text))
+    # Between white space it surely stands; elsewhere only where it ends no word in the middle.
+    surely = bool(wanted.strip()) and f" {_plain(wanted)} " in f" {_plain(text)} "
+    assert not surely or span is not None
+    assert span is None or _plain(wanted) in _plain(text)
     if span is not None:
+        edges = ((text[: span[0]][-1:], text[span[0]]), (text[span[1] - 1], text[span[1] :][:1]))
+        assert not any(one.isalnum() and other.isalnum() and max(one, other) < "\u2e80" for one, other in edges)
         found = text[span[0] : span[1]]
         assert _plain(found) == _plain(wanted)
         assert found == found.strip()
@@ -125,3 +130,18 @@ def test_a_short_role_holds_no_text():
     """Nothing that it says is somebody's handbook."""
     assert not mostly_holds(HANDBOOK, HANDBOOK[:230])
     assert not mostly_holds("Be brief.", "Be brief.")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text", "found"),
+    [
+        ("Be", "Because.", None),
+        ("be brief", "Maybe brief, be briefer, and\nbe  brief", (29, 38)),
+        ("Be", "Because. Be", (9, 11)),
+        ("Be brief.", "<rules>Be brief.</rules>", (7, 16)),
+        ("你是审稿人", "现在你是审稿人。", (2, 7)),
+    ],
+)
+def test_words_are_not_found_within_longer_ones(wanted, text, found):
+    """Nothing is cut out of the middle of a word; scripts without spaces between words have none to cut."""
+    assert find_text(wanted, text) == found

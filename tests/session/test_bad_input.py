@@ -60,6 +60,8 @@ def test_a_model_nobody_knows_is_said_once_and_its_calls_go_on():
     [
         {"mode": "fast"},
         {"caching": Caching(tail="middle")},
+        {"caching": Caching(routing_keys=0)},
+        {"caching": Caching(routing_keys="many")},
         {"gate": 5.0},
         {"caching": "openai"},
         {"history": None},

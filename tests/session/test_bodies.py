@@ -167,3 +167,12 @@ def test_a_text_found_in_all_agents_becomes_the_shared_one_only_where_there_is_n
         session = Session(SharedPrefix(system=own))
         session.adapter.adopt_system("found")
         assert session.prefix.text == kept
+
+
+def test_what_a_user_says_in_passing_is_not_cut_out():
+    """A short shared text may be said by anybody; only a handbook is taken out of a user's message."""
+    session = Session(SharedPrefix(system="Be brief."))
+    said = [{"role": "user", "content": f"{LONG} Please: Be brief. And be kind."}]
+    fork = fork_body(session.adapter, {"model": "gpt-5.2", "messages": said}, "openai-chat", Role("critic", "Object."))
+    assert fork.forked
+    assert any(one["content"] == said[0]["content"] for one in fork.body["messages"])

@@ -110,3 +110,15 @@ def test_wrong_requests_and_unknown_targets_are_named():
         session.preview(body("reader"))
     with pytest.raises(SetupError, match=r"no installed adapter can preview a builtins\.int"):
         preview(3, session)
+
+
+def test_a_preview_reckons_with_the_lifetime_that_was_chosen():
+    """What is written for an hour costs more than what is written for five minutes."""
+    said = {"model": "claude-sonnet-4-6", "max_tokens": 9, "messages": [{"role": "user", "content": "Begin."}]}
+    asked = [PlannedRequest(name, said, "anthropic", instruction=f"You are the {name}.") for name in ROLES]
+    costs = {
+        lifetime: sum(one.units for one in session.preview(*asked).requests)
+        for lifetime in (None, "1h")
+        if (session := Session(SharedPrefix(system=HANDBOOK), caching=Caching(lifetime=lifetime)))
+    }
+    assert costs["1h"] > 1.3 * costs[None]
