@@ -1,4 +1,4 @@
-"""The eight invariants as tests of an adapter, on the bytes that a simulated provider receives.
+"""The design's first nine invariants as tests of an adapter, on the bytes that a simulated provider receives.
 
 A third party derives a class whose name begins with ``Test`` and says how to drive its adapter:
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -29,6 +29,7 @@ from cacheprefix.prompt import ESTIMATE, Prompt, chain, lane_key
 from cacheprefix.server import Record, SimulatedProvider
 from cacheprefix.session import Session
 from cacheprefix.testing.driver import LOOK, SHORT, Driver, Role, Team, script, tools
+from cacheprefix.testing.equal_information import information
 from cacheprefix.testing.requests import assert_valid_requests
 
 _SECRET = "the customer's name is Zacharias Quill"  # noqa: S105 - no password: a text that may not be logged
@@ -37,7 +38,7 @@ _ROUNDING = 1.001
 
 
 class AdapterConformance:
-    """Derive from it, give ``make_driver``, and pytest runs the eight invariants on your adapter."""
+    """Derive from it, give ``make_driver``, and pytest runs the invariants 1 to 9 on your adapter."""
 
     def make_driver(self) -> Driver:
         """The driver of the adapter under test."""
@@ -194,6 +195,21 @@ class AdapterConformance:
         expected = first.verdict.expected_tokens
         _check(expected == 0, f"tenant-b expects {expected} tokens that tenant-a wrote")
 
+    # ------------------------------------------------------------------ 9
+
+    def test_9_a_fork_says_what_the_unmodified_request_says(self, provider: SimulatedProvider) -> None:
+        """Equal information: each text stands in the fork once, the agent's own tool results too, and no other."""
+        team = Team(questions=("How do we find the slow step?", LOOK, "And now?"), tools=tools())
+        self._run(team, provider, None)
+        plain = _prompts(provider)
+        provider.reset()
+        session = self.make_session(team)
+        self._run(team, provider, session)
+        _check(len(plain) == len(provider.requests), "with forks the provider got another number of requests")
+        for at, (own, fork) in enumerate(zip(plain, _prompts(provider), strict=True)):
+            found = information(own, fork, session.prefix.text)
+            _check(found.equal, f"request {at} lacks {_few(found.missing)} and adds {_few(found.added)}")
+
     # ------------------------------------------------------------------ inside
 
     def _run(self, team: Team, provider: SimulatedProvider, session: Session | None, *, quiet: bool = False) -> None:
@@ -224,6 +240,11 @@ class AdapterConformance:
         provider.reset()
         self._run(team, provider, session)
         return sum(_units(record, self.make_session(team)) for record in provider.requests)
+
+
+def _few(words: Mapping[str, int]) -> str:
+    """Some of the words, for a message."""
+    return ", ".join(f"{word!r}" for word in list(words)[:8]) or "nothing"
 
 
 def _own(prompt: Prompt, team: Team, where: str) -> int:

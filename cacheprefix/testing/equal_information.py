@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class Information:
 
 
 def information(unmodified: Prompt, fork: Prompt, shared: str = "") -> Information:
-    """Compare what two requests say, white space, order, tools and our own framing apart (``layout.framing``).
+    """Compare what two requests say; white space, order, tools, ids and our own framing (``layout.framing``) apart.
 
     ``shared`` is what the user gave to the shared prefix (``SharedPrefix.text``): the fork holds it once, however often
     the unmodified request does.
@@ -43,8 +44,12 @@ def information(unmodified: Prompt, fork: Prompt, shared: str = "") -> Informati
     return Information(+(expected - found), +(found - expected))
 
 
+_ID = re.compile(r"\b(?:call|toolu|fc|rs|msg)_\w+")
+"""A name that the provider gave to a call, an item or a message: another one in each run."""
+
+
 def _said(prompt: Prompt) -> str:
-    return "\n".join(section.text for section in prompt.sections if section.tier != "tools")
+    return _ID.sub("id", "\n".join(section.text for section in prompt.sections if section.tier != "tools"))
 
 
 def _words(text: str) -> Counter[str]:
