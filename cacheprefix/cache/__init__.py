@@ -6,7 +6,6 @@ from cacheprefix.cache.differences import answers
 from cacheprefix.cache.expectation import Expectation
 from cacheprefix.cache.linting import ADVICE, LintWarning, Smell, lint
 from cacheprefix.cache.model import CacheModel, CacheStatus, Observation
-from cacheprefix.cache.routing import RoutingAdvice, routing_advice
 from cacheprefix.cache.tree import equal_digests
 from cacheprefix.cache.verdict import CAUSES, FIXES, MEANINGS, Cause, Verdict, VerdictKind
 
@@ -22,7 +21,6 @@ __all__ = [
     "Expectation",
     "LintWarning",
     "Observation",
-    "RoutingAdvice",
     "Smell",
     "Verdict",
     "VerdictKind",
@@ -31,5 +29,4 @@ __all__ = [
     "lint",
     "mark",
     "plan_breakpoints",
-    "routing_advice",
 ]

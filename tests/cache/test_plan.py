@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cacheprefix.cache import Breakpoint, mark, plan_breakpoints, routing_advice
+from cacheprefix.cache import Breakpoint, mark, plan_breakpoints
 from cacheprefix.profiles import Profile, default_registry
 from cacheprefix.prompt import Api, Prompt
 from cacheprefix.server import ProviderCache
@@ -262,12 +262,6 @@ def test_providers_without_marks_get_none() -> None:
     prompt = decode({"model": "gpt-5.1", "messages": [{"role": "user", "content": LONG}]}, "openai-chat")
     assert plan_breakpoints(prompt, rules("openai")) == ()
     assert plan_breakpoints(prompt, rules("unknown")) == ()
-
-
-def test_one_key_serves_fifteen_calls_a_minute() -> None:
-    """Above the provider's rate the prefix needs several; where there is no key, none."""
-    assert [routing_advice(rules("openai"), pace).keys for pace in (None, 15, 16, 40)] == [1, 1, 2, 3]
-    assert routing_advice(rules("anthropic"), 40).keys == 0
 
 
 BLOCKS = st.sampled_from(

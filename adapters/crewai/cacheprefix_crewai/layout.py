@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -667,7 +668,7 @@ class _Case:
             task, pieces = self.tasks[index], self.material.carried(index)
             log = [piece for piece, source in self._sources() if _needs(task, source)]
             parts = self._chain(pieces, log)
-            known = _leading(parts, _Either(self.layouts.sent, warm))
+            known = _leading(parts, ChainMap(self.layouts.sent, warm))
             warm.update(dict.fromkeys(mark for mark, _ in parts))
             held = self.material.held[index]
             role = self.words[index].agent
@@ -726,16 +727,6 @@ def _stands(piece: Piece, template: str) -> bool:
     """Whether a text stands in a task's words, in which an input has only its name."""
     name = re.fullmatch(r"shared input '(.*)'", piece.label)
     return find_text(piece.text, template) is not None or (name is not None and f"{{{name[1]}}}" in template)
-
-
-class _Either:
-    """Whether one of two sets has a mark."""
-
-    def __init__(self, *sets: Mapping[Mark, Any]) -> None:
-        self._sets = sets
-
-    def __contains__(self, mark: Mark) -> bool:
-        return any(mark in one for one in self._sets)
 
 
 def _leading(chain: Sequence[tuple[Mark, int]], sent: Any) -> int:
