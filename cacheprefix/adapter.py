@@ -24,6 +24,7 @@ from cacheprefix.calls.report import tally
 from cacheprefix.calls.tool_calls import ToolUse
 from cacheprefix.contexts import BlockVar
 from cacheprefix.dry_run import Preview, Unsent, preview_of, unsent_client
+from cacheprefix.errors import SetupError
 from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, ask_options
 from cacheprefix.history import (
     Ledger,
@@ -194,8 +195,11 @@ def given_or_configured(session: Session | None) -> AdapterSession:
     """The session that a front door was given, as adapters use it; without one, ``Session.from_config()``.
 
     Every front door that may be called without a session asks here, so that the file and the variables reach it too.
-    Raises ``ConfigError``, before anything is wrapped.
+    Raises ``ConfigError``, and ``SetupError`` for what is no session, before anything is wrapped.
     """
+    if session is not None and not isinstance(session, Session):
+        message = f"session takes a cacheprefix Session, found {type(session).__name__}"
+        raise SetupError(message)
     return (Session.from_config() if session is None else session).adapter
 
 

@@ -502,13 +502,14 @@ def _own(
     """The application's own layout with what was decided on its history."""
     name = history_field(api)
     before = given.get(name) or []
-    lead = len(before) - len(list(dropwhile(_leads, before))) if isinstance(before, list) else 0
     if isinstance(before, str):
-        same = history == [user_message(before)]
-    else:
-        same = len(before) == lead + len(history) and all(map(operator.is_, before[lead:], history))
-    if not same:
-        given = {**given, name: [*before[:lead], *history] if isinstance(before, list) else history}
+        if history != [user_message(before)]:
+            given = {**given, name: history}
+    elif isinstance(before, list):
+        lead = len(before) - len(list(dropwhile(_leads, before)))
+        if len(before) != lead + len(history) or not all(map(operator.is_, before[lead:], history)):
+            given = {**given, name: [*before[:lead], *history]}
+    # What is neither no API takes: it goes out as it came, and the provider says so.
     return session.attempt("layout", lambda: _completed(session, given, api, role), given)
 
 
@@ -634,12 +635,14 @@ def _rendered(native: Any, schema: Mapping[str, Any], api: Api) -> Any:
 
 def _providers(tools: Sequence[Any]) -> tuple[Reason, ...]:
     """That a request has tools which the provider runs, by their types: they are in no union."""
-    kinds = {
-        str(tool.get("type") if isinstance(tool, Mapping) else type(tool).__name__)
-        for tool in tools
-        if not _plain(tool)
-    }
+    kinds = {_kind(tool) for tool in tools if not _plain(tool)}
     return (reason("provider_tools", ", ".join(sorted(kinds))),) if kinds else ()
+
+
+def _kind(tool: Any) -> str:
+    """What a tool says that it is; where that is no name, its own type: a report shows no part of a prompt."""
+    said = tool.get("type") if isinstance(tool, Mapping) else None
+    return said if isinstance(said, str) else type(tool).__name__
 
 
 def _plain(tool: Any) -> bool:

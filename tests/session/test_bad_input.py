@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from cacheprefix import Caching, Session, SharedPrefix, wrap
-from cacheprefix.adapter import Request
+from cacheprefix.adapter import Request, given_or_configured
 from cacheprefix.errors import SetupError, ToolClashError
 from cacheprefix.profiles import CacheprefixProfileWarning
 from cacheprefix.server import SimulatedProvider
@@ -71,6 +71,12 @@ def test_options_that_do_not_exist_are_errors_at_set_up(options):
     """The message lists what there is."""
     with pytest.raises(SetupError, match="use "):
         Session(**options)
+
+
+def test_what_is_no_session_is_an_error_at_set_up():
+    """Every front door asks here; the message says what it found."""
+    with pytest.raises(SetupError, match="takes a cacheprefix Session, found str"):
+        given_or_configured("team")
 
 
 def test_clashing_tools_are_an_error_where_the_session_is_made():

@@ -41,13 +41,26 @@ def test_a_summary_goes_out_without_our_marks():
     assert {name for message in fork.body["messages"] for name in message} == {"role", "content"}
 
 
-@pytest.mark.parametrize("given", [{}, {"messages": 7}, {"messages": [3, None]}, {"messages": [], "tools": 4}])
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"messages": 7}, {"messages": {"a": 1}}, {"messages": [3, None]}, {"messages": [], "tools": 4}],
+)
 def test_a_body_of_another_shape_goes_out_as_it_came(given):
     """The failure is counted, nothing is raised."""
     fork = fork_body(Session(SharedPrefix(system=LONG)).adapter, given, "openai-chat", Role("critic"))
     turn = fork.begin(fork.queue())
     assert fork.body == given or fork.forked
     turn.finish(USAGE)
+
+
+@pytest.mark.parametrize("kind", [{"role": "a secret"}, ["a secret"], None, 7])
+def test_a_tool_whose_type_is_no_name_is_told_by_what_it_is(kind):
+    """A report that names the tools of the provider's shows no part of a prompt."""
+    session = Session(SharedPrefix(system=LONG))
+    body = {"model": "gpt-5.2", "messages": [{"role": "user", "content": "q"}], "tools": [{"type": kind, "of": "x"}]}
+    fork = fork_body(session.adapter, body, "openai-chat", Role("critic"))
+    fork.begin(fork.queue()).finish(USAGE)
+    assert [reason.name for reason in session.calls[0].reasons if reason.why == "provider_tools"] == ["dict"]
 
 
 @pytest.mark.parametrize("api", ["openai-chat", "openai-responses", "anthropic"])
