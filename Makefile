@@ -115,11 +115,14 @@ types: $(CORE)/$(READY) $(TYPED:%=.venv-%/$(READY))
 test: types $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai) $(if $(MAF_TESTS),test-maf) $(if $(AG2_TESTS),test-ag2) test-core
 
 # What takes longer: small wrong changes of the core against its tests, as many as fit into a few minutes (what survives
-# is shown for people to read); ten thousand histories; 30 kickoffs of each documented crew; all that programs send against what is recorded, in every
-# environment, LangChain's standard tests of chat models (observed and forked as well as plain), prefork servers, a soak.
+# is shown for people to read); ten thousand histories; a store that takes 5 s a call under every async front door; 30
+# kickoffs of each documented crew; all that programs send against what is recorded, in every environment, LangChain's standard tests of chat models (observed and forked as well as plain), prefork servers, a soak.
 test-more: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$(READY)
 	$(CORE)/bin/python -m tests.mutants --trusted --number 200 --minutes 6 --jobs $(JOBS)
 	CACHEPREFIX_HISTORIES=10000 $(CORE)/bin/python -m pytest -ra -n $(JOBS) tests/history/test_valid_requests.py
+	for each in $(CORE):langgraph $(AUTOGEN):autogen $(CREWAI):crewai $(MAF):maf $(AG2):ag2; do \
+		CACHEPREFIX_STORE_SECONDS=5 $${each%:*}/bin/python -m pytest -ra -k goes_on_while \
+			tests/$${each#*:}/test_faults.py || exit 1; done
 	CACHEPREFIX_KICKOFFS=30 $(CREWAI)/bin/python -m pytest -ra -n $(JOBS) tests/crewai/test_repeated.py
 	$(CORE)/bin/python -m pytest -ra --durations=0 -n $(JOBS) --dist load tests/more $(ARGS)
 

@@ -12,7 +12,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from cacheprefix.server import SimulatedProvider
 from cacheprefix_langgraph import PrefixMiddleware, PrefixState, forked, wrap_model
-from tests.fault_matrix import FOUND, HANDBOOK, cases, check, check_event_loop, names
+from tests.fault_matrix import FOUND, HANDBOOK, cases, check, check_event_loop, check_stall, names
 
 CASES = cases()
 KNOWN = {}
@@ -135,3 +135,9 @@ def async_application(request, provider):
 def test_a_store_that_hangs_never_holds_the_event_loop(async_application):
     """Full texts, kept tool results and the gate, in a store that takes its time for each call."""
     check_event_loop(async_application)
+
+
+@pytest.mark.parametrize("async_application", ["astream"], indirect=True)
+def test_the_event_loop_goes_on_while_a_store_takes_its_time(async_application):
+    """Longer for each call than the gate waits for one: no event loop stands still for it, agent's or stream's."""
+    check_stall(async_application)

@@ -963,6 +963,23 @@ async def core_agents_of_a_grpc_runtime(stage):
     return [json.loads(one.text) for one in told]
 
 
+@construct(rules="anthropic")
+async def own_answers_that_end_in_white_space(stage):
+    """AutoGen's client takes it off where an agent speaks twice running: its own answer then ends the request."""
+    stage.script(*[Reply(f"Said {n}.  \n") for n in range(9)])
+    client = stage.client("anthropic")
+    speakers = iter([*NAMES, NAMES[0], NAMES[0], NAMES[1], NAMES[1]])
+    chat = SelectorGroupChat(
+        stage.agents(client),
+        model_client=client,
+        selector_func=lambda _: next(speakers),
+        max_turns=7,
+        allow_repeated_speaker=True,
+    )
+    team = stage.wrapped(chat)
+    return [await outcome(team), await asked(team, client), await saved(team)]
+
+
 @construct()
 async def messages_as_json(stage):
     """What an application stores of a run."""
