@@ -121,7 +121,7 @@ def cut(tool: str, text: str) -> str:
     view = make_message(
         "tool", (), session.adapter.count, results=(make_result("", tool, text, session.adapter.count),)
     )
-    decisions = session.adapter.shorten(session.conversation(), (view,))
+    decisions = session.adapter.histories.shorten(session.conversation(), (view,))
     return decisions[0].text if decisions else text
 
 

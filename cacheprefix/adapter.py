@@ -18,14 +18,14 @@ from cacheprefix.bodies import (
     instruction_of,
 )
 from cacheprefix.bounded import Bounded, Generations
-from cacheprefix.calls.begin import Boundary, Request
-from cacheprefix.calls.history_runner import RestOfRequest
+from cacheprefix.calls.begin import Boundary, Request, Waiting
+from cacheprefix.calls.history_runner import HistoryRunner, RestOfRequest
 from cacheprefix.calls.report import tally
 from cacheprefix.calls.tool_calls import ToolUse
 from cacheprefix.contexts import BlockVar
 from cacheprefix.dry_run import Preview, Unsent, preview_of, unsent_client
 from cacheprefix.errors import SetupError
-from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, ask_options
+from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, SideForks, ask_options
 from cacheprefix.history import (
     Ledger,
     SummaryRequest,
@@ -115,6 +115,7 @@ __all__ = [
     "ForkOptions",
     "ForkResult",
     "Generations",
+    "HistoryRunner",
     "Insert",
     "Ledger",
     "Lock",
@@ -137,6 +138,7 @@ __all__ = [
     "RolePosition",
     "RunAhead",
     "RunCall",
+    "SideForks",
     "SummaryRequest",
     "Tool",
     "ToolSet",
@@ -144,6 +146,7 @@ __all__ = [
     "TransitionHook",
     "Unsent",
     "VolatileRole",
+    "Waiting",
     "Watched",
     "Worth",
     "allowed_choice",
@@ -197,8 +200,9 @@ def given_or_configured(session: Session | None) -> AdapterSession:
     Every front door that may be called without a session asks here, so that the file and the variables reach it too.
     Raises ``ConfigError``, and ``SetupError`` for what is no session, before anything is wrapped.
     """
-    if session is not None and not isinstance(session, Session):
-        message = f"session takes a cacheprefix Session, found {type(session).__name__}"
+    given: object = session
+    if given is not None and not isinstance(given, Session):
+        message = f"session takes a cacheprefix Session, found {type(given).__name__}"
         raise SetupError(message)
     return (Session.from_config() if session is None else session).adapter
 

@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from typing_extensions import Unpack
 
-from cacheprefix.cache import CacheStatus, Verdict
 from cacheprefix.cache.lifetimes import Lifetimes
 from cacheprefix.cache.routing import RoutingKeys
-from cacheprefix.calls.begin import Boundary, Request, Requests
+from cacheprefix.calls.begin import Request, Requests, Waiting
 from cacheprefix.calls.counting import TokenCounting
 from cacheprefix.calls.gating import AnyGate
-from cacheprefix.calls.history_runner import HistoryRunner, RestOfRequest
+from cacheprefix.calls.history_runner import HistoryRunner
 from cacheprefix.calls.pending import PendingCall
-from cacheprefix.calls.report import Call, GateUse, Report
+from cacheprefix.calls.report import GateUse, Report
 from cacheprefix.calls.state import SharedState
 from cacheprefix.calls.tool_calls import ToolCalls
 from cacheprefix.conversation import Conversation
 from cacheprefix.errors import BudgetError, NotSharedError, SetupError
-from cacheprefix.forks import ForkOptions, ForkResult, SideForks
+from cacheprefix.forks import SideForks
 from cacheprefix.history import (
     Boundaries,
-    Compaction,
-    Consolidate,
-    RequestBudget,
-    Results,
-    ToolResultBudget,
-    TransitionHook,
     boundaries_of,
-    concatenate,
     forget_rendered,
 )
-from cacheprefix.history import Mode as CommitMode
-from cacheprefix.history.settling import Ask, AsyncAsk
-from cacheprefix.layout import FOLLOW, Fork, Pass, SharedPrefix, TailPlacement, Tool, Worth, find_text, union_tools
+from cacheprefix.layout import FOLLOW, Pass, SharedPrefix, TailPlacement, Tool, find_text, union_tools
 from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, RoleTold, failed
 from cacheprefix.layout.role_position import CountedHistory, RolePosition, Told
 from cacheprefix.layout.team import Team
@@ -50,14 +40,11 @@ from cacheprefix.profiles import Profile
 from cacheprefix.prompt import (
     Api,
     Count,
-    Decision,
-    MessageView,
     Prompt,
     Reason,
-    ReplaceResult,
 )
 from cacheprefix.stores import MemoryStore, ResultStore
-from cacheprefix.wire import Form, forget_views
+from cacheprefix.wire import forget_views
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -101,7 +88,7 @@ class AdapterSession:
         self.team = Team(name, scope, tail, prefix, partial(frozen, self.plugins), state.cards, state.roles)
         options, forks = self._options, self.mode != "observe"
         self._requests = Requests(self.team, state, self.plugins, forks=forks, off=self.off)
-        self._history = HistoryRunner(
+        self.histories = HistoryRunner(
             self.team,
             state,
             self.plugins,
@@ -111,7 +98,8 @@ class AdapterSession:
             options.request_budget,
             options.results,
         )
-        self._forks = SideForks(self._requests, self._history)
+        self.side_forks = SideForks(self._requests, self.histories)
+        self.waiting = Waiting(self._requests, self._gate)
         self._planner = Planner(
             self.team, state.services, forks, state.tool_sets, state.positions, state.sharing, state.arms.kept_own
         )
@@ -159,26 +147,6 @@ class AdapterSession:
     def asked_mode(self) -> Mode:
         """The mode that the program asked for, for adapters that save it: a variable's is this process's alone."""
         return self._options.asked
-
-    @property
-    def budget(self) -> ToolResultBudget | None:
-        """How much of a large tool result stands in the prompt."""
-        return self._options.budget
-
-    @property
-    def compaction(self) -> Compaction | None:
-        """When and how histories are shortened."""
-        return self._options.compaction
-
-    @property
-    def request_budget(self) -> RequestBudget | None:
-        """What holds whole requests to the model's window."""
-        return self._options.request_budget
-
-    @property
-    def results(self) -> Results:
-        """Keeps the full texts of results that were cut."""
-        return self._options.results
 
     @property
     def provider(self) -> str | None:
@@ -292,7 +260,7 @@ class AdapterSession:
     def plan(self, asked: AgentRequest[M]) -> RequestPlan[M]:
         """How a request is laid out, and why; the application's own layout where that fails.
 
-        Raises ``BudgetError`` as ``condense`` does, and in ``strict`` mode ``NotSharedError``.
+        Raises ``BudgetError`` as ``HistoryRunner.condense`` does, and in ``strict`` mode ``NotSharedError``.
         """
         over: list[BudgetError] = []
 
@@ -355,35 +323,9 @@ class AdapterSession:
 
     # ------------------------------------------------------------------ conversations
 
-    def conversation(
-        self,
-        id: str = "",  # noqa: A002 - the field's word
-        *,
-        scope: str | None = None,
-        api: Form | None = None,
-        mode: CommitMode | None = None,
-        model: str = "",
-        hook: TransitionHook | None = None,
-        consolidate: Consolidate = concatenate,
-        context_limit: int | None = None,
-    ) -> Conversation:
-        """The conversation of a thread or run id, made when it is new; without an id one of its own, that is not kept.
-
-        The most recent 10,000 are kept; what must last longer belongs into the framework's own state. Without a
-        framework the conversation keeps the history itself: then say in which form of messages (``api``), when a
-        turn becomes history (``mode``, through ``hook``), and what durable context may have (``context_limit``).
-        Raises ``SetupError`` when it has a history in another form or mode.
-        """
-        return self._history.conversation(
-            id,
-            scope=scope,
-            api=api,
-            mode=mode,
-            model=model,
-            hook=hook,
-            consolidate=consolidate,
-            context_limit=context_limit,
-        )
+    def conversation(self, id: str = "", *, scope: str | None = None) -> Conversation:  # noqa: A002 - the field's word
+        """The conversation of an id, made when it is new; without an id one of its own, that is not kept."""
+        return self.histories.conversation(id, scope=scope)
 
     def forget(self, id: str, scope: str | None = None) -> None:  # noqa: A002 - as above
         """Drop a conversation whose messages are gone, with all that was decided on them; the next one starts anew."""
@@ -406,71 +348,6 @@ class AdapterSession:
         """The conversation of an id, where there is one."""
         return self.shared.conversations.get((*self.team.owner(scope), id))
 
-    def shorten(
-        self, conversation: Conversation, views: Sequence[MessageView], model: str = ""
-    ) -> tuple[ReplaceResult, ...]:
-        """What stands in place of large tool results, decided once and replayed; empty when it fails."""
-        return self._history.shorten(conversation, views, model)
-
-    def decides(self, conversation: Conversation) -> bool:
-        """Whether ``condense`` may decide on anything, or repeats it, so that making views is worth it."""
-        return self._history.decides(conversation)
-
-    def condense(
-        self,
-        conversation: Conversation,
-        views: Sequence[MessageView],
-        model: str = "",
-        api: Api | None = None,
-        rest: RestOfRequest | None = None,
-        *,
-        ask: Ask | None = None,
-    ) -> tuple[Decision, ...]:
-        """All decisions on a framework's history: results cut once, and compaction where it is due and pays.
-
-        ``views`` are of the history as the framework has it, never of what was sent; ``rest`` is what the request has
-        beside it. ``ask`` writes summaries for ``Compaction(summarise="fork")``. Fails open, but raises
-        ``BudgetError`` with ``over_by`` where a ``request_budget`` cannot be met. See ``HistoryRunner.condense``.
-        """
-        return self._history.condense(conversation, views, model, api, rest, ask=ask)
-
-    async def acondense(
-        self,
-        conversation: Conversation,
-        views: Sequence[MessageView],
-        model: str = "",
-        api: Api | None = None,
-        rest: RestOfRequest | None = None,
-        *,
-        ask: AsyncAsk | None = None,
-    ) -> tuple[Decision, ...]:
-        """``condense`` with an ``ask`` that is awaited, such as ``asummary_by_fork`` makes."""
-        return await self._history.acondense(conversation, views, model, api, rest, ask=ask)
-
-    def summary_by_fork(
-        self,
-        *,
-        body: Mapping[str, Any],
-        api: Api,
-        send: Callable[[dict[str, Any]], Any],
-        conversation: str = "",
-        scope: str | None = None,
-    ) -> Ask:
-        """An ``ask`` for compaction: a fork of ``body``, the request as last sent, so that its prefix is read."""
-        return self._forks.summary(body, api, send, conversation, scope)
-
-    def asummary_by_fork(
-        self,
-        *,
-        body: Mapping[str, Any],
-        api: Api,
-        send: Callable[[dict[str, Any]], Awaitable[Any]],
-        conversation: str = "",
-        scope: str | None = None,
-    ) -> AsyncAsk:
-        """``summary_by_fork`` with an asynchronous ``send``; for ``acondense`` and ``Conversation.abuild``."""
-        return self._forks.asummary(body, api, send, conversation, scope)
-
     def boundaries(self, body: Mapping[str, Any], api: Api, *, volatile: int = 0) -> Boundaries:
         """The predicted cacheable prefix of any body, its boundaries and what stands behind it, in tokens.
 
@@ -489,92 +366,11 @@ class AdapterSession:
         """
         return self._requests.begin(asked, leave)
 
-    def queue(
-        self,
-        body: Mapping[str, Any],
-        api: Api,
-        *,
-        boundary: Boundary,
-        scope: str | None = None,
-        streams: bool | None = None,
-    ) -> Pass:
-        """Wait in this thread until a sibling that is writing the same cold prefix has begun to answer.
-
-        Returns at once where nothing is gained: the prefix is warm or short, nobody writes it, the provider lets
-        parallel requests share, or the sibling is expected to take longer than the saving is worth. ``streams`` says
-        that this request's own answer, should it lead, will let the others go with its first token; by default it
-        does where the body asks for a stream.
-        """
-        found = self.attempt("gate", lambda: self._requests.gate_key(body, api, boundary, scope, streams=streams), None)
-        return FOLLOW if found is None else self.follow(*found)
-
-    async def aqueue(
-        self,
-        body: Mapping[str, Any],
-        api: Api,
-        *,
-        boundary: Boundary,
-        scope: str | None = None,
-        streams: bool | None = None,
-    ) -> Pass:
-        """``queue`` without blocking the event loop."""
-        found = self.attempt("gate", lambda: self._requests.gate_key(body, api, boundary, scope, streams=streams), None)
-        return FOLLOW if found is None else await self.afollow(*found)
-
-    def worth(self, model: str, api: Api, *, cold: int, streams: bool = False) -> Worth | None:
-        """What a request gains by waiting for a sibling that writes ``cold`` tokens; None where that is nothing.
-
-        For ``follow``, in adapters that must wait before the body is made.
-        """
-        return self.shared.gating.worth(self.profile(model, api), model, cold=cold, streams=streams)
-
-    def follow(self, key: bytes, worth: Worth) -> Pass:
-        """Lead all that share the cold part named ``key``, or wait for who leads, as far as that is worth it."""
-        return FOLLOW if self._gate is None else self.shared.gating.passed(self._gate.enter(key, worth))
-
-    async def afollow(self, key: bytes, worth: Worth) -> Pass:
-        """``follow`` without blocking the event loop."""
-        return FOLLOW if self._gate is None else self.shared.gating.passed(await self._gate.aenter(key, worth))
-
-    def followed(self, leave: Pass, agent: str, model: str, *, expected: bool = False) -> bool:
-        """Whether a leader's whole answer is to be received as a stream, so that siblings go with its first token.
-
-        It is where one waits for it, is ``expected`` (by who knows the framework), came when the agent led the last
-        time, or may wait in another process. Else one is looked for, for ``LINGER`` seconds; where none comes, those
-        who come later go by how long whole answers take.
-        """
-        if not leave.leader:
-            return False
-        known = expected or self.shared.gating.awaited(leave, agent)
-        return known or leave.joined() or not self.shared.gating.goes_whole(leave, model)
-
-    async def afollowed(self, leave: Pass, agent: str, model: str, *, expected: bool = False) -> bool:
-        """``followed`` without blocking the event loop."""
-        if not leave.leader:
-            return False
-        known = expected or self.shared.gating.awaited(leave, agent)
-        return known or await leave.ajoined() or not self.shared.gating.goes_whole(leave, model)
-
     def decode(self, body: Mapping[str, Any], api: Api, *, headers: Mapping[str, str] | None = None) -> Prompt:
         """A body as a prompt, counted by this session's counter; history seen before costs next to nothing."""
         return self.shared.decode(body, api, headers=headers)
 
     # ------------------------------------------------------------------ what came of it
-
-    @property
-    def calls(self) -> tuple[Call, ...]:
-        """The recent calls (the newest 10,000 at least)."""
-        return self.shared.totals.calls
-
-    @property
-    def last_verdict(self) -> Verdict | None:
-        """What the cache did on the last finished call."""
-        last = self.shared.totals.last
-        return None if last is None else last.verdict
-
-    def cache_status(self) -> CacheStatus:
-        """Recent hit rate, last read and write, last break."""
-        return self.shared.model.status()
 
     def report(self) -> Report:
         """Tokens, cost units and money by agent, against the unmodified layout; breaks with their causes."""
@@ -592,11 +388,6 @@ class AdapterSession:
         return self._counting.name(last.model if last else "")
 
     # ------------------------------------------------------------------ failing open
-
-    @property
-    def failures(self) -> Mapping[str, int]:
-        """Steps at which cacheprefix failed and the application's own request went out, with counts."""
-        return dict(self.shared.notices.failures)
 
     def attempt(self, step: str, work: Callable[[], T], otherwise: T) -> T:
         """Do our own work; whatever it raises is counted and named once, and ``otherwise`` is the answer."""
@@ -620,43 +411,6 @@ class AdapterSession:
         """``count`` for one model; the same object each time, as the memory of views needs it."""
         return self._counting.for_model(model)
 
-    def forked(self, fork: Fork) -> Fork:
-        """Let plugins change a fork's tail; anything else they change is refused and named."""
-        return self._forks.changed(fork)
-
-    # ------------------------------------------------------------------ side forks
-
-    def fork(
-        self,
-        text: str,
-        *,
-        body: Mapping[str, Any],
-        api: Api,
-        send: Callable[[dict[str, Any]], Any],
-        **options: Unpack[ForkOptions],
-    ) -> ForkResult:
-        """Ask something beside a conversation, on its cached prefix, and run the fork's own tool loop.
-
-        ``body`` is a request body of the parent (its messages, tools and settings); ``send(body)`` makes one
-        call and gives the response as a dict or an SDK's object. ``tool_executor(id, name, arguments)`` (or with
-        ``state`` as fourth argument) runs tools; without one, and when it raises, the model gets an error result.
-        ``overrides`` replaces body fields; what then no longer shares raises ``UnsafeForkError`` before any call.
-        ``commit`` takes the fork's messages afterwards unless the policy skips the transcript. ``scope`` is the tenant
-        whose cache it is, the session's by default.
-        """
-        return self._forks.run(text, body, api, send, **options)
-
-    async def afork(
-        self,
-        text: str,
-        *,
-        body: Mapping[str, Any],
-        api: Api,
-        send: Callable[[dict[str, Any]], Awaitable[Any]],
-        **options: Unpack[ForkOptions],
-    ) -> ForkResult:
-        """``fork`` with an asynchronous ``send``; the tool executor may be sync or async."""
-        return await self._forks.arun(text, body, api, send, **options)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AdapterSession:
         """Copies of an application share the session, as they share its cache."""

@@ -89,11 +89,12 @@ class ForkBody:
 
     def queue(self) -> Pass:
         """Wait, in this thread, for a sibling that writes the same cold prefix; for ``begin``."""
-        return self.session.queue(self.body, self.api, boundary=self._boundary) if self.forked else FOLLOW
+        return self.session.waiting.queue(self.body, self.api, boundary=self._boundary) if self.forked else FOLLOW
 
     async def aqueue(self) -> Pass:
         """``queue`` without blocking the event loop."""
-        return await self.session.aqueue(self.body, self.api, boundary=self._boundary) if self.forked else FOLLOW
+        waiting = self.session.waiting
+        return await waiting.aqueue(self.body, self.api, boundary=self._boundary) if self.forked else FOLLOW
 
     def begin(self, leave: Pass = FOLLOW) -> PendingCall:
         """The turn of this request: send its ``body``, then ``finish`` it with the answer's usage, or ``watch`` it."""
@@ -621,7 +622,7 @@ def _condensed(session: AdapterSession, history: list[Any], role: Role, model: s
     # Outside of attempt: it fails open by itself, and a request budget that cannot be met is to be heard of.
     talk = session.conversation(role.conversation)
     own = session.count(tail, model)
-    decisions = session.condense(talk, views, model, api, RestOfRequest(own_tokens=own)) if views else ()
+    decisions = session.histories.condense(talk, views, model, api, RestOfRequest(own_tokens=own)) if views else ()
     if not decisions:
         return history
     return session.attempt("condense", lambda: sendable(apply(history, decisions, form)), history)

@@ -135,7 +135,7 @@ def play(session: AdapterSession, requests: Iterable[object]) -> Preview:
 
 def preview_of(rehearsal: AdapterSession, notes: Iterable[str] = ()) -> Preview:
     """What a dry run came to, from the session that it was made in; for adapters, with what they could not know."""
-    return Preview(tuple(map(_seen, rehearsal.calls)), (*notes, *_notes(rehearsal)))
+    return Preview(tuple(map(_seen, rehearsal.shared.totals.calls)), (*notes, *_notes(rehearsal)))
 
 
 class Unsent(BaseException):

@@ -233,7 +233,7 @@ class Session:
         turn becomes history (``mode``, through ``hook``), and what durable context may have (``context_limit``).
         Raises ``SetupError`` when it has a history in another form or mode.
         """
-        return self._adapter.conversation(
+        return self._adapter.histories.conversation(
             id,
             scope=scope,
             api=api,
@@ -279,7 +279,7 @@ class Session:
         ``commit`` takes the fork's messages afterwards unless the policy skips the transcript. ``scope`` is the tenant
         whose cache it is, the session's by default.
         """
-        return self._adapter.fork(text, body=body, api=api, send=send, **options)
+        return self._adapter.side_forks.run(text, body, api, send, **options)
 
     async def afork(
         self,
@@ -291,23 +291,24 @@ class Session:
         **options: Unpack[ForkOptions],
     ) -> ForkResult:
         """``fork`` with an asynchronous ``send``; the tool executor may be sync or async."""
-        return await self._adapter.afork(text, body=body, api=api, send=send, **options)
+        return await self._adapter.side_forks.arun(text, body, api, send, **options)
 
     # ------------------------------------------------------------------ what came of it
 
     @property
     def calls(self) -> tuple[Call, ...]:
         """The recent calls (the newest 10,000 at least)."""
-        return self._adapter.calls
+        return self._adapter.shared.totals.calls
 
     @property
     def last_verdict(self) -> Verdict | None:
         """What the cache did on the last finished call."""
-        return self._adapter.last_verdict
+        last = self._adapter.shared.totals.last
+        return None if last is None else last.verdict
 
     def cache_status(self) -> CacheStatus:
         """Recent hit rate, last read and write, last break."""
-        return self._adapter.cache_status()
+        return self._adapter.shared.model.status()
 
     def report(self) -> Report:
         """Tokens, cost units and money by agent, against the unmodified layout; breaks with their causes."""
@@ -316,7 +317,7 @@ class Session:
     @property
     def failures(self) -> Mapping[str, int]:
         """Steps at which cacheprefix failed and the application's own request went out, with counts."""
-        return self._adapter.failures
+        return dict(self._adapter.shared.notices.failures)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
         """Copies of an application share the session, as they share its cache."""

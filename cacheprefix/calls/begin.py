@@ -11,6 +11,7 @@ from typing import Any
 
 from cacheprefix.cache import Breakpoint, mark, plan_breakpoints
 from cacheprefix.cache.lifetimes import AUTO, offered
+from cacheprefix.calls.gating import AnyGate
 from cacheprefix.calls.pending import PendingCall, Started
 from cacheprefix.calls.report import Call, units_of
 from cacheprefix.calls.state import SharedState
@@ -412,3 +413,92 @@ def _cold_after(prompt: Prompt, profile: Profile, ended: float) -> float | None:
     lives = [profile.ttl(name).seconds for name in names or {None}]
     known = [life for life in lives if life is not None]
     return ended + max(known) if known and len(known) == len(lives) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Lets the requests of one team wait for a sibling that writes what they share. Thread-safe.
+
+    What is given back goes to ``begin``, which releases those that wait.
+    """
+
+    requests: Requests
+    gate: AnyGate | None
+    """None sends all at once."""
+
+    def queue(
+        self,
+        body: Mapping[str, Any],
+        api: Api,
+        *,
+        boundary: Boundary,
+        scope: str | None = None,
+        streams: bool | None = None,
+    ) -> Pass:
+        """Wait in this thread until a sibling that is writing the same cold prefix has begun to answer.
+
+        Returns at once where nothing is gained: the prefix is warm or short, nobody writes it, the provider lets
+        parallel requests share, or the sibling is expected to take longer than the saving is worth. ``streams`` says
+        that this request's own answer, should it lead, will let the others go with its first token; by default it
+        does where the body asks for a stream.
+        """
+        found = self._key(body, api, boundary, scope, streams=streams)
+        return FOLLOW if found is None else self.follow(*found)
+
+    async def aqueue(
+        self,
+        body: Mapping[str, Any],
+        api: Api,
+        *,
+        boundary: Boundary,
+        scope: str | None = None,
+        streams: bool | None = None,
+    ) -> Pass:
+        """``queue`` without blocking the event loop."""
+        found = self._key(body, api, boundary, scope, streams=streams)
+        return FOLLOW if found is None else await self.afollow(*found)
+
+    def worth(self, model: str, api: Api, *, cold: int, streams: bool = False) -> Worth | None:
+        """What a request gains by waiting for a sibling that writes ``cold`` tokens; None where that is nothing.
+
+        For ``follow``, in adapters that must wait before the body is made.
+        """
+        state = self.requests.state
+        return state.gating.worth(state.services.profile(model, api), model, cold=cold, streams=streams)
+
+    def follow(self, key: bytes, worth: Worth) -> Pass:
+        """Lead all that share the cold part named ``key``, or wait for who leads, as far as that is worth it."""
+        return FOLLOW if self.gate is None else self.requests.state.gating.passed(self.gate.enter(key, worth))
+
+    async def afollow(self, key: bytes, worth: Worth) -> Pass:
+        """``follow`` without blocking the event loop."""
+        return FOLLOW if self.gate is None else self.requests.state.gating.passed(await self.gate.aenter(key, worth))
+
+    def followed(self, leave: Pass, agent: str, model: str, *, expected: bool = False) -> bool:
+        """Whether a leader's whole answer is to be received as a stream, so that siblings go with its first token.
+
+        It is where one waits for it, is ``expected`` (by who knows the framework), came when the agent led the last
+        time, or may wait in another process. Else one is looked for, for ``LINGER`` seconds; where none comes, those
+        who come later go by how long whole answers take.
+        """
+        if not leave.leader:
+            return False
+        gating = self.requests.state.gating
+        return expected or gating.awaited(leave, agent) or leave.joined() or not gating.goes_whole(leave, model)
+
+    async def afollowed(self, leave: Pass, agent: str, model: str, *, expected: bool = False) -> bool:
+        """``followed`` without blocking the event loop."""
+        if not leave.leader:
+            return False
+        gating = self.requests.state.gating
+        return expected or gating.awaited(leave, agent) or await leave.ajoined() or not gating.goes_whole(leave, model)
+
+    def _key(
+        self, body: Mapping[str, Any], api: Api, boundary: Boundary, scope: str | None, *, streams: bool | None
+    ) -> tuple[bytes, Worth] | None:
+        """What siblings wait for together, and what that is worth; None where waiting gains nothing, and at a fault."""
+
+        def found() -> tuple[bytes, Worth] | None:
+            return self.requests.gate_key(body, api, boundary, scope, streams=streams)
+
+        return self.requests.state.notices.attempt("gate", found, None)

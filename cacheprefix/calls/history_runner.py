@@ -67,6 +67,11 @@ class HistoryRunner:
         """What it counts, prices and tells with."""
         return self.state.services
 
+    @property
+    def limited(self) -> bool:
+        """Whether an option asks for decisions on histories: a budget for results or requests, or compaction."""
+        return self.budget is not None or self.compaction is not None or self.request_budget is not None
+
     def conversation(
         self,
         id: str = "",  # noqa: A002 - the field's word
@@ -94,8 +99,7 @@ class HistoryRunner:
 
     def decides(self, conversation: Conversation) -> bool:
         """Whether ``condense`` may decide on anything, or repeats it, so that making views is worth it."""
-        limited = self.budget is not None or self.compaction is not None or self.request_budget is not None
-        return self.active and (limited or conversation.ledger.alters)
+        return self.active and (self.limited or conversation.ledger.alters)
 
     def shorten(
         self, conversation: Conversation, views: Sequence[MessageView], model: str = ""
@@ -150,7 +154,7 @@ class HistoryRunner:
         *,
         ask: AsyncAsk | None = None,
     ) -> tuple[Decision, ...]:
-        """``condense`` with an ``ask`` that is awaited, such as ``asummary_by_fork`` makes."""
+        """``condense`` with an ``ask`` that is awaited, such as ``SideForks.asummary`` makes."""
         return await adrive(self._settling(conversation, views, model, api, rest or RestOfRequest(), ask))
 
     def _settling(

@@ -27,9 +27,9 @@ from cacheprefix.history.zones import Consolidate, concatenate
 from cacheprefix.prompt import Count, Decision, MessageView, estimate_tokens
 
 Ask = Callable[[SummaryRequest], str]
-"""Asks the model for a summary; ``Session.summary_by_fork`` makes one that rides on the cached prefix."""
+"""Asks the model for a summary; ``SideForks.summary`` makes one that rides on the cached prefix."""
 AsyncAsk = Callable[[SummaryRequest], Awaitable[str]]
-"""The same without blocking the event loop; made by ``Session.asummary_by_fork``."""
+"""The same without blocking the event loop; made by ``SideForks.asummary``."""
 Attempt = Callable[[str, Callable[[], Any], Any], Any]
 """Runs our own or a hook's work and answers with its last argument when that fails, as ``Session.attempt`` does."""
 Fit = Callable[[Compaction, str, Callable[[float], bool]], tuple[Compaction, Circumstances]]

@@ -69,7 +69,7 @@ def test_a_ledger_of_earlier_code_makes_of_a_frameworks_history_what_it_made():
     conversation = one.conversation("thread")
     conversation.restore(old["saved"])
     views = views_of(old["messages"], old["api"], one.adapter.counter("gpt-5.6"))
-    decisions = one.adapter.condense(conversation, views, "gpt-5.6", old["api"])
+    decisions = one.adapter.histories.condense(conversation, views, "gpt-5.6", old["api"])
     assert json.dumps(sendable(apply(old["messages"], decisions, old["api"]))) == json.dumps(sendable(old["sent"]))
     assert conversation.to_json() == old["saved"]
 

@@ -30,7 +30,7 @@ def ask(session: Session, url: str, name: str) -> int | None:
         "messages": [{"role": "user", "content": f"You are {name}."}],
     }
     turn = session.adapter.begin(
-        Request(body, "anthropic", boundary=1), session.adapter.queue(body, "anthropic", boundary=1)
+        Request(body, "anthropic", boundary=1), session.adapter.waiting.queue(body, "anthropic", boundary=1)
     )
     headers = {"content-type": "application/json", "x-api-key": "k", "anthropic-version": "2023-06-01"}
     request = urllib.request.Request(f"{url}/v1/messages", json.dumps(turn.body).encode(), headers)

@@ -275,10 +275,10 @@ def test_a_session_streams_leaders_for_those_who_came_the_last_time():
     found = []
     for number, comes in enumerate((False, True, False, False)):
         key = f"{number}".encode()
-        leader = session.adapter.follow(key, Worth(2.0, usual=1.0))
-        found.append(session.adapter.followed(leader, "worker", "gpt-5.6"))
+        leader = session.adapter.waiting.follow(key, Worth(2.0, usual=1.0))
+        found.append(session.adapter.waiting.followed(leader, "worker", "gpt-5.6"))
         if comes:
-            session.adapter.follow(key, Worth(0.0))
+            session.adapter.waiting.follow(key, Worth(0.0))
         turn = session.adapter.begin(Request(body, "openai-chat", agent="worker", conversation="c", boundary=1), leader)
         turn.finish(None)
     assert found == [False, False, True, False]
@@ -287,7 +287,8 @@ def test_a_session_streams_leaders_for_those_who_came_the_last_time():
 def test_a_leader_of_several_processes_is_streamed():
     """Its siblings cannot be seen from here; a store was given because there are some."""
     session = Session(gate=Gate(price=0.0, store=MemoryStore()))
-    assert session.adapter.followed(session.adapter.follow(b"k", Worth(2.0, usual=1.0)), "worker", "gpt-5.6")
+    waiting = session.adapter.waiting
+    assert waiting.followed(waiting.follow(b"k", Worth(2.0, usual=1.0)), "worker", "gpt-5.6")
 
 
 @pytest.mark.parametrize("processes", [False, True])
@@ -380,7 +381,7 @@ BODY = {
 def asked(session, *, streams, seconds):
     """A request that was answered, in so many seconds."""
     turn = session.adapter.begin(
-        Request(BODY, "anthropic", boundary=1), session.adapter.queue(BODY, "anthropic", boundary=1)
+        Request(BODY, "anthropic", boundary=1), session.adapter.waiting.queue(BODY, "anthropic", boundary=1)
     )
     time.sleep(seconds)
     if streams:
@@ -401,9 +402,9 @@ def test_a_session_knows_how_long_its_models_take():
     for _ in range(16):
         pace.took(BODY["model"], 60.0, streamed=False)
     now[0] = 3_600.0
-    leader = session.adapter.queue(BODY, "anthropic", boundary=1)
+    leader = session.adapter.waiting.queue(BODY, "anthropic", boundary=1)
     assert leader.leader
-    assert session.adapter.queue(BODY, "anthropic", boundary=1).waited < 5
+    assert session.adapter.waiting.queue(BODY, "anthropic", boundary=1).waited < 5
     assert session.report().gate.at_once == 1
     leader.release(ok=False)
 
@@ -413,7 +414,7 @@ def test_the_report_says_what_waiting_cost_and_saved():
     now = [0.0]
     session = Session(SharedPrefix(system=BODY["system"]), caching=Caching(clock=lambda: now[0]), gate=Gate(price=0.0))
     assert session.report().gate is None
-    leader = session.adapter.queue(BODY, "anthropic", boundary=1)
+    leader = session.adapter.waiting.queue(BODY, "anthropic", boundary=1)
     (thread,) = run_threads(1, lambda _: asked(session, streams=False, seconds=0.0))
     while not leader.awaited:
         time.sleep(0.001)
@@ -423,7 +424,7 @@ def test_the_report_says_what_waiting_cost_and_saved():
     use = session.report().gate
     assert (use.led, use.followed, use.gave_up, use.at_once) == (1, 1, 0, 0)
     assert use.seconds >= 0.01
-    worth = session.adapter.worth(BODY["model"], "anthropic", cold=4_000)
+    worth = session.adapter.waiting.worth(BODY["model"], "anthropic", cold=4_000)
     assert use.saved_units == pytest.approx(worth.saved(4_000))
     assert use.saved_units > 4_000
     assert "gate: 1 requests followed a sibling" in str(session.report())
@@ -433,7 +434,8 @@ def test_the_report_says_what_waiting_cost_and_saved():
 def test_short_parts_and_providers_that_share_anyway_are_not_waited_for():
     """Below 1,024 cold tokens, on engines, and where nothing is cached."""
     session = Session()
-    assert session.adapter.worth("claude-sonnet-4-6", "anthropic", cold=1_000) is None
-    found = session.adapter.worth("claude-sonnet-4-6", "anthropic", cold=2_000)
+    assert session.adapter.waiting.worth("claude-sonnet-4-6", "anthropic", cold=1_000) is None
+    found = session.adapter.waiting.worth("claude-sonnet-4-6", "anthropic", cold=2_000)
     assert found.seconds == pytest.approx(2_000 * (1.15 / 4_000 + 0.0001))
-    assert Session(caching=Caching(provider="vllm")).adapter.worth("some-model", "openai-chat", cold=50_000) is None
+    shares = Session(caching=Caching(provider="vllm")).adapter.waiting
+    assert shares.worth("some-model", "openai-chat", cold=50_000) is None

@@ -231,7 +231,7 @@ def test_a_plugin_that_raises_leaves_the_result_to_the_budget():
 def condensed(session, conversation, messages):
     """Decisions on a framework's history, and what is sent."""
     views = views_of(messages, "openai-chat", session.adapter.counter("gpt-5.6"))
-    decisions = session.adapter.condense(conversation, views, "gpt-5.6", "openai-chat")
+    decisions = session.adapter.histories.condense(conversation, views, "gpt-5.6", "openai-chat")
     return decisions, apply(messages, decisions, "openai-chat")
 
 
@@ -402,5 +402,5 @@ def test_cleared_results_are_kept_under_the_conversations_scope():
     conversation.append(*history(12))
     text = json.dumps(conversation.build_messages())
     ref = text.split("read_full_result(ref='")[1].split("'")[0]
-    assert WORDS in session.adapter.results.get(ref, scope="tenant-a").text
-    assert session.adapter.results.get(ref, scope="tenant-b") is None
+    assert WORDS in session.adapter.histories.results.get(ref, scope="tenant-a").text
+    assert session.adapter.histories.results.get(ref, scope="tenant-b") is None

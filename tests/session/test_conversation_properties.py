@@ -34,7 +34,7 @@ def made(budget=400, trigger=700):
 def sent(session, conversation, messages, api):
     """What an adapter sends of a history."""
     views = views_of(messages, api, session.adapter.counter(MODEL[api]))
-    return apply(messages, session.adapter.condense(conversation, views, MODEL[api], api), api)
+    return apply(messages, session.adapter.histories.condense(conversation, views, MODEL[api], api), api)
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -258,7 +258,7 @@ def test_a_summary_rides_on_the_cached_prefix(loop):
     for number in range(12):
         one.say(f"{WORDS} {number}")
     built = one.conversation.build(settle=False)
-    ask = one.session.adapter.summary_by_fork(body=one.body(built), api=one.kind, send=one.send, conversation=one.id)
+    ask = one.session.adapter.side_forks.summary(body=one.body(built), api=one.kind, send=one.send, conversation=one.id)
     assert one.conversation.compact(force=True, ask=ask)
     asked = loop.provider.requests[-1]
     assert "Summarise this conversation" in text_of(asked)
@@ -279,7 +279,7 @@ def test_a_summary_can_be_awaited_and_a_task_that_comes_meanwhile_does_not_ask_a
         await asyncio.sleep(0)
         return one.send(body)
 
-    ask = one.session.adapter.asummary_by_fork(body=one.body(before), api=one.kind, send=send, conversation=one.id)
+    ask = one.session.adapter.side_forks.asummary(body=one.body(before), api=one.kind, send=send, conversation=one.id)
 
     async def both():
         return await asyncio.gather(one.conversation.abuild(ask=ask), one.conversation.abuild(ask=ask))
@@ -301,7 +301,7 @@ def test_an_awaited_summary_that_fails_leaves_an_extract(loop):
 
     async def condensed():
         views = views_of(messages, loop.kind, one.session.adapter.counter(MODEL[loop.kind]))
-        return await one.session.adapter.acondense(kept, views, MODEL[loop.kind], loop.kind, ask=ask)
+        return await one.session.adapter.histories.acondense(kept, views, MODEL[loop.kind], loop.kind, ask=ask)
 
     with pytest.warns(CacheprefixWarning, match="TimeoutError"):
         decisions = asyncio.run(condensed())
@@ -317,7 +317,7 @@ def test_a_frameworks_history_is_condensed_for_each_request_and_the_verdict_know
     messages, verdicts = [], []
     for number in range(14):
         messages.append({"role": "user", "content": f"{WORDS} {number}"})
-        decisions = one.session.adapter.condense(
+        decisions = one.session.adapter.histories.condense(
             kept, views_of(messages, loop.kind, count), MODEL[loop.kind], loop.kind
         )
         shown = apply(messages, decisions, loop.kind)

@@ -120,9 +120,9 @@ def test_a_child_does_not_wait_for_a_leader_of_the_parents() -> None:
     """The parent leads on a cold prefix when it forks: the child leads for itself."""
     made = Session(SharedPrefix(system=HANDBOOK), gate=Gate(limit=600.0))
     body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "system": HANDBOOK, "messages": []}
-    ahead = made.adapter.queue(body, "anthropic", boundary=1)
+    ahead = made.adapter.waiting.queue(body, "anthropic", boundary=1)
     assert ahead.leader
-    assert in_child(lambda: made.adapter.queue(body, "anthropic", boundary=1).leader)
+    assert in_child(lambda: made.adapter.waiting.queue(body, "anthropic", boundary=1).leader)
     ahead.release(ok=False)
 
 

@@ -91,9 +91,9 @@ async def test_siblings_wait_for_the_summary_that_one_of_them_has_written():
         await go.wait()
         return "What was said, summed up by the model. " * 5
 
-    first = asyncio.create_task(session.adapter.acondense(talk, views, MODEL, ask=ask))
+    first = asyncio.create_task(session.adapter.histories.acondense(talk, views, MODEL, ask=ask))
     await asked.wait()
-    others = [asyncio.create_task(session.adapter.acondense(talk, views, MODEL, ask=ask)) for _ in range(3)]
+    others = [asyncio.create_task(session.adapter.histories.acondense(talk, views, MODEL, ask=ask)) for _ in range(3)]
     for _ in range(20):
         await asyncio.sleep(0)
     assert not any(other.done() for other in others)
@@ -117,9 +117,9 @@ async def test_a_sibling_goes_on_when_the_one_that_asks_is_cancelled():
     async def ask(request):
         return "Written by the second. " * 5
 
-    first = asyncio.create_task(session.adapter.acondense(talk, views, MODEL, ask=never))
+    first = asyncio.create_task(session.adapter.histories.acondense(talk, views, MODEL, ask=never))
     await asked.wait()
-    second = asyncio.create_task(session.adapter.acondense(talk, views, MODEL, ask=ask))
+    second = asyncio.create_task(session.adapter.histories.acondense(talk, views, MODEL, ask=ask))
     await asyncio.sleep(0)
     first.cancel()
     decisions = await asyncio.wait_for(second, 20)
@@ -138,9 +138,9 @@ async def test_who_cannot_wait_compacts_without_the_summary_and_the_late_one_is_
         await go.wait()
         return "Too late. " * 20
 
-    first = asyncio.create_task(session.adapter.acondense(talk, views, MODEL, ask=ask))
+    first = asyncio.create_task(session.adapter.histories.acondense(talk, views, MODEL, ask=ask))
     await asked.wait()
-    here = session.adapter.condense(talk, views, MODEL)
+    here = session.adapter.histories.condense(talk, views, MODEL)
     go.set()
     assert await first == here
     shown = apply(history, here, "openai-chat")
@@ -157,10 +157,10 @@ def test_what_asks_for_a_summary_may_itself_be_laid_out(turns):
     inner = []
 
     def ask(request):
-        inner.append(session.adapter.condense(talk, views, MODEL))
+        inner.append(session.adapter.histories.condense(talk, views, MODEL))
         return "Summed up. " * 20
 
-    outer = session.adapter.condense(talk, views, MODEL, ask=ask)
+    outer = session.adapter.histories.condense(talk, views, MODEL, ask=ask)
     assert inner == [outer]
 
 

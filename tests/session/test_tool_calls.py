@@ -226,10 +226,10 @@ def test_full_results_live_in_the_same_store_as_the_tool_cache(valkey, tool):
     # Another process, as far as these objects are concerned.
     other = RedisStore(valkey.url)
     elsewhere = Session(tool_cache=ToolResultCache(other, declared), history=History(results=ResultStore(other)))
-    assert elsewhere.adapter.results.get(ref).text == text
+    assert elsewhere.adapter.histories.results.get(ref).text == text
     assert elsewhere.tool_calls.run(use(), tool) == "run 1"
     elsewhere.tool_calls.reset()
-    assert elsewhere.adapter.results.get(ref).text == text
+    assert elsewhere.adapter.histories.results.get(ref).text == text
     assert session.tool_calls.run(use(), tool) == "run 2"
     store.close()
     other.close()

@@ -61,9 +61,9 @@ class WireDriver:
         if not sharing.holds(inner.team, services, team.thread, "gpt-5.6", lambda: 0) and self.fault != "dear":
             return None
         views = views_of(history, self.api, session.adapter.counter("gpt-5.6"))
-        if self.fault == "ledger" and session.adapter.budget == ToolResultBudget(max_tokens=2_000):
+        if self.fault == "ledger" and session.adapter.histories.budget == ToolResultBudget(max_tokens=2_000):
             views = []
-        decisions = session.adapter.condense(session.conversation(team.thread), views, "gpt-5.6", self.api)
+        decisions = session.adapter.histories.condense(session.conversation(team.thread), views, "gpt-5.6", self.api)
         history = apply(history, decisions, self.api)
         if self.fault == "pairs":
             history = [message for message in history if message["role"] != "tool"]

@@ -76,7 +76,7 @@ class Sending:
         if session.mode != "observe":
             laid = self._condensed(session.attempt("settings", lambda: self._settled(body, api), body), api)
         beside = self.volatile if fork is None else fork.plan.beside
-        leave = await session.aqueue(laid, api, boundary=self._boundary) if forked else FOLLOW
+        leave = await session.waiting.aqueue(laid, api, boundary=self._boundary) if forked else FOLLOW
         turn = session.begin(
             Request(
                 laid,
@@ -128,7 +128,7 @@ class Sending:
         name = _field(api)
         messages = body.get(name)
         talk = session.conversation(self.talk)
-        if form is None or not isinstance(messages, list) or not session.decides(talk):
+        if form is None or not isinstance(messages, list) or not session.histories.decides(talk):
             return body
         mine = "" if self.fork is None else self.fork.laid.text
         # The system's and the role's texts stay as they are; the history is what stands around them.
@@ -141,7 +141,7 @@ class Sending:
         # Outside of attempt: it fails open by itself, and a request budget that cannot be met is to be heard of.
         beside = "\n".join(str(messages[at].get("content") or "") for at in kept)
         own = max(0, session.count(beside, model) - session.count(session.prefix.text, model))
-        decisions = session.condense(talk, views, model, api, RestOfRequest(own_tokens=own)) if views else ()
+        decisions = session.histories.condense(talk, views, model, api, RestOfRequest(own_tokens=own)) if views else ()
         if not decisions:
             return body
 

@@ -49,7 +49,7 @@ async def ask(target: BaseChatAgent | BaseGroupChat, text: str, **options: Unpac
     async def run_tool(_: str, name: str, arguments: Mapping[str, Any]) -> str:
         return await _call_tool(agent, name, arguments)
 
-    return await session.afork(
+    return await session.side_forks.arun(
         text,
         body=body,
         api=api,

@@ -197,10 +197,10 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
     async def _summarise(self, given: Request) -> None:
         """Before the layout, which does not wait: the summary that a compaction wants of a model."""
         session, last = self._session, self._last
-        rules = session.compaction
+        rules = session.histories.compaction
         if rules is None or rules.summarise != "fork" or last is None or session.mode == "observe":
             return
-        ask = session.asummary_by_fork(
+        ask = session.side_forks.asummary(
             body=last[1],
             api=last[0],
             send=sender(self._innermost(), last[0]),

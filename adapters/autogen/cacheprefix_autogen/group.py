@@ -66,7 +66,7 @@ class Group:
         """What stands in the public transcript for one tool's result."""
         count = self.session.count
         view = make_message("tool", (), count, results=(make_result("", tool, text, count),))
-        decisions = self.session.shorten(self.conversation, (view,))
+        decisions = self.session.histories.shorten(self.conversation, (view,))
         return decisions[0].text if decisions else text
 
     def adopt(self, member: Member, tools: Sequence[Any]) -> None:

@@ -108,11 +108,11 @@ def condensed(
     budget cannot be met.
     """
     session = views.session
-    if not session.decides(conversation):
+    if not session.histories.decides(conversation):
         return Condensed(list(messages), first_own, list(range(len(messages))))
     found = [views.of(message) for message in messages]
     rest = RestOfRequest(views.static_tokens(), views.own_tokens(beside))
-    decisions = session.condense(conversation, found, views.model, rest=rest)
+    decisions = session.histories.condense(conversation, found, views.model, rest=rest)
     if not decisions:
         return Condensed(list(messages), first_own, list(range(len(messages))))
     by_index: dict[int, list[Decision]] = defaultdict(list)
@@ -141,7 +141,7 @@ async def summarised(
         found, static = made
         with suppress(BudgetError):  # raised again where the request is laid out
             rest = RestOfRequest(static, views.own_tokens(beside))
-            await session.acondense(conversation, found, views.model, rest=rest, ask=ask)
+            await session.histories.acondense(conversation, found, views.model, rest=rest, ask=ask)
 
 
 def _decided(message: LLMMessage, decisions: Sequence[Decision]) -> list[LLMMessage]:

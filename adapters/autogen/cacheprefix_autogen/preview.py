@@ -73,7 +73,7 @@ class _DryRun:
         made = self._copied(target)
         binding = bind(made, self.session, self.options)
         await self._asked(binding, self.task)
-        if len(self.session.calls) > 1:
+        if len(self.session.shared.totals.calls) > 1:
             self.notes.append("what agents answer is not known before the run, and not counted in what others read")
 
     # ------------------------------------------------------------------ copies

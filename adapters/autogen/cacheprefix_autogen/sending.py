@@ -100,7 +100,8 @@ class Sending:
         changed = self._settled(api, full) if self.rewrite else full
         layout = self.layout
         forked = layout is not None and layout.shared is not None
-        leave = await self.session.aqueue(changed, api, boundary=self._boundary, scope=self.scope) if forked else FOLLOW
+        waiting = self.session.waiting
+        leave = await waiting.aqueue(changed, api, boundary=self._boundary, scope=self.scope) if forked else FOLLOW
         own = {n: v for n, v in headers.items() if isinstance(v, str) and not n.lower().startswith(_SDKS_OWN)}
         asked = Request(
             changed,

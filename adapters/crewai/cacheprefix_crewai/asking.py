@@ -48,7 +48,7 @@ def ask(target: Any, text: str, **options: Unpack[AskOptions]) -> ForkResult:
     def run_tool(_: str, name: str, arguments: Mapping[str, Any]) -> str:
         return _call_tool(binding, target, name, arguments)
 
-    return binding.session.fork(
+    return binding.session.side_forks.run(
         "\n\n".join([*_missing(target, body), text]),
         body=body,
         api=newest.api,

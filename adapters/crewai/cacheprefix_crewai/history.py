@@ -115,7 +115,7 @@ class Around:
 
 def limits(session: AdapterSession) -> bool:
     """Whether the session bounds histories, so that CrewAI need not."""
-    return session.compaction is not None or session.request_budget is not None
+    return session.histories.compaction is not None or session.histories.request_budget is not None
 
 
 def condensed(session: AdapterSession, execution: Execution, messages: Sequence[Any], around: Around) -> list[Any]:
@@ -129,8 +129,8 @@ def condensed(session: AdapterSession, execution: Execution, messages: Sequence[
     beside = [dumps(tool, f"tool {name_of(tool)}").decode() for tool in around.tools or ()]
     static = sum(session.count(text, around.model) for text in (*beside, around.volatile) if text)
     held, ask = execution.conversation, None
-    if session.compaction is not None and session.compaction.summarise == "fork" and execution.body:
-        ask = session.summary_by_fork(
+    if session.histories.compaction is not None and session.histories.compaction.summarise == "fork" and execution.body:
+        ask = session.side_forks.summary(
             body=execution.body,
             api=execution.api,
             send=sender(execution.llm, execution.api),
@@ -138,24 +138,25 @@ def condensed(session: AdapterSession, execution: Execution, messages: Sequence[
             scope=held.scope,
         )
     rest = RestOfRequest(static)
-    decisions = session.condense(held, views, around.model, execution.api, rest, ask=ask)
+    decisions = session.histories.condense(held, views, around.model, execution.api, rest, ask=ask)
     return session.attempt("compaction", lambda: _applied(messages, decisions), list(messages))
 
 
 def compact_now(session: AdapterSession, execution: Execution, messages: Sequence[Any], around: Around) -> bool:
     """Halve a history that the provider refused as too long. False when nothing of it may go."""
-    rules = session.compaction
+    rules = session.histories.compaction
     if rules is None:
         return False
     views = _views(session, messages, around)
     count = session.counter(around.model)
     held = execution.conversation
-    tokens = replay(views, held.ledger, session.budget, count=count).tokens
+    budget = session.histories.budget
+    tokens = replay(views, held.ledger, budget, count=count).tokens
     smaller = replace(rules, trigger=max(2, tokens - 1), target=max(1, tokens // 2))
-    plan = plan_compaction(views, held.ledger, smaller, count=count, budget=session.budget, readable=True, force=True)
+    plan = plan_compaction(views, held.ledger, smaller, count=count, budget=budget, readable=True, force=True)
     if not plan.due:
         return False
-    held.merge(plan.commit(session.results, scope=held.scope))
+    held.merge(plan.commit(session.histories.results, scope=held.scope))
     return True
 
 
@@ -176,12 +177,12 @@ def _applied(messages: Sequence[Any], decisions: Sequence[Any]) -> list[Any]:
 def shortened(binding: Binding, messages: list[Any], model: str) -> list[Any]:
     """The messages of a request with large tool results cut to the session's budget, decided once and replayed."""
     session, kept = binding.session, binding.held
-    if session.budget is None and not kept.ledger.alters:
+    if session.histories.budget is None and not kept.ledger.alters:
         return messages
 
     def work() -> list[Any]:
         views = views_of(messages, "openai-chat", lambda text: session.count(text, model))
-        decisions = session.shorten(kept, views, model)
+        decisions = session.histories.shorten(kept, views, model)
         return list(apply(messages, decisions, "openai-chat")) if decisions else messages
 
     return session.attempt("tool-result budget", work, messages)
@@ -195,7 +196,9 @@ def _after_tool(context: Any) -> str | None:
     """
     binding = binding_of(context.agent)
     result = context.tool_result
-    if binding is None or not binding.rewrites or not isinstance(result, str) or binding.session.budget is None:
+    if binding is None or not binding.rewrites or not isinstance(result, str):
+        return None
+    if binding.session.histories.budget is None:
         return None
     name, arguments = context.tool_name, str(context.tool_input or {})
     call = {"id": "call_0001", "type": "function", "function": {"name": name, "arguments": arguments}}

@@ -131,7 +131,7 @@ def install(
         none: list[dict[str, Any]] = []
         found = bound.attempt("tools", lambda: crew_tools(crew, agents), none)
         binding.clash = adopt(bound, found)
-        if bound.budget is not None:
+        if bound.histories.budget is not None:
             binding.undo.append(RESULT_BUDGET.use(binding))
         if bound.tool_cache is not None:
             binding.undo.append(TOOL_CACHE.use(binding))

@@ -226,7 +226,7 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
 
     def is_tool_result_overflowing_threshold(self: Any, tool_result: Any) -> Any:
         binding = binding_for(self, None)
-        if binding is None or not binding.rewrites or binding.session.budget is None:
+        if binding is None or not binding.rewrites or binding.session.histories.budget is None:
             return base.is_tool_result_overflowing_threshold(self, tool_result)
         tokens = binding.session.count(str(tool_result), str(self.model))
         return tokens > self.get_context_window_size() * _DEFERRED, tokens

@@ -59,11 +59,11 @@ class WarmParts:
 
     def lead(self, key: bytes, worth: Worth) -> Pass:
         """Lead on a cold shared part, or wait until its leader has begun to answer where that is worth it."""
-        return self._binding.session.follow(self._lane(key), worth)
+        return self._binding.session.waiting.follow(self._lane(key), worth)
 
     async def alead(self, key: bytes, worth: Worth) -> Pass:
         """``lead`` without blocking the event loop."""
-        return await self._binding.session.afollow(self._lane(key), worth)
+        return await self._binding.session.waiting.afollow(self._lane(key), worth)
 
     def _lane(self, key: bytes) -> bytes:
         # Privacy: whether another tenant has sent a text is not to be told by who waits for it.
@@ -227,7 +227,7 @@ class PendingRequest:
         def found() -> Worth | None:
             shared = [layout.system, *(piece.block for piece in layout.log), *map(str, self.tools or ())]
             cold = sum(session.count(text, model) for text in shared)
-            return session.worth(model, api, cold=cold, streams=bool(getattr(llm, "stream", False)))
+            return session.waiting.worth(model, api, cold=cold, streams=bool(getattr(llm, "stream", False)))
 
         return session.attempt("gate", found, None)
 

@@ -59,7 +59,7 @@ def ask(
     graph = options.get("graph")
     values = messages if graph is None else graph.get_state(options.get("config")).values
     asked = _asked(model, values, options, later=False)
-    return asked.session.fork(text, body=asked.body, api=asked.api, send=asked.send, **asked.options)
+    return asked.session.side_forks.run(text, body=asked.body, api=asked.api, send=asked.send, **asked.options)
 
 
 async def aask(
@@ -69,7 +69,7 @@ async def aask(
     graph = options.get("graph")
     values = messages if graph is None else (await graph.aget_state(options.get("config"))).values
     asked = _asked(model, values, options, later=True)
-    return await asked.session.afork(text, body=asked.body, api=asked.api, send=asked.send, **asked.options)
+    return await asked.session.side_forks.arun(text, body=asked.body, api=asked.api, send=asked.send, **asked.options)
 
 
 @dataclass(frozen=True, slots=True)

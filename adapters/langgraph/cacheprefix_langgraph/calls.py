@@ -320,4 +320,4 @@ def _leads(message: BaseMessage) -> bool:
 
 
 def _summarises(session: AdapterSession) -> bool:
-    return session.compaction is not None and session.compaction.summarise == "fork"
+    return session.histories.compaction is not None and session.histories.compaction.summarise == "fork"

@@ -142,7 +142,7 @@ async def summarise_first(
 
     with suppress(BudgetError):
         beside = RestOfRequest(work.static, work.own, work.front_moves())
-        await work.session.acondense(work.state, work.seen, model, rest=beside, ask=ask)
+        await work.session.histories.acondense(work.state, work.seen, model, rest=beside, ask=ask)
         work.refreshed()
 
 
@@ -154,7 +154,7 @@ def settled(
     if work is None:
         return parted(Decided(messages, parts.border, (), lossless=True), frame.session, model)
     session, state = work.session, work.state
-    condense = partial(session.condense, state, work.seen, model)
+    condense = partial(session.histories.condense, state, work.seen, model)
     asks = None if summarise is None else lambda request: summarise(work.sent(), request)
     rest = RestOfRequest(work.static, work.own, work.front_moves())
     decisions = condense(rest=rest, ask=asks)
@@ -189,9 +189,9 @@ class _Settling:
         now = replay(
             self.seen,
             self.state.ledger,
-            self.session.budget,
+            self.session.histories.budget,
             count=self.count,
-            store=self.session.results,
+            store=self.session.histories.results,
             scope=self.state.scope,
         )
         done = parted(carried_out(self.messages, now.decisions, self.border), self.session, self.model)
@@ -214,8 +214,7 @@ class _Settling:
 def _settling(parts: Parts, frame: Frame, views: Views, model: str, tail: str) -> _Settling | None:
     """None where there is nothing to decide on."""
     session, state, messages, head = frame.session, frame.state, parts.rest, parts.head
-    idle = session.budget is None and session.compaction is None and session.request_budget is None
-    if state is None or (idle and not state.ledger.alters and not has_zones(state)):
+    if state is None or not (session.histories.limited or state.ledger.alters or has_zones(state)):
         return None
     count = session.counter(model)
     seen = session.attempt("views", lambda: views.of(messages, count), None)

@@ -133,7 +133,7 @@ class PrefixMiddleware(AgentMiddleware):
                 "are measured, others are not"
             )
             return
-        decides = any((self._session.budget, self._session.compaction, self._session.request_budget))
+        decides = self._session.histories.limited
         self.state_schema = _STATES[decides, pinned]
         restricts = tools is not None or self._session.tool_calls.active
         hooks = tuple(hook for hook, needed in ((_Entry, pinned), (_Tools, restricts)) if needed)

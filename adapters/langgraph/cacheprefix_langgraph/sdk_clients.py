@@ -56,7 +56,7 @@ def summariser(
         body, api = body_of(model, messages, kwargs)
         send = sender(model, api)
         talk, scope = frame.conversation, frame.scope
-        ask = frame.session.summary_by_fork(body=body, api=api, send=send, conversation=talk, scope=scope)
+        ask = frame.session.side_forks.summary(body=body, api=api, send=send, conversation=talk, scope=scope)
         return ask(request)
 
     return summarise
@@ -71,7 +71,7 @@ def asummariser(
         body, api = body_of(model, messages, kwargs)
         send = sender(model, api, later=True)
         talk, scope = frame.conversation, frame.scope
-        ask = frame.session.asummary_by_fork(body=body, api=api, send=send, conversation=talk, scope=scope)
+        ask = frame.session.side_forks.asummary(body=body, api=api, send=send, conversation=talk, scope=scope)
         return await ask(request)
 
     return summarise

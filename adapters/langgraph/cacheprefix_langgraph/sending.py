@@ -58,13 +58,13 @@ def prepared(
     asked = _asked(model, base, body, sending)
     if asked is not None:
         fast = _lets_go_early(model, base, body)
-        leave = session.queue(asked[0], body.api, boundary=asked[1], scope=sending.scope, streams=fast)
+        leave = session.waiting.queue(asked[0], body.api, boundary=asked[1], scope=sending.scope, streams=fast)
     try:
         turn = warming(model, base, body, sending, stop, kwargs) if leave.leader and warms(model, body) else None
         if turn is not None:
             session.attempt("prewarm", lambda: warm(model, turn, leave), None)
         able = _could_stream(model, body, sending, leave)
-        streams = able and session.followed(leave, **_asking(model, body, sending))
+        streams = able and session.waiting.followed(leave, **_asking(model, body, sending))
         return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave) and streams)
     except BaseException:
         leave.release(ok=False)
@@ -82,13 +82,13 @@ async def aprepared(
     asked = _asked(model, base, body, sending)
     if asked is not None:
         fast = _lets_go_early(model, base, body)
-        leave = await session.aqueue(asked[0], body.api, boundary=asked[1], scope=sending.scope, streams=fast)
+        leave = await session.waiting.aqueue(asked[0], body.api, boundary=asked[1], scope=sending.scope, streams=fast)
     try:
         turn = warming(model, base, body, sending, stop, kwargs) if leave.leader and warms(model, body) else None
         if turn is not None:
             await awarm(model, turn, leave, session)
         able = _could_stream(model, body, sending, leave)
-        streams = able and await session.afollowed(leave, **_asking(model, body, sending))
+        streams = able and await session.waiting.afollowed(leave, **_asking(model, body, sending))
         return _prepared(sending, messages, kwargs, streams=_begun(model, base, body, sending, leave) and streams)
     except BaseException:
         # Cancelled, above all: the leader's task is gone, and the next one leads.

@@ -117,7 +117,7 @@ def condensed(
     cannot be met.
     """
     form, field = form_of(api), "input" if api == "openai-responses" else "messages"
-    if form is None or not session.decides(conversation):
+    if form is None or not session.histories.decides(conversation):
         return body
     given = list(body.get(field) or ())
     lead = next((at for at, one in enumerate(given) if one.get("role") not in ("system", "developer")), len(given))
@@ -129,7 +129,7 @@ def condensed(
     beside = session.count("\n".join(_text(one) for one in (*given[:lead], *role)), model)
     beside = max(0, beside - session.count(session.prefix.text, model))
     around = RestOfRequest(own_tokens=beside)
-    decisions = session.condense(conversation, views, model, api, around) if views else ()
+    decisions = session.histories.condense(conversation, views, model, api, around) if views else ()
     if not decisions:
         return body
     first = [one for one in decisions if one.index < len(shared) or (shared and _ends(one, len(shared)))]

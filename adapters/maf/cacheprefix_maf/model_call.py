@@ -160,7 +160,7 @@ async def _prepared(
     boundary = layout.boundary if layout is not None and layout.plan.forks else None
     leave = FOLLOW
     if boundary is not None:
-        leave = await session.aqueue(body, api, boundary=boundary, scope=member.scope, streams=stream)
+        leave = await session.waiting.aqueue(body, api, boundary=boundary, scope=member.scope, streams=stream)
     why: RequestPlan[Any] = RequestPlan(
         "own", (reason("kept_by_provider") if stored else reason("own_history", "compacted"),)
     )

@@ -51,7 +51,7 @@ for _ in range(4):
     threading.Thread(target=busy, daemon=True).start()
 time.sleep(0.2)
 
-LEADING = SESSION.adapter.queue(
+LEADING = SESSION.adapter.waiting.queue(
     {"model": "claude-opus-4-8", "max_tokens": 9, "system": HANDBOOK, "messages": []}, "anthropic", boundary=1
 )
 """The parent leads on a cold prefix, and forks."""
