@@ -5,7 +5,7 @@ from cacheprefix.layout.framing import NEXT, ONE_CALL, unframed
 from cacheprefix.layout.gate import FOLLOW, Pace, Pass, ProcessGate, Worth
 from cacheprefix.layout.policy import AbortHandle, ForkPolicy
 from cacheprefix.layout.prefix import SharedPrefix, Tool, context_block, tool_of, union_tools
-from cacheprefix.layout.shared_text import common_text, find_text, majority_text, mostly_holds
+from cacheprefix.layout.shared_text import SearchedText, common_text, find_text, majority_text, mostly_holds
 from cacheprefix.layout.store_gate import StoreGate
 from cacheprefix.layout.tail import VolatileRole, tail_text, with_volatile
 
@@ -21,6 +21,7 @@ __all__ = [
     "Pace",
     "Pass",
     "ProcessGate",
+    "SearchedText",
     "SharedPrefix",
     "StoreGate",
     "TailPlacement",

@@ -17,6 +17,8 @@ LEAST = 200
 """Characters below which moving a text is not worth a changed prompt; about 50 tokens."""
 _RUN = 5
 """Words in a row that no two texts have by chance."""
+_WHOLE = 3
+"""Words of the shortest text that has one between its first and its last."""
 _WORD = re.compile(r"\S+")
 
 
@@ -45,6 +47,55 @@ def find_text(wanted: str, text: str) -> tuple[int, int] | None:
         return words[word].start() + at - begins[word]
 
     return place(first), place(first + len(sought) - 1) + 1
+
+
+class SearchedText:
+    """A text in which many others are looked for, by their words: it is taken apart once, whatever their number."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        found = list(_WORD.finditer(text))
+        self._words = [word.group() for word in found]
+        self._starts = [word.start() for word in found]
+        self._places: dict[str, list[int]] = {}
+        for at, word in enumerate(self._words):
+            self._places.setdefault(word, []).append(at)
+
+    def spans(self, wanted: str) -> Iterator[tuple[int, int]]:
+        """Where ``wanted`` stands, as ``find_text`` finds it: all places that do not overlap, in their order."""
+        sought = wanted.split()
+        if len(sought) < _WHOLE:
+            yield from self._one_by_one(wanted)
+            return
+        # The first and the last word may have punctuation of the text's beside them; those between stand as they are.
+        inner = sought[1:-1]
+        rarest = min(range(len(inner)), key=lambda at: len(self._places.get(inner[at], ())))
+        free = 0
+        for place in self._places.get(inner[rarest], ()):
+            first = place - rarest - 1
+            last = first + len(sought) - 1
+            if first < free or last >= len(self._words) or self._words[first + 1 : last] != inner:
+                continue
+            span = self._edges(first, last, sought[0], sought[-1])
+            if span is not None:
+                free = last + 1
+                yield span
+
+    def _edges(self, first: int, last: int, begins: str, ends: str) -> tuple[int, int] | None:
+        """From a word that ends with ``begins`` to one that begins with ``ends``; None where a word goes on there."""
+        opening, closing = self._words[first], self._words[last]
+        if not (opening.endswith(begins) and closing.startswith(ends)):
+            return None
+        before, after = opening[: -len(begins)], closing[len(ends) :]
+        if _within(before[-1:], begins[0]) or _within(ends[-1], after[:1]):
+            return None
+        return self._starts[first] + len(before), self._starts[last] + len(ends)
+
+    def _one_by_one(self, wanted: str) -> Iterator[tuple[int, int]]:
+        at = 0
+        while (span := find_text(wanted, self._text[at:])) is not None:
+            yield at + span[0], at + span[1]
+            at += span[1]
 
 
 def _stands(wanted: str, text: str) -> int:

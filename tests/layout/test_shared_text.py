@@ -1,12 +1,13 @@
 """Finding a text by its words, and what most of several texts begin or end with."""
 
 import time
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cacheprefix.adapter import common_text, find_text, majority_text
+from cacheprefix.adapter import SearchedText, common_text, find_text, majority_text
 from cacheprefix.layout.shared_text import LEAST, mostly_holds
 
 words = st.lists(st.text("abcé語.", min_size=1, max_size=4), min_size=1, max_size=12)
@@ -46,6 +47,18 @@ def test_a_text_with_other_white_space_is_found_among_others(found, before, behi
     """Indented, wrapped anew, with other line ends."""
     one, other = (data.draw(spelled(st.just(found))) for _ in range(2))
     assert find_text(one, before + other + behind) is not None
+
+
+@given(words, st.lists(spelled(), min_size=1, max_size=4), st.data())
+def test_a_searched_text_finds_all_places_that_looking_one_by_one_finds(found, around, data):
+    """The same words, in their order and apart from each other; none where the other finds none."""
+    wanted = data.draw(spelled(st.just(found)))
+    text = "".join(f"{one} {data.draw(spelled(st.just(found)))} " for one in around)
+    spans = list(SearchedText(text).spans(wanted))
+    assert (find_text(wanted, text) is None) == (not spans)
+    assert all(_plain(text[start:end]) == _plain(wanted) for start, end in spans)
+    assert all(before[1] <= behind[0] for before, behind in pairwise(spans))
+    assert list(SearchedText("x y").spans(wanted)) == list(SearchedText("").spans(wanted)) == []
 
 
 @pytest.mark.parametrize("wanted", ["", " \n\t"])

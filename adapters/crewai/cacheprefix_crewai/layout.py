@@ -230,6 +230,7 @@ class Layouts:
         self._seen: Bounded[tuple[str, bytes], Words] = Bounded(_KEEP_TEXTS)
         """What agents without a crew were asked, by model and opening."""
         self._material: Bounded[tuple[str, int], tuple[Any, Material]] = Bounded(_KEEP_TEXTS)
+        self._tokens: Bounded[Mark, int] = Bounded(_KEEP)
 
     def of(self, call: LLMCall) -> TaskLayout | None:
         """The layout of an executor's request; None for any other request (a planner's, a converter's).
@@ -294,6 +295,10 @@ class Layouts:
         if crew is not None:
             self._material[key] = found_in, made
         return made
+
+    def tokens(self, text: str, model: str) -> int:
+        """The tokens of a text, counted once: a crew's tasks carry the same ones."""
+        return self._tokens.of((model, _digest(text)), lambda: self.binding.session.count(text, model))
 
     def text_of(self, agent: Any) -> str:
         """An agent's text: as it was sent, or about what it will be."""
@@ -468,7 +473,7 @@ class _Case:
 
     def count(self, text: str) -> int:
         """The tokens of a text."""
-        return self.layouts.binding.session.count(text, self.call.model)
+        return self.layouts.tokens(text, self.call.model)
 
     def size(self, tools: Iterable[Any] | None) -> int:
         """The tokens of a list of tools."""
@@ -519,6 +524,9 @@ class _Case:
     def _mistakes(self) -> Iterator[Reason]:
         """What the user named to be shared and no task contains, and tools that came too late for the union."""
         options, opening = self.layouts.binding.options, self.layout.opening
+        yield from (reason("made_too_late", name) for name in self.layout.offer.late)
+        if not (options.shared_inputs or options.shared_context):
+            return
         tasks = getattr(self.crew, "tasks", None) or ()
         texts = [*(_words(task).task for task in tasks), *(one.task for one in self.words), opening.task]
         texts.append(opening.system)
@@ -530,7 +538,6 @@ class _Case:
         yield from (reason("text_not_found", name) for name in options.shared_inputs or () if nowhere(given.get(name)))
         if options.shared_context and nowhere(options.shared_context):
             yield reason("text_not_found", "shared_context")
-        yield from (reason("made_too_late", name) for name in self.layout.offer.late)
 
     def _chain(self, pieces: Sequence[Piece], log: Sequence[Piece]) -> list[tuple[Mark, int]]:
         """What stands for each part of a request that others may begin with, and its tokens.
@@ -764,24 +771,39 @@ def _sharing(crew: Any, call: LLMCall) -> list[Any]:
 
 def _log(crew: Any, tasks: Sequence[Any], text: str) -> list[Piece]:
     """Outputs of finished tasks that stand in this one and that another one needs too, in the crew's order."""
-    found: list[Piece] = []
     if crew is None:
-        return found
-    places = {id(task): number for number, task in enumerate(crew.tasks, 1)}
+        return []
+    found: dict[str, Piece] = {}
+    needed = _needed(crew, tasks)
     for number, task in enumerate(crew.tasks, 1):
         raw = getattr(task.output, "raw", None)
-        # Privacy: only what CrewAI itself put into this task's text.
-        if not raw or len(raw) < MIN_CHARS or raw not in text:
+        # Privacy: only what CrewAI itself put into this task's text; once, where two tasks found the same.
+        if raw and len(raw) >= MIN_CHARS and needed[number - 1] > 1 and raw not in found and raw in text:
+            found[raw] = Piece(result_label(number), raw)
+    return list(found.values())
+
+
+def _needed(crew: Any, tasks: Sequence[Any]) -> list[int]:
+    """For each of the crew's tasks, how many of ``tasks`` behind it need its result."""
+    places = {id(task): at for at, task in enumerate(crew.tasks)}
+    named, behind = [0] * len(places), [0] * (len(places) + 1)
+    for task in tasks:
+        at = places.get(id(task))
+        if at is None:
             continue
-        needs = (other for other in tasks if places.get(id(other), 0) > number and _needs(other, task))
-        if len(list(islice(needs, 2))) > 1:
-            found.append(Piece(result_label(number), raw))
-    return found
+        if isinstance(task.context, list):
+            # By identity: two tasks are equal to CrewAI if all their fields are.
+            for earlier in {places[id(one)] for one in task.context if places.get(id(one), at) < at}:
+                named[earlier] += 1
+        elif task.context is not None:
+            behind[at] += 1
+    # What all that follow need: those behind a task, added up from the end.
+    all_behind = list(accumulate(reversed(behind)))[::-1]
+    return [all_behind[at + 1] + count for at, count in enumerate(named)]
 
 
 def _needs(task: Any, earlier: Any) -> bool:
     context = task.context
-    # By identity: two tasks are equal to CrewAI if all their fields are.
     return any(one is earlier for one in context) if isinstance(context, list) else context is not None
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from cacheprefix.adapter import find_text, majority_text
+from cacheprefix.adapter import SearchedText, find_text, majority_text
 from cacheprefix_crewai.framing import CONTEXT_LABEL, block_label, headed, input_label, reference
 
 MIN_CHARS = 200
@@ -101,13 +102,30 @@ def _equal_lines(a: Sequence[str], i: int, b: Sequence[str], j: int) -> int:
 
 
 def referred(text: str, pieces: Iterable[Piece]) -> str:
-    """The text with every piece replaced by the words that refer to it, whatever its white space."""
+    """The text with every piece replaced by the words that refer to it, whatever its white space.
+
+    Takes time in proportion to the text and the pieces. Of two pieces that overlap there the first is taken.
+    """
+    found: list[tuple[int, int, str]] = []
+    searched = SearchedText(text)
+    # Two tasks may have found the same.
+    for piece in _different(pieces):
+        for start, end in searched.spans(piece.text):
+            at = bisect(found, (start, end, ""))
+            if (at == 0 or found[at - 1][1] <= start) and (at == len(found) or end <= found[at][0]):
+                found.insert(at, (start, end, piece.reference))
+    parts, done = [], 0
+    for start, end, said in found:
+        parts += [text[done:start], said]
+        done = end
+    return "".join([*parts, text[done:]])
+
+
+def _different(pieces: Iterable[Piece]) -> Iterable[Piece]:
+    first: dict[str, Piece] = {}
     for piece in pieces:
-        rest, done = text, ""
-        while (span := find_text(piece.text, rest)) is not None:
-            done, rest = done + rest[: span[0]] + piece.reference, rest[span[1] :]
-        text = done + rest
-    return text
+        first.setdefault(piece.text, piece)
+    return first.values()
 
 
 def used(text: str, pieces: Iterable[Piece]) -> list[Piece]:
