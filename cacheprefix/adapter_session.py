@@ -203,14 +203,22 @@ class AdapterSession:
         """Whether ``other`` is this session, its parent or a child: both count into the same totals."""
         return other is not None and other.shared is self.shared
 
-    def adopt_tools(self, tools: Iterable[Any], render: Callable[[Any], Mapping[str, Any]]) -> tuple[Tool, ...]:
+    def adopt_tools(
+        self, tools: Iterable[Any], render: Callable[[Any], Mapping[str, Any]], *, grows: bool = False
+    ) -> tuple[Tool, ...]:
         """The union of the prefix's tools and ``tools``, frozen; for adapters, before the first request.
 
         Raises ``ToolClashError`` when one name has two schemas. A tool that arrives after the first request
-        stays outside the union and is noted, since it would change every prompt from its beginning.
+        stays outside the union and is noted, since it would change every prompt from its beginning. ``grows`` is for
+        adapters that send of the union what ``RequestPlan.tools`` names: such a tool comes in, conversations that begin
+        from then on carry it, and those under way where that costs less (``ToolSets.choose``).
         """
         late = None if self.shared.totals.last is None else self.shared.notices.note
-        return self.team.adopt_tools(tools, render, late)
+        return self.team.adopt_tools(tools, render, late, grows=grows)
+
+    def union_in(self, conversation: Conversation) -> tuple[str, ...]:
+        """Names of the shared tools that a conversation's requests carry where they carry those of all."""
+        return self.shared.tool_sets.union(self.team, conversation)
 
     def adopt_system(self, text: str) -> None:
         """Make ``text``, found in most agents' own messages, the shared system text; for adapters, at set-up.

@@ -435,7 +435,7 @@ def _read(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role
     shared = all(map(_plain, tools)) and bool(tools or session.prefix.tools)
     if shared:
         # Copies: what the application later does to its dicts must not change the prefix.
-        session.adopt_tools(copy.deepcopy(tools), dict)
+        session.adopt_tools(copy.deepcopy(tools), dict, grows=True)
     return _Read(history, instruction_of((role.instruction, *own), session.prefix.system), tools, shared)
 
 

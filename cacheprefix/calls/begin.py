@@ -263,7 +263,7 @@ class Requests:
             added["prompt_cache_retention"] = lifetime.name
         key = profile.routing_key or ""
         if key and not key.startswith("header:") and key not in body:
-            added[key] = self.team.prefix.key
+            added[key] = self.team.key
             if of is not None:
                 added[key], said = self.state.routing.key(added[key], profile, talk=of.talk, now=of.now)
                 if said:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeVar
 
 from cacheprefix.layout.economics import RunAhead, RunPrices, TaskPosition, run_worst
-from cacheprefix.layout.prefix import Tool
 from cacheprefix.layout.role_position import LONG, CountedHistory, RolePosition, RolePositions
 from cacheprefix.layout.shared_text import find_text, mostly_holds
 from cacheprefix.layout.team import Decided, Team
@@ -195,7 +194,8 @@ class Planner:
         if not self.active:
             return RequestPlan("observed", (reason("observe_mode"),))
         asked = self._kept(asked)
-        mistakes, told = (*self._mistakes(asked), *asked.known), self.told(asked)
+        told = self.told(asked)
+        mistakes = (*self._mistakes(asked, told.tools), *asked.known)
         text, tools, restriction = told.text, told.tools, told.restriction
         history = asked.history(text)
         said = (*history.messages, *history.behind)
@@ -249,7 +249,7 @@ class Planner:
         found = self.held(asked.role, asked.talk or asked.conversation.id, asked.conversation.scope)
         return asked if found is None else replace(asked, own=(found,))
 
-    def _mistakes(self, asked: AgentRequest[M]) -> tuple[Reason, ...]:
+    def _mistakes(self, asked: AgentRequest[M], tools: ToolSet | None) -> tuple[Reason, ...]:
         """What keeps the request from sharing, or from sharing all, that the user can remove."""
         found = []
         known = self.team.prefix.system
@@ -259,7 +259,9 @@ class Planner:
         own = asked.tools
         if own is not None and asked.base is None:
             differ = self.team.clashing if own.differ is None else own.differ
-            found += [reason("made_too_late", name) for name in own.names if name in self.team.late]
+            shared = () if tools is None or tools.name else tools.tools
+            late = (name for name in own.names if name in self.team.late and name not in shared)
+            found += [reason("made_too_late", name) for name in late]
             found += [reason("tool_schema_differs", name) for name in own.names if name in differ]
         if self.team.other_model(asked.role, asked.model):
             found.append(reason("other_model", asked.model))
@@ -267,7 +269,7 @@ class Planner:
 
     def _tools(self, asked: AgentRequest[M]) -> tuple[ToolSet | None, Restriction]:
         """The tools of the union that the request carries, and how the role is kept to its own."""
-        own, union = asked.tools, tuple(tool.name for tool in self.team.prefix.tools if isinstance(tool, Tool))
+        own = asked.tools
         if own is None:
             return None, FREE
         if own.carried == "own":
@@ -278,10 +280,10 @@ class Planner:
                 spoken=asked.spoken, fans_out=own.fans_out, run=asked.ahead, cached=asked.cached,
             )  # fmt: skip
         elif own.carried == "union":
-            tools = ToolSet(union, shares=True)
+            tools = ToolSet(self.tool_sets.union(self.team, asked.conversation, own.names), shares=True)
         else:
             wanted = set(own.carried)
-            tools = ToolSet(tuple(name for name in union if name in wanted), shares=True)
+            tools = ToolSet(tuple(name for name in self.team.prefix.tool_names if name in wanted), shares=True)
         if own.differ:
             # Chosen all the same, as it says whether others carry tools of these names; the array stays its own.
             return tools, Restriction(said=own.may_use)
@@ -381,7 +383,7 @@ class Planner:
         """Under which key it is known that a fork with these tools was sent, in a history that this one reads."""
         joint = asked.ahead is None or asked.ahead.joint
         name = tools.name if tools is not None else ""
-        return f"{asked.conversation.id if joint else ''}\0{name}", asked.model, f"forked {self.team.prefix.key}"
+        return f"{asked.conversation.id if joint else ''}\0{name}", asked.model, f"forked {self.team.key}"
 
     @staticmethod
     def _others_come(asked: AgentRequest[M]) -> bool:

@@ -57,6 +57,8 @@ class Team:
     """The shared system text, where it was found in the agents' own and nobody gave it to the session."""
     _models: dict[str, str] = field(default_factory=dict)
     """The model that each role asked last."""
+    _key: str = ""
+    """The prefix's key as it was before its tools grew."""
 
     def owner(self, scope: str | None) -> tuple[str, str]:
         """Whose conversations these are: the team's name, and the scope given or the team's own."""
@@ -75,13 +77,24 @@ class Team:
         """Whether no more than one role has joined: then nobody is there to share a prefix with."""
         return len(self.roles) <= 1
 
+    @property
+    def key(self) -> str:
+        """The name under which requests are routed; it stays when the union grows, as most prompts then do."""
+        return self._key or self.prefix.key
+
     def adopt_tools(
-        self, tools: Iterable[Any], render: Callable[[Any], Mapping[str, Any]], late: Callable[[str], None] | None
+        self,
+        tools: Iterable[Any],
+        render: Callable[[Any], Mapping[str, Any]],
+        late: Callable[[str], None] | None,
+        *,
+        grows: bool = False,
     ) -> tuple[Tool, ...]:
         """The union of the prefix's tools and ``tools``, frozen.
 
         ``late`` is told of tools that come after the first request (None before it): they stay outside, since they
-        would change every prompt from its beginning. Raises ``ToolClashError`` when one name has two schemas.
+        would change every prompt from its beginning. With ``grows`` they come in all the same: which conversations
+        carry them is ``ToolSets``' to decide. Raises ``ToolClashError`` when one name has two schemas.
         """
         with self.lock:
             prefix = self.prefix
@@ -92,8 +105,12 @@ class Team:
                 raise
             added = [tool.name for tool in union.tools if tool.name not in prefix.tool_names]
             unfrozen = any(not isinstance(tool, Tool) for tool in prefix.tools)
-            if added and not unfrozen and late is not None:
+            comes_late = bool(added) and not unfrozen and late is not None
+            if comes_late:
                 self.late.update(added)
+            if comes_late and grows:
+                self._key, self.prefix = self.key, union
+            elif comes_late and late is not None:
                 late(
                     f"tools {', '.join(map(named, added))} came after the first request and stay outside the shared "
                     "union, so that what follows them is not shared: give all tools to SharedPrefix(tools=...)"

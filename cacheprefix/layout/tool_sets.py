@@ -6,7 +6,7 @@ reads the others' tools in each request; without, it reads nothing of what they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,6 +24,8 @@ _KNOWN = 4
 _TALKS = 10_000
 _KITS = 1_000
 _UNION, _OWN = "union", "own"
+_UNIONS = "unions"
+"""The section of a conversation's decisions that says which tools it carries, where more came after it began."""
 
 
 class ToolSet(NamedTuple):
@@ -43,6 +45,10 @@ class _Talk:
     """Models and roles whose requests carry the union."""
     own: dict[tuple[str, ...], set[tuple[str, str]]] = field(default_factory=dict)
     """Tools, and those whose requests carried nothing else."""
+    union: tuple[str, ...] = ()
+    """The shared tools that there were when it began, or to which they grew."""
+    carried: bool = False
+    """Whether requests of a role that is alone have carried them."""
 
 
 class ToolSets:
@@ -82,6 +88,33 @@ class ToolSets:
     def _of(self, key: tuple[str, str]) -> _Talk:
         return self._talks.of(key, _Talk)
 
+    def union(self, team: Team, conversation: Decided, brought: Collection[str] | None = None) -> tuple[str, ...]:
+        """The shared tools that a conversation's requests carry: those that there were when it began.
+
+        Tools that came later would change its prompts from their beginning; ``choose`` says where that pays. With
+        ``brought``, the tools of a role that carries them and has nobody to share with, they grow by those alone.
+        """
+        names = team.prefix.tool_names
+        recorded = [conversation.decided(_UNIONS, key) for key in conversation.decided_keys(_UNIONS)]
+        with self._lock:
+            talk = self._of((conversation.scope, common_key(conversation.id)))
+            if recorded:
+                talk.union = tuple(max((one or "" for one in recorded), key=len).split("\n"))
+            elif not (talk.joined or talk.carried):
+                talk.union = names
+            talk.carried = talk.carried or brought is not None
+            carried = {*talk.union, *(brought or ())}
+            talk.union = tuple(name for name in names if name in carried)
+            return talk.union
+
+    def _keep(self, key: tuple[str, str], conversation: Decided, union: tuple[str, ...]) -> None:
+        """Note and record what a conversation carries, so that another process carries the same."""
+        with self._lock:
+            self._of(key).union = union
+        entry = digest_of(*union)
+        if conversation.decided(_UNIONS, entry) is None:
+            conversation.decide(_UNIONS, entry, "\n".join(union))
+
     def choose(
         self,
         team: Team,
@@ -105,13 +138,21 @@ class ToolSets:
 
         ``run`` are the calls from this one on, where they are known
         beforehand; ``cached`` that the application marks its own requests.
+
+        A role whose tools came after the conversation began grows what it carries, where that costs less. The role's
+        own first request is cold in any case, and others read what that wrote: the price is what they read of its
+        tools from then on. What the conversation carries is recorded.
         """
         tools = [tool for tool in team.prefix.tools if isinstance(tool, Tool)]
-        union, mine = tuple(tool.name for tool in tools), set(own)
+        everything, mine = tuple(tool.name for tool in tools), set(own)
         talk, key = (conversation.scope, common_key(conversation.id)), (model, team.role(role))
+        began = self.union(team, conversation)
+        union = began if mine <= set(began) else everything
 
         def pays() -> bool:
-            foreign = sum(services.count(tool.schema.decode(), model) for tool in tools if tool.name not in mine)
+            size = {tool.name: services.count(tool.schema.decode(), model) for tool in tools}
+            # What is added is foreign to all others.
+            foreign = max(sum(size[name] for name in set(union) - one) for one in (mine, set(began)))
             if run is None:
                 found = _pays(team, services, foreign, spoken(), model)
             else:
@@ -128,14 +169,19 @@ class ToolSets:
             entry = digest_of(*key)
             recorded = conversation.decided("lanes", entry)
             known = recorded == _UNION if recorded else self.settled(talk, key, known=run is not None)
-            joins = (mine == set(union) or pays()) if known is None else known
+            if known is None or (known and union != began):
+                joins = (mine == set(union) and union == began) or pays()
+            else:
+                joins = known
+            if (joins and union != everything) or union != began:
+                self._keep(talk, conversation, union if joins else began)
             if not recorded and not (joins and mine == set(union)):
                 conversation.decide("lanes", entry, _UNION if joins else _OWN)
         # Those that are sent beside it carry the very same tools, which need not be another role's.
         alike = self.settle(talk, key, tuple(sorted(mine)), joins=joins) or fans_out
         if joins:
             return ToolSet(union, shares=True)
-        return ToolSet(tuple(name for name in union if name in mine), alike, "\0".join(sorted(mine)) or "no tools")
+        return ToolSet(tuple(name for name in everything if name in mine), alike, "\0".join(sorted(mine)) or "no tools")
 
 
 def _pays(team: Team, services: Services, foreign: int, said: Sequence[int], model: str) -> bool:

@@ -70,7 +70,7 @@ class WorthSharing:
 
         ``tokens`` counts what the next request shares beside the prefix's own text.
         """
-        key = (common_key(conversation), model, team.prefix.key)
+        key = (common_key(conversation), model, team.key)
         if key in self._known:
             return True
         profile, note = services.profile(model), services.notices.note

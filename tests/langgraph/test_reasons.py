@@ -335,17 +335,6 @@ def test_strict_names_a_tool_with_another_schema(no_tools):
     assert len(no_tools.bodies) == 1
 
 
-def test_strict_names_a_tool_that_came_too_late(no_tools):
-    """A tool that is bound after the first request stays outside the shared ones."""
-    session = no_tools.session(HANDBOOK, mode="strict")
-    model = wrap_model(no_tools.model(), session)
-    go(chain(session, model, {"planner": "You plan.", "writer": "You write."}))
-    late = chain(session, model, {"critic": "You answer."}, {"critic": tools("late", 1)})
-    with pytest.raises(NotSharedError) as caught:
-        go(late)
-    assert [(one.why, one.name) for one in caught.value.reasons] == [("made_too_late", "late_0")]
-
-
 def test_strict_names_another_model(chat):
     """One role asks a model that nobody else asks, while all others ask the same."""
     session = chat.session(HANDBOOK, mode="strict")

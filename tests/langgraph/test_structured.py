@@ -178,18 +178,23 @@ def test_schemas_of_a_compiled_graphs_nodes_are_shared_too(servers):
     assert len(set(tools_of(bench))) == 1
 
 
-def test_nothing_is_shared_that_came_too_late(chat):
-    """A node that is made after the first request leaves the shared tools as they are."""
+def test_a_schema_that_comes_after_the_first_request_makes_the_shared_tools_grow(chat):
+    """A node that is made later shares all the same: a new conversation has its schema from the beginning."""
     session = session_of(chat)
     model = wrap_model(chat.model(), session)
     chat.script(answer)
-    forked(session, role="writer")(lambda state: model.invoke(state["messages"]))({"messages": [HumanMessage("Go.")]})
+    asked = {"messages": [SystemMessage(HANDBOOK), HumanMessage("Go.")]}
+    writer = forked(session, role="writer")(lambda state: model.invoke(state["messages"]))
+    writer(asked)
 
     def judge(state):
         return model.with_structured_output(Verdict, method="function_calling").invoke(state["messages"])
 
-    forked(session, role="judge")(judge)({"messages": [HumanMessage("Go.")]})
-    assert session.prefix.tool_names == ()
+    forked(session, role="judge")(judge)(asked)
+    writer(asked)
+    sent = [[one["function"]["name"] for one in record.json.get("tools", [])] for record in chat.provider.requests]
+    assert sent == [[], ["Verdict"], ["Verdict"]]
+    assert chat.provider.requests[-1].outcome.read_tokens > 2_000
 
 
 def ask(model, schema, **options):
@@ -244,6 +249,8 @@ def nodes(model):
         (functools.partial(twice), both),
         (RunnableLambda(awaited), [(Plan, None)]),
         (RunnableLambda(twice) | RunnableLambda(inside), [*both, *third]),
+        (lambda state: bind(Plan, method="json_mode"), [(Plan, "json_mode")]),
+        (functools.wraps(inside)(lambda state: [inside(state)]), third),
         (model, []),
         (print, []),
     ]
@@ -257,10 +264,10 @@ def test_schemas_are_found_in_the_code_of_every_kind_of_node(chat):
         ), node
 
 
-def test_in_an_event_loop_no_source_is_read(chat):
-    """A graph that is made there finds no schema beforehand, and holds nothing up (watched by ``tests.blocking``)."""
+def test_schemas_are_found_in_an_event_loop_too(chat):
+    """No file is read for it (watched by ``tests.blocking``)."""
 
     async def made():
-        return [list(bound_schemas(node)) for node, _ in nodes(chat.model())]
+        return [len(list(bound_schemas(node))) for node, _ in nodes(chat.model())]
 
-    assert not any(asyncio.run(made()))
+    assert asyncio.run(made()) == [len(expected) for _, expected in nodes(chat.model())]

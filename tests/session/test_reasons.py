@@ -77,7 +77,8 @@ def test_a_failed_layout_names_the_step(monkeypatch):
     assert call.reasons[0].name == "layout"
 
 
-LATE = [("look", "Look."), ("find", "Find.")]
+LATE = [("look", "Look."), ("find", "Find it in one of the drawers. " * 4_000)]
+"""The second one is so long that it would cost more in everybody's requests than sharing saves."""
 
 
 @pytest.mark.parametrize("mode", ["fork", "strict"])

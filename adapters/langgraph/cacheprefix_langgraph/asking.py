@@ -12,7 +12,7 @@ from langchain_core.tools import BaseTool, ToolException
 from langgraph.prebuilt import ToolNode
 from typing_extensions import Unpack
 
-from cacheprefix.adapter import AdapterSession, Api, AskOptions, ForkOptions, ForkResult, ask_options
+from cacheprefix.adapter import AdapterSession, Api, AskOptions, ForkOptions, ForkResult, ToolSet, ask_options
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import Frame, scope_of
 from cacheprefix_langgraph.layout import settled
@@ -105,7 +105,8 @@ def _asked(model: Any, values: Any, options: ThreadOptions, *, later: bool) -> _
     kwargs.pop("tool_choice", None)
     # An agent alone keeps its own order: helpers that are no forks begin with the same tools.
     if session.prefix.tools and system is None and "response_format" not in kwargs:
-        kwargs = with_union(kwargs, union_of(model, kwargs, frame), frame)
+        carried = ToolSet(session.union_in(found), shares=True)
+        kwargs = with_union(kwargs, union_of(model, kwargs, frame), frame, carried)
     parts = taken_apart(history, frame, hoists=hoists(model))
     done = settled(parts, frame, wrapping(model).views, model_name(model), "")
     body, api = body_of(model, [*parts.head, *done.messages], kwargs)

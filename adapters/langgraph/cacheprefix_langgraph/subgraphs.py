@@ -72,7 +72,7 @@ def subgraph(
         return graph
     for node in graph.nodes.values():
         if isinstance(node.bound, ToolNode):
-            bound.adopt_tools(list(node.bound.tools_by_name.values()), render)
+            bound.adopt_tools(list(node.bound.tools_by_name.values()), render, grows=True)
         else:
             foresee(bound, node.bound)
     name = role or graph.get_name()

@@ -41,7 +41,7 @@ def adopt(session: AdapterSession, tools: Sequence[Any]) -> None:
 
 def _adopt(session: AdapterSession, tool: Any) -> None:
     try:
-        session.adopt_tools([tool], render)
+        session.adopt_tools([tool], render, grows=True)
     except ToolClashError as error:
         session.note(f"{error}; roles that bind another one keep their own tools")
 

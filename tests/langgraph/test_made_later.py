@@ -1,0 +1,187 @@
+"""Roles and tools that are made after the first request: a conversation grows its tools where that costs less."""
+
+from __future__ import annotations
+
+import pytest
+from langchain_core.messages import HumanMessage, SystemMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+
+from cacheprefix.errors import NotSharedError
+from cacheprefix.profiles import default_registry
+from cacheprefix.server import Reply, fill
+from cacheprefix_langgraph import PrefixState, ask, forked, wrap_model
+from tests.langgraph.conftest import KINDS, RULES, Bench
+from tests.langgraph.test_lanes import tools
+
+HANDBOOK = "Every statement needs a source that the reader can open. " * 200
+EARLY = {"planner": tools("plan", 1, 60), "writer": []}
+LATE = {"critic": tools("check", 1, 60)}
+
+
+class State(MessagesState, PrefixState):
+    """A conversation and its decisions."""
+
+
+class Untooled(Bench):
+    """A server, and sessions that are told of no tool."""
+
+    tools = ()
+
+    def __init__(self, kind, provider):
+        super().__init__(kind, provider)
+        self.script(lambda asked: Reply(fill(f"Answer {asked.index}:", 300)))
+
+
+@pytest.fixture(params=KINDS)
+def bench(request, servers):
+    """A model of each kind."""
+    bench = Untooled(request.param, servers(RULES[request.param]))
+    yield bench
+    bench.release()
+
+
+@pytest.fixture
+def chat(servers):
+    """One kind, for what does not differ between kinds."""
+    bench = Untooled("openai-chat", servers(RULES["openai-chat"]))
+    yield bench
+    bench.release()
+
+
+def nodes(bench, session, kits):
+    """A node for each role, with its tools bound."""
+    model = bench.model() if session is None else wrap_model(bench.model(), session)
+
+    def node(role):
+        bound = model.bind_tools(kits[role]) if kits[role] else model
+
+        def answer(state):
+            said = [SystemMessage(f"You are the {role}.\n\n{HANDBOOK}"), *state["messages"]]
+            return {"messages": [bound.invoke(said)]}
+
+        return answer if session is None else forked(session, role=role)(answer)
+
+    return [(role, node(role)) for role in kits]
+
+
+def turn(saver, made, thread="one"):
+    """One turn of a thread, in which each of these nodes answers once."""
+    graph = StateGraph(State).add_sequence(made).add_edge(START, made[0][0]).compile(checkpointer=saver)
+    config = {"configurable": {"thread_id": thread}}
+    return graph.invoke({"messages": [HumanMessage("And now?")]}, config), graph, config
+
+
+def names(bench):
+    """The names of the tools of each request."""
+    listed = (record.json.get("tools", []) for record in bench.provider.requests)
+    return [[one.get("name") or one["function"]["name"] for one in each] for each in listed]
+
+
+def units(bench):
+    """What all requests cost."""
+    rules = default_registry().get(bench.rules)
+    return sum(record.outcome.cost_units(rules) for record in bench.provider.requests)
+
+
+def late_critic(bench, session):
+    """Two turns of a planner and a writer, and two more with a critic who is made in between."""
+    bench.provider.reset()
+    saver = InMemorySaver()
+    early = nodes(bench, session, EARLY)
+    for _ in range(2):
+        turn(saver, early)
+    both = [*early, *nodes(bench, session, LATE)]
+    for _ in range(2):
+        turn(saver, both)
+    return units(bench)
+
+
+def test_a_role_that_is_made_later_shares_with_those_that_are_there(bench):
+    """Its first request is cold in any case: it carries everybody's tools, and the others read what it wrote."""
+    plain = late_critic(bench, None)
+    session = bench.session(HANDBOOK)
+    ours = late_critic(bench, session)
+    both = ["check_0", "plan_0"]
+    # The planner and the writer speak before the critic in its first turn.
+    assert names(bench) == [["plan_0"]] * 6 + [both] * 4
+    outcomes = [record.outcome for record in bench.provider.requests]
+    assert [one.read_tokens > 2_000 for one in outcomes] == [False, *[True] * 5, False, *[True] * 3]
+    # With tools of its own it would be 0.75, and 0.50 where the provider caches only what is marked.
+    assert ours < (0.45 if bench.kind == "anthropic" else 0.74) * plain
+    assert not [one for call in session.calls for one in call.reasons if one.why == "made_too_late"]
+
+
+def test_another_thread_keeps_the_tools_that_it_began_with(chat):
+    """The critic is never asked there: nothing that was written for it is written again; a new thread has all tools."""
+    session, saver = chat.session(HANDBOOK), InMemorySaver()
+    early = nodes(chat, session, EARLY)
+    turn(saver, early, "other")
+    late = nodes(chat, session, LATE)
+    turn(saver, late, "one")
+    turn(saver, early, "other")
+    turn(saver, early, "new")
+    assert names(chat) == [["plan_0"]] * 2 + [["check_0", "plan_0"]] + [["plan_0"]] * 2 + [["check_0", "plan_0"]] * 2
+    assert all(record.outcome.read_tokens > 2_000 for record in chat.provider.requests[3:])
+    keys = {record.json.get("prompt_cache_key") for record in chat.provider.requests}
+    assert len(keys) == 1
+
+
+@pytest.mark.parametrize("thread", ["one", "other"])
+def test_another_process_carries_what_the_thread_carries(chat, thread):
+    """What a thread grew to stands in its checkpoint, and that it did not: who made all roles first sends the same."""
+    session, saver = chat.session(HANDBOOK), InMemorySaver()
+    early = nodes(chat, session, EARLY)
+    for name in ("one", "other"):
+        turn(saver, early, name)
+    turn(saver, nodes(chat, session, LATE), "one")
+    turn(saver, early, "other")
+    restarted = chat.session(HANDBOOK)
+    made = nodes(chat, restarted, {**EARLY, **LATE})
+    chat.provider.reset()
+    turn(saver, made[:2], thread)
+    assert names(chat) == [["check_0", "plan_0"] if thread == "one" else ["plan_0"]] * 2
+
+
+def test_large_tools_that_come_later_stay_with_their_role(chat):
+    """Reading them with every request of the others would cost more than sharing saves, and the call says so."""
+    session, saver = chat.session(HANDBOOK, mode="fork"), InMemorySaver()
+    early = nodes(chat, session, EARLY)
+    turn(saver, early)
+    turn(saver, [*early, *nodes(chat, session, {"critic": tools("check", 90)})])
+    assert [len(one) for one in names(chat)] == [1, 1, 1, 1, 90]
+    assert "made_too_late check_0" in map(str, session.calls[-1].reasons)
+
+
+def test_strict_names_tools_that_come_too_late(chat):
+    """Where they stay outside, the user can make the role first."""
+    session, saver = chat.session(HANDBOOK, mode="strict"), InMemorySaver()
+    early = nodes(chat, session, EARLY)
+    turn(saver, early)
+    with pytest.raises(NotSharedError) as caught:
+        turn(saver, nodes(chat, session, {"critic": tools("check", 90)}))
+    assert {one.why for one in caught.value.reasons} == {"made_too_late"}
+
+
+def test_a_question_beside_a_thread_carries_what_the_thread_carries(chat):
+    """Not the tools that came later elsewhere."""
+    session, saver = chat.session(HANDBOOK), InMemorySaver()
+    early = nodes(chat, session, EARLY)
+    _, graph, config = turn(saver, early)
+    turn(saver, nodes(chat, session, LATE), "other")
+    model = wrap_model(chat.model(), session)
+    ask(model.bind_tools(EARLY["planner"]), "Where are we?", graph=graph, config=config)
+    assert names(chat)[-1] == ["plan_0"]
+    assert chat.provider.requests[-1].outcome.read_tokens > 2_000
+
+
+def test_an_agent_that_was_alone_becomes_a_fork_when_another_comes(chat):
+    """It had its own layout, which the other cannot read; from the other's first request on, both share."""
+    session, saver = chat.session(HANDBOOK), InMemorySaver()
+    first = nodes(chat, session, {"planner": EARLY["planner"]})
+    turn(saver, first)
+    both = [*nodes(chat, session, LATE), *first]
+    for _ in range(2):
+        turn(saver, both)
+    assert names(chat) == [["plan_0"]] + [["check_0", "plan_0"]] * 4
+    assert all(record.outcome.read_tokens > 2_000 for record in chat.provider.requests[2:])
