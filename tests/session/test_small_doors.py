@@ -35,8 +35,13 @@ def called(session):
         turn.finish({"prompt_tokens": 9, "completion_tokens": 1})
 
 
-def test_no_log_line_holds_a_control_character(caplog):
+def test_no_log_line_holds_a_control_character(caplog, monkeypatch):
     """Of notices and of the log of calls; the name is shown as text."""
+    # A program that ran before in this process may have set up logging its own way, and turned ours off by it.
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("cacheprefix") and isinstance(logger, logging.Logger):
+            monkeypatch.setattr(logger, "disabled", False)
+            monkeypatch.setattr(logger, "propagate", True)
     session = Session(SharedPrefix(system="s"), plugins=[CallLog()])
     with caplog.at_level(logging.DEBUG):
         called(session)
