@@ -77,7 +77,7 @@ class Config:
         said = {one.key: one.value for one in self.settings}
         if "mode" in said:
             made["mode"] = said["mode"]
-        names = ("tail", "provider", "scope", "fork_share", "lifetime", "routing_keys")
+        names = ("tail", "role_as", "provider", "scope", "fork_share", "lifetime", "routing_keys")
         caching: dict[str, Any] = {key: said[key] for key in names if key in said}
         files = self.get("profiles")
         if files:

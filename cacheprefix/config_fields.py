@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from cacheprefix.layout import TailPlacement
+from cacheprefix.layout import RoleAs, TailPlacement
 from cacheprefix.mode import MODES
 
 _PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
@@ -199,6 +199,9 @@ FIELDS: Mapping[str, Field] = {
     "lifetime": Field(text, plain, "how long what is written lives (5m, 1h, 24h ...), or auto; else the provider's"),
     "routing_keys": Field(keys, scalar, "routing keys that conversations are spread over: a number, or auto"),
     "tail": Field(choice(*get_args(TailPlacement)), plain, "where role texts stand"),
+    "role_as": Field(
+        choice(*get_args(RoleAs)), plain, "as whom role texts are said: user, or developer where models take it"
+    ),
     "gate": Field(number(off=True), scalar, "seconds siblings wait at most for who writes their prefix; false: none"),
     "gate_price": Field(number(), scalar, "cost units that a second of waiting is to save; 0: always wait"),
     "provider": Field(text, plain, "profile or provider, where a model's name does not tell"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from cacheprefix.cache.routing import Keys
 from cacheprefix.calls.gating import LIMIT, PRICE
 from cacheprefix.history import Compaction, RequestBudget, Results, ToolResultBudget
-from cacheprefix.layout import TailPlacement
+from cacheprefix.layout import RoleAs, TailPlacement
 from cacheprefix.mode import Mode
 from cacheprefix.profiles import Registry
 from cacheprefix.prompt import Counter
@@ -44,6 +44,9 @@ class Caching:
     """Where roles' texts stand: ``tail``, behind what is shared; ``cards``, all of them in the shared system text."""
     profiles: Registry | None = None
     """The providers' rules; None for those that are built in."""
+    role_as: RoleAs = "user"
+    """As whom a role's text is said behind the conversation: ``developer`` gives it a system text's authority where the
+    model takes such a message there (OpenAI's; Anthropic's newest as a system message), and is a user's elsewhere."""
     counter: Counter | None = None
     """Counts tokens; None for the best that is installed for a model."""
     fork_share: float | None = None
@@ -83,6 +86,8 @@ class Options:
     provider: str | None
     asked: Mode = "fork"
     """The mode that the program asked for, where ``CACHEPREFIX_MODE`` did not take it back."""
+    role_as: RoleAs = "user"
+    """As whom role texts are said."""
 
 
 V = TypeVar("V", bound="DataclassInstance")

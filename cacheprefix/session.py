@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from typing_extensions import Unpack
 
@@ -29,7 +29,7 @@ from cacheprefix.history import (
     concatenate,
 )
 from cacheprefix.history import Mode as CommitMode
-from cacheprefix.layout import SharedPrefix
+from cacheprefix.layout import RoleAs, SharedPrefix
 from cacheprefix.mode import MODES, VARIABLE, Mode, mode_override
 from cacheprefix.notices import Notices
 from cacheprefix.options import Caching, Gate, History, Options, over
@@ -100,6 +100,7 @@ class Session:
         _of_kind("caching", caching, Caching)
         _of_kind("history", history, History)
         _one_of("caching.tail", caching.tail, ("tail", "cards"))
+        _one_of("caching.role_as", caching.role_as, get_args(RoleAs))
         if caching.fork_share is not None and not 0 <= caching.fork_share <= 1:
             raise SetupError(f"Caching(fork_share={caching.fork_share!r}): a share of the conversations, from 0 to 1")
         keys: object = caching.routing_keys
@@ -128,7 +129,7 @@ class Session:
         if isinstance(kept, ResultStore):
             kept.on_failure(notices.not_kept)
         self._adapter = AdapterSession(
-            Options(mode, budget, compaction, history.request_budget, kept, caching.provider, asked),
+            Options(mode, budget, compaction, history.request_budget, kept, caching.provider, asked, caching.role_as),
             state,
             known,
             counting,

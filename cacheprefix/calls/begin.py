@@ -17,7 +17,7 @@ from cacheprefix.calls.report import Call, units_of
 from cacheprefix.calls.state import SharedState
 from cacheprefix.conversation import Conversation
 from cacheprefix.errors import named
-from cacheprefix.layout import FOLLOW, ForkPolicy, Pass, Worth
+from cacheprefix.layout import FOLLOW, ForkPolicy, Pass, Worth, said_with_authority
 from cacheprefix.layout.plan import RequestPlan
 from cacheprefix.layout.team import Team
 from cacheprefix.plugins import Plugins
@@ -62,10 +62,15 @@ class Request:
     layout: Layout | None = None
     """None for a request that no role makes, which is only observed."""
     reasons: tuple[Reason, ...] = ()
+    tail: str = ""
+    """The role's text as it stands in the body, in a message of the user's."""
+    said_as: str = "user"
+    """Under which role of the API that message is to be sent."""
 
     def laid_out(self, plan: RequestPlan[Any]) -> Request:
         """The same, with what its plan says of it."""
-        return replace(self, layout=plan.layout, reasons=plan.reasons)
+        tail = plan.text if plan.forks else ""
+        return replace(self, layout=plan.layout, reasons=plan.reasons, tail=tail, said_as=plan.said_as)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ class Requests:
         observation = None
         try:
             now = services.clock()
-            sent = asked.body
+            sent = laid = self._spoken(asked)
             prompt = state.decode(sent, asked.api, headers=asked.headers)
             profile = services.profile(prompt.model, asked.api, asked.provider)
             given = prompt
@@ -148,7 +153,19 @@ class Requests:
         except BaseException:
             leave.release(ok=False)
             raise
-        return PendingCall(sent, started, *self._reports(leave, asked.agent), leave=leave)
+        return PendingCall(sent, started, *self._reports(leave, asked.agent), leave=leave, unmarked=laid)
+
+    def _spoken(self, asked: Request) -> Mapping[str, Any]:
+        """The body with the role's text said as its plan says; where no such message may stand there, as a user's."""
+        if asked.said_as == "user" or not asked.tail or not asked.rewrite:
+            return asked.body
+        found = said_with_authority(asked.body, asked.api, asked.tail, asked.said_as)
+        if found is None:
+            self.state.notices.note(
+                f"the text of role {asked.agent!r} is said as a user's in some requests: it stands before all that was "
+                "said, among other text, or where the provider takes no message of the application's"
+            )
+        return asked.body if found is None else found
 
     def _held(self, asked: Request, owner: tuple[str, str]) -> tuple[Conversation | None, str]:
         """The conversation that a request belongs to, where it is known, and its id."""

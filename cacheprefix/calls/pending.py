@@ -57,6 +57,8 @@ class PendingCall:
     call: Call | None = None
     leave: Pass = FOLLOW
     """Leave to go on, which siblings may wait for."""
+    unmarked: Mapping[str, Any] | None = None
+    """``body`` before it was marked; None where nothing was done to it."""
     _open: list[bool] = field(default_factory=lambda: [True])
     """Holds one item until the answer has ended: of several threads that take it, one gets it."""
 

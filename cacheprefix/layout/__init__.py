@@ -7,7 +7,7 @@ from cacheprefix.layout.policy import AbortHandle, ForkPolicy
 from cacheprefix.layout.prefix import SharedPrefix, Tool, context_block, tool_of, union_tools
 from cacheprefix.layout.shared_text import SearchedText, common_text, find_text, majority_text, mostly_holds
 from cacheprefix.layout.store_gate import StoreGate
-from cacheprefix.layout.tail import VolatileRole, tail_text, with_volatile
+from cacheprefix.layout.tail import RoleAs, VolatileRole, said_with_authority, tail_text, with_volatile
 
 __all__ = [
     "FOLLOW",
@@ -21,6 +21,7 @@ __all__ = [
     "Pace",
     "Pass",
     "ProcessGate",
+    "RoleAs",
     "SearchedText",
     "SharedPrefix",
     "StoreGate",
@@ -34,6 +35,7 @@ __all__ = [
     "find_text",
     "majority_text",
     "mostly_holds",
+    "said_with_authority",
     "tail_text",
     "tool_of",
     "unframed",

@@ -16,6 +16,7 @@ from typing import Generic, Literal, TypeVar
 from cacheprefix.layout.economics import RunAhead, RunPrices, TaskPosition, run_worst
 from cacheprefix.layout.role_position import LONG, CountedHistory, RolePosition, RolePositions
 from cacheprefix.layout.shared_text import find_text, mostly_holds
+from cacheprefix.layout.tail import RoleAs
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.layout.tool_restriction import FREE, Restriction, restrict
 from cacheprefix.layout.tool_sets import ToolSet, ToolSets
@@ -147,6 +148,8 @@ class RequestPlan(Generic[M]):
     restriction: Restriction = FREE
     continues: bool = False
     """Whether the role's next request may begin with this one, so that its end is written to the cache."""
+    said_as: str = "user"
+    """Under which role of the API its text is sent, in a message of its own."""
 
     @property
     def repeats(self) -> bool:
@@ -184,6 +187,8 @@ class Planner:
     sharing: WorthSharing
     kept_own: Callable[[str, str, str], Reason | None] = lambda _scope, _conversation, _role: None
     """Why a role's requests of a tenant's conversation keep the application's own layout, whatever costs say."""
+    role_as: RoleAs = "user"
+    """As whom the user wants role texts to be said."""
 
     def held(self, role: str, conversation: str, scope: str) -> Reason | None:
         """Why a role's requests of a conversation are left alone, whatever sharing saves; None where costs decide."""
@@ -224,7 +229,10 @@ class Planner:
             reasons.append(reason("role_kept", size=self._size(text, asked.model)))
         # With nobody to share with and nothing moved, it is the application's own, which is only marked.
         layout: Layout = "fork" if asked.base is None or text else "own"
-        return RequestPlan(layout, tuple(reasons), text, position.at, said, tools, restriction, position.continues)
+        return RequestPlan(
+            layout, tuple(reasons), text, position.at, said, tools, restriction, position.continues,
+            said_as=self._said_as(asked),
+        )  # fmt: skip
 
     def told(self, asked: AgentRequest[M]) -> RoleTold:
         """What ``plan`` will tell the role, before anything is decided on its history."""
@@ -240,6 +248,19 @@ class Planner:
                 sent=not asked.own and self._may_see(asked),
             )
         return RoleTold(text, tools, restriction)
+
+    def _said_as(self, asked: AgentRequest[M]) -> str:
+        """Under which role of the API the role's text is sent."""
+        if self.role_as == "user":
+            return "user"
+        rules = self.services.profile(asked.model, asked.api)
+        if not rules.mid_system:
+            self.services.notices.note(
+                f"role texts are said as a user's on {asked.model or 'an unknown model'}: {rules.name} is not known to "
+                "take a developer's or a system message behind a conversation"
+            )
+            return "user"
+        return "developer" if rules.developer else "system"
 
     def _may_see(self, asked: AgentRequest[M]) -> bool:
         """Whether the role may be shown the shared text: it holds it itself, or the user gave it for all."""

@@ -12,6 +12,11 @@ from cacheprefix.wire.apis import CHATS, form_of
 
 VolatileRole = Literal["user", "system", "developer"]
 """Under which role text for one request alone is sent."""
+RoleAs = Literal["user", "developer"]
+"""As whom a role's text speaks where it stands behind the conversation: as a user, or with the authority that a
+system text has (OpenAI's developer message, a system message elsewhere) where the model takes one there."""
+
+_LEADS = ("system", "developer")
 
 
 def tail_text(
@@ -51,3 +56,33 @@ def with_volatile(body: Mapping[str, Any], api: Api, text: str, role: VolatileRo
     if shape is None or not text or not isinstance(history, list):
         return dict(body)
     return {**body, shape.FIELDS.history: shape.with_last(history, text, role)}
+
+
+def said_with_authority(body: Mapping[str, Any], api: Api, text: str, role: str) -> Mapping[str, Any] | None:
+    """The body with the last message that says ``text`` and nothing else under ``role`` instead of the user's.
+
+    None where there is no such message, and where none of that role may stand: before everything that was said, where
+    it would become part of the system text, and in Anthropic's API behind anything but a user's message.
+    """
+    form = form_of(api)
+    history = None if form is None else body.get(CHATS[form].FIELDS.history)
+    if form is None or not isinstance(history, list):
+        return None
+    for at in range(len(history) - 1, 0, -1):
+        one, before = history[at], history[at - 1]
+        if not isinstance(one, Mapping) or one.get("role") != "user" or _said(one.get("content")) != text:
+            continue
+        known = before.get("role") if isinstance(before, Mapping) else None
+        if known in _LEADS or (form == "anthropic" and known != "user"):
+            return None
+        # The name said who the user is.
+        changed = {**{name: value for name, value in one.items() if name != "name"}, "role": role}
+        return {**body, CHATS[form].FIELDS.history: [*history[:at], changed, *history[at + 1 :]]}
+    return None
+
+
+def _said(content: object) -> object:
+    """A message's words, where it is nothing but one text."""
+    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], Mapping):
+        return content[0].get("text")
+    return content

@@ -181,6 +181,9 @@ class Profile:
     mid_system: bool = False
     """Whether a system message may stand among the messages, after the prefix."""
 
+    developer: bool = False
+    """Whether such a message is the role ``developer``'s on this provider; elsewhere it is ``system``'s."""
+
     prefill: bool = True
     """Whether the model takes a last message of its own as the beginning of its answer; where not, that is a 400."""
 

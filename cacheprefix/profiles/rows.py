@@ -38,8 +38,8 @@ _ENUMS: dict[str, tuple[str, ...]] = {
 _INTS = {"min_tokens": 0, "block_tokens": 1, "max_breakpoints": 0, "lookback": 0, "read_candidates": 1,
          "rate_per_key": 1}  # fmt: skip
 _FLAGS = frozenset({"collapse_runs", "implicit_breakpoint", "automatic_breakpoint",
-                    "cold_parallel_shares", "input_includes_cached", "mid_system", "prefill", "thinking_bound",
-                    "recomputes_last"})  # fmt: skip
+                    "cold_parallel_shares", "input_includes_cached", "mid_system", "developer", "prefill",
+                    "thinking_bound", "recomputes_last"})  # fmt: skip
 _TEXTS = frozenset({"provider", "routing_key", "note"})
 _SLOTS = tuple(spec.name for spec in fields(Slots))
 _OPTIONAL = frozenset({"lookback", "read_candidates", "routing_key", "rate_per_key", "markers", "slots"})

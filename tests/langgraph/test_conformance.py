@@ -13,6 +13,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from cacheprefix.testing import AdapterConformance
 from cacheprefix_langgraph import PrefixState, forked, wrap_model
+from tests.role_as import said_as
 
 
 class State(MessagesState, PrefixState):
@@ -131,3 +132,9 @@ class TestMessages(AdapterConformance):
 
     def make_driver(self):
         return GraphDriver("anthropic")
+
+
+@pytest.mark.parametrize(("api", "role"), [("openai-chat", "developer"), ("anthropic", "user")])
+def test_role_texts_are_said_with_authority_where_the_model_takes_it(api, role):
+    """OpenAI's models take a developer's message behind the conversation, most of Anthropic's none but the user's."""
+    assert said_as(GraphDriver(api)) == {role}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from maf_driver import MafDriver
 
 from cacheprefix.testing import AdapterConformance
+from tests.role_as import said_as
 
 
 class TestChat(AdapterConformance):
@@ -26,3 +28,11 @@ class TestMessages(AdapterConformance):
 
     def make_driver(self):
         return MafDriver("anthropic")
+
+
+@pytest.mark.parametrize(
+    ("api", "role"), [("openai-chat", "developer"), ("openai-responses", "developer"), ("anthropic", "user")]
+)
+def test_role_texts_are_said_with_authority_where_the_model_takes_it(api, role):
+    """OpenAI's models take a developer's message behind the conversation, most of Anthropic's none but the user's."""
+    assert said_as(MafDriver(api)) == {role}

@@ -77,23 +77,19 @@ class Sending:
             laid = self._condensed(session.attempt("settings", lambda: self._settled(body, api), body), api)
         beside = self.volatile if fork is None else fork.plan.beside
         leave = await session.waiting.aqueue(laid, api, boundary=self._boundary) if forked else FOLLOW
-        turn = session.begin(
-            Request(
-                laid,
-                api,
-                agent=self.agent,
-                conversation=self.talk,
-                boundary=self._boundary if forked else None,
-                original=None if original is None else lambda _: session.decode(original, api),
-                rewrite=forked or session.attempt("routing", lambda: self._routed(body, api), otherwise=False),
-                policy=ForkPolicy(purpose="agent", skip_cache_write=not loops) if forked else None,
-                continues=loops,
-                trailing=bool(beside),
-                layout=None if self.laid is None else self.laid.layout,
-                reasons=() if self.laid is None else self.laid.reasons,
-            ),
-            leave,
+        asked = Request(
+            laid,
+            api,
+            agent=self.agent,
+            conversation=self.talk,
+            boundary=self._boundary if forked else None,
+            original=None if original is None else lambda _: session.decode(original, api),
+            rewrite=forked or session.attempt("routing", lambda: self._routed(body, api), otherwise=False),
+            policy=ForkPolicy(purpose="agent", skip_cache_write=not loops) if forked else None,
+            continues=loops,
+            trailing=bool(beside),
         )
+        turn = session.begin(asked if self.laid is None else asked.laid_out(self.laid), leave)
         if turn.seen is None and (original is not None or not forked):
             # It writes nothing that a sibling waits for.
             leave.release(ok=False)

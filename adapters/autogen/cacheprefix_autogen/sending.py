@@ -120,7 +120,7 @@ class Sending:
         )
         turn = self.session.begin(asked if self.plan is None else asked.laid_out(self.plan), leave)
         if turn.seen is not None or self.session.off:
-            self.turn, self.sent = turn, changed
+            self.turn, self.sent = turn, turn.unmarked or changed
             return turn.body
         turn.fail()
         self.undone = True
