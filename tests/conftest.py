@@ -217,16 +217,19 @@ def fresh_text() -> Callable[[str], str]:
 @pytest.fixture
 def tutorial(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[str], dict[str, str]]:
-    """``tutorial("langgraph")`` saves and runs the programs of that page, and gives what each printed."""
+) -> Callable[..., dict[str, str]]:
+    """``tutorial("langgraph")`` saves and runs the programs of that page, and gives what each printed.
+
+    ``changed`` edits each program before it is run.
+    """
     from cacheprefix.server import SimulatedProvider
 
-    def run(name: str) -> dict[str, str]:
+    def run(name: str, changed: Callable[[str], str] = str) -> dict[str, str]:
         page = (repository / "docs" / "tutorials" / f"{name}.md").read_text("utf-8")
         printed = {}
         monkeypatch.setenv("OPENAI_API_KEY", "any")
         for title, code in re.findall(r'```python title="([^"]+)"\n(.*?)```', page, re.DOTALL):
-            (tmp_path / title).write_text(code, "utf-8")
+            (tmp_path / title).write_text(changed(code), "utf-8")
             with SimulatedProvider("openai") as provider:
                 monkeypatch.setenv("OPENAI_BASE_URL", provider.openai_base_url)
                 runpy.run_path(str(tmp_path / title), run_name="__main__")

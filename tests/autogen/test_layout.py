@@ -247,3 +247,25 @@ async def test_an_error_of_the_agents_own_model_context_is_the_applications(prov
     with pytest.raises(Exception, match="the database is gone"):
         await team.run(task="Again.")
     assert session_of(team).failures == {}
+
+
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+async def test_an_agent_in_its_own_layout_says_what_it_says_without_us(provide, new_client, api):
+    """Not a word and not a tool more or less; marks and the routing key are all that is added."""
+    sent = []
+    for bind in (lambda team: team, wrap):
+        provider = provide(api, Says())
+        agents = [
+            role(
+                name,
+                new_client(provider, api=api),
+                tools=[search(f"z_{name}_{n}") for n in range(40)],
+                system_message=f"You are {name}.",
+            )
+            for name in ROLES
+        ]
+        team = bind(RoundRobinGroupChat(agents, max_turns=6))
+        await team.run(task="Go.")
+        sent.append([[section.text for section in record.prompt.sections] for record in provider.requests])
+    assert {call.layout for call in session_of(team).calls} == {"own"}
+    assert sent[0] == sent[1]

@@ -22,3 +22,17 @@ def test_the_tutorial_does_what_it_says(tutorial):
     assert cached > 50
     assert ratio < 0.7
     assert re.search(r"<Verdict #\d+ hit, lost 0 tokens>", printed["after.py"])
+
+
+def test_a_clock_in_front_of_the_system_text_is_the_break_that_the_page_names(tutorial):
+    """Without forks each verdict of the second run is ``system_changed``; in the tail the clock breaks nothing."""
+
+    def changed(code):
+        now = "import itertools\n\nNOW = itertools.count(600)\nsession = "
+        code = code.replace("session = ", now, 1).replace("{ROLES[role]}", "It is {next(NOW)}. {ROLES[role]}")
+        twice = code.replace("app.invoke(", "for _ in range(2):\n    app.invoke(")
+        return twice + "\nprint([each.verdict.cause for each in session.calls][4:])\n"
+
+    printed = tutorial("langgraph", changed)
+    assert printed["before.py"].splitlines()[-1] == str(["system_changed"] * 4)
+    assert printed["after.py"].splitlines()[-1] == str(["hit"] * 4)
