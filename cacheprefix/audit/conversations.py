@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from cacheprefix.audit.log_records import Broken
 from cacheprefix.bounded import Bounded
@@ -65,8 +65,7 @@ VOLATILE_IDS = re.compile(
 _NUMBER = re.compile(r"\d")
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """A request and whose it is."""
 
     ready: Ready
@@ -108,8 +107,7 @@ class _Recent(Generic[_Value]):
             self._old, self._young = self._young, {}
 
 
-@dataclass(frozen=True, slots=True)
-class _Opening:
+class _Opening(NamedTuple):
     """A first request, as later ones look back on it."""
 
     number: int
@@ -118,8 +116,7 @@ class _Opening:
     """Its tools and system, in no order."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entered:
+class _Entered(NamedTuple):
     """What is known of a request when it is read ahead."""
 
     ready: Ready
@@ -131,8 +128,7 @@ class _Entered:
     opens: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
+class _Said(NamedTuple):
     """The messages of a request, as far as they tell whether a later one is the same agent's."""
 
     messages: Sequence[bytes]
@@ -491,12 +487,18 @@ def _same_speaker(said: _Said, messages: Sequence[bytes], sections: Sequence[Sec
     shared = equal_digests(said.messages, messages)
     if shared < said.settled or shared == len(messages):
         return shared >= said.settled
-    return answers(sections[shared]) and hash(sections[shared].data) not in said.asked
+    return answers(sections[shared]) and _known_by(sections[shared]) not in said.asked
 
 
 def _said(messages: Sequence[bytes], sections: Sequence[Section]) -> _Said:
     settled = next((at + 1 for at in range(len(sections) - 1, -1, -1) if answers(sections[at])), 0)
-    return _Said(messages, settled, frozenset(hash(one.data) for one in sections[settled:]))
+    return _Said(messages, settled, frozenset(map(_known_by, sections[settled:])))
+
+
+def _known_by(section: Section) -> int:
+    """A number for a text, whoever says it: by its length and its ends, since all of a long one takes a while."""
+    data = section.data
+    return hash((len(data), data[:_LOOKED_AT], data[-_LOOKED_AT:]))
 
 
 def _ends(messages: Sequence[bytes]) -> list[int]:

@@ -128,7 +128,7 @@ def _fuller(first: Ready, second: Ready) -> Ready:
         # A tracer's log of messages leaves it to the span to say whose model it was.
         prompt = replace(text.prompt, model=other.record.model)
         named = replace(text.record, model=other.record.model, provider=text.record.provider or other.record.provider)
-        text = replace(text, record=named, prompt=prompt, profile=other.profile)
+        text = text._replace(record=named, prompt=prompt, profile=other.profile)
     record = replace(
         text.record,
         usage=text.record.usage if text.record.usage is not None else other.record.usage,
@@ -137,4 +137,4 @@ def _fuller(first: Ready, second: Ready) -> Ready:
         response_ended_ts=text.record.response_ended_ts or other.record.response_ended_ts,
     )
     usage = text.usage if text.usage is not None else other.usage
-    return replace(first, record=record, prompt=text.prompt, profile=text.profile, place=text.place, usage=usage)
+    return first._replace(record=record, prompt=text.prompt, profile=text.profile, place=text.place, usage=usage)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from cacheprefix.audit.log_records import Broken
 from cacheprefix.errors import BodyError, SetupError
@@ -55,8 +55,7 @@ _COLUMNS = frozenset({"input", "traceId", "trace_id", "request_body", "prompt", 
 csv.field_size_limit(DOCUMENT_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """One JSON value and where it stood."""
 
     file: str
@@ -67,8 +66,7 @@ class Found:
     """Bytes it was read from, decompressed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(NamedTuple):
     number: int
     data: bytes
 

@@ -12,9 +12,12 @@ from cacheprefix.errors import BodyError, plain
 from cacheprefix.prompt import Api
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Record:
-    """One model request as a log tells it. Times are seconds since the epoch."""
+    """One model request as a log tells it. Times are seconds since the epoch.
+
+    Not frozen: its body is let go once it was read, and a frozen one with as many fields takes six times as long to make.
+    """
 
     body: Mapping[str, Any] | None
     """The request in the form that ``api`` names; None where the log has counts and no text."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import count
+from types import MappingProxyType
+from typing import NamedTuple
 
 from cacheprefix.audit.log_records import Broken, Record
 from cacheprefix.profiles import Profile, Usage
@@ -21,11 +22,10 @@ UNTIMED_STEP = 1e-3
 """Seconds between requests whose log has no times: no lifetime runs out, and none starts with another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(NamedTuple):
     """A request that was read: what it asked, under whose rules, and when."""
 
-    index: int
+    number: int
     """Position among the requests of the log, from 0, in the order they were read."""
     place: str
     at: float
@@ -38,7 +38,7 @@ class Ready:
     """Its counts as we read them; None where the log has none."""
     reader: str = ""
     """Whose form its entry had."""
-    unknown: Mapping[str, str] = field(default_factory=dict)
+    unknown: Mapping[str, str] = MappingProxyType({})
     """Fields of its body that no rule knows."""
 
 
@@ -50,7 +50,7 @@ def in_time(items: Iterable[Ready | Broken]) -> Iterator[Ready | Broken]:
         if isinstance(item, Broken):
             yield item
             continue
-        heapq.heappush(held, (item.at, item.index, item))
+        heapq.heappush(held, (item.at, item.number, item))
         size += item.size
         while len(held) > WINDOW_CALLS or (size > WINDOW_BYTES and len(held) > 1):
             ready = heapq.heappop(held)[2]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isclose
 from typing import TypeAlias
 
 from cacheprefix.profiles import Profile, Usage, money
-from cacheprefix.profiles.prices import PRICE_SPAN, whole_steps
+from cacheprefix.profiles.prices import PRICE_SPAN, PRICE_STEP, whole_steps
 
 _Key: TypeAlias = "tuple[str, int, int, float | None]"
 """The model, its profile's identity, the size and the half hour."""
+
+
+_LARGEST = 2_000_000
+"""Tokens, more than any model takes: beyond all sizes at which prices change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,8 @@ class Prices:
 
     def __init__(self) -> None:
         self._rates: dict[_Key, _Rates | None] = {}
+        self._flat: dict[tuple[str, int, float | None], bool] = {}
+        """Whether a model costs the same for inputs of all sizes, as most do."""
         self._writes: dict[tuple[_Key, str], float] = {}
 
     def usd(self, usage: Usage, model: str, profile: Profile, at: float | None) -> float | None:
@@ -35,7 +42,11 @@ class Prices:
         if usage.input_tokens is None:
             return None
         when = None if at is None else at // PRICE_SPAN * PRICE_SPAN
-        key = (model, id(profile), whole_steps(usage.input_tokens), when)
+        span = (model, id(profile), when)
+        if span not in self._flat:
+            self._flat[span] = _alike(*(_look_up((*span[:2], size, when), profile) for size in (PRICE_STEP, _LARGEST)))
+        size = PRICE_STEP if self._flat[span] else whole_steps(usage.input_tokens)
+        key = (model, id(profile), size, when)
         if key not in self._rates:
             self._rates[key] = _look_up(key, profile)
         rates = self._rates[key]
@@ -53,6 +64,13 @@ class Prices:
             usage = Usage(input_tokens=size, cache_read_tokens=0, cache_write={ttl: size})
             self._writes[key, ttl] = (money(usage, model, profile, at=at) or 0.0) / size
         return self._writes[key, ttl]
+
+
+def _alike(small: _Rates | None, large: _Rates | None) -> bool:
+    """Whether two sizes have one price, but for how floats are rounded."""
+    if small is None or large is None:
+        return small is large
+    return isclose(small.uncached, large.uncached) and isclose(small.read, large.read)
 
 
 def _look_up(key: _Key, profile: Profile) -> _Rates | None:

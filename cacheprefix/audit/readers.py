@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 from cacheprefix.audit.formats import exchanges, langfuse, langsmith, litellm, otel, sessions, text
 from cacheprefix.audit.log_files import Found, values
@@ -37,8 +37,7 @@ class Reader:
     """The model that an entry names for those behind it; None where every entry names its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """A record and where it stood."""
 
     file: str
@@ -189,8 +188,11 @@ def records(
             continue
         try:
             if reader is None or not reader.recognises(found.value):
-                reader = next((one for one in readers if one.recognises(found.value)), reader)
-            if reader is None or not reader.recognises(found.value):
+                fitting = next((one for one in readers if one.recognises(found.value)), None)
+                reader = reader if fitting is None else fitting
+            else:
+                fitting = reader
+            if reader is None or fitting is None:
                 problem = guess(found.value)
                 first = unknown.get(problem)
                 unknown[problem] = _broken(found, problem) if first is None else replace(first, count=first.count + 1)
@@ -225,7 +227,7 @@ def _by_page(found: Iterable[Found | Broken], readers: Sequence[Reader]) -> Iter
             yield entry
             continue
         for item, value in enumerate(held):
-            yield replace(entry, line=None, item=item, value=value, size=entry.size // len(held))
+            yield entry._replace(line=None, item=item, value=value, size=entry.size // len(held))
 
 
 def _page(value: Any) -> list[Any] | None:
@@ -245,7 +247,7 @@ def _by_span(found: Iterable[Found | Broken]) -> Iterator[Found | Broken]:
 
     def whole(name: str) -> Found:
         first, held = spans.pop(name)
-        return replace(first, value=otel.of_one_span(held))
+        return first._replace(value=otel.of_one_span(held))
 
     for entry in found:
         if isinstance(entry, Broken) or not (records := otel.log_records(entry.value)):
@@ -253,8 +255,8 @@ def _by_span(found: Iterable[Found | Broken]) -> Iterator[Found | Broken]:
             continue
         for record in records:
             name, answered = otel.span_named(record)
-            first, held = spans.get(name, (replace(entry, size=0), []))
-            spans[name] = replace(first, size=first.size + entry.size // len(records)), [*held, record]
+            first, held = spans.get(name, (entry._replace(size=0), []))
+            spans[name] = first._replace(size=first.size + entry.size // len(records)), [*held, record]
             if answered or not name:
                 yield whole(name)
         while len(spans) > _OPEN_SPANS:

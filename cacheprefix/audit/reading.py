@@ -126,8 +126,9 @@ class Reading:
         # Counted only once it could be read: broken lines have no index.
         index, self._index = self._index, self._index + 1
         where = place(item.file, item.line, item.item)
-        bare = replace(record, body=None, model=model, provider=provider)
-        return Ready(index, where, at, bare, prompt, profile, item.size, usage, item.reader, unknown)
+        # Its body is in the prompt now, and thousands of requests wait for those before them.
+        record.body, record.model, record.provider = None, model, provider
+        return Ready(index, where, at, record, prompt, profile, item.size, usage, item.reader, unknown)
 
     def _prompt(self, body: Mapping[str, Any], api: Api, model: str, record: Record, profile: Profile) -> Prompt:
         named = body.get(SHAPES[api].FIELDS.model)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import tempfile
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cacheprefix.audit.counts_only import Judged
 from cacheprefix.audit.order import Ready
@@ -18,8 +17,7 @@ from cacheprefix.prompt import Prompt, common_prefix, dumps, loads, shared_chara
 _IN_MEMORY = 16_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class CallRow:
+class CallRow(NamedTuple):
     """One judged call: ``public`` is its entry in the JSON output, ``view`` what only the pages show."""
 
     public: dict[str, Any]
@@ -81,7 +79,7 @@ def public(
     if text and (verdict.before or verdict.after):
         excerpt = {"before": plain(verdict.before or "", "\n\t"), "after": plain(verdict.after or "", "\n\t")}
     return {
-        "index": ready.index,
+        "index": ready.number,
         "session": ready.record.session,
         "agent": ready.record.agent,
         "provider": ready.record.provider or ready.profile.provider,
@@ -102,7 +100,7 @@ def public(
 def public_counts(ready: Ready, judged: Judged, usage: Usage) -> dict[str, Any]:
     """The entry of a call whose log has no text."""
     return {
-        "index": ready.index,
+        "index": ready.number,
         "session": ready.record.session,
         "agent": ready.record.agent,
         "provider": ready.record.provider or ready.profile.provider,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+
+from typing import NamedTuple
 
 from cacheprefix.profiles import Profile, Usage, cost_units
 from cacheprefix.prompt import CountTokens, Prompt
@@ -12,8 +13,7 @@ CAPACITY_TOKENS = 20_000_000
 """Tokens a simulated cache keeps, so that a log of any length fits into memory (about 80 MB of text)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(NamedTuple):
     """One simulated request under way."""
 
     usage: Usage
@@ -35,8 +35,7 @@ class Served:
         return cost_units(self.usage, profile)
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
+class Timed(NamedTuple):
     """One call as the provider saw it. Seconds."""
 
     prompt: Prompt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cacheprefix.audit.order import Answers
 from cacheprefix.audit.stand_in import Simulation, Timed
@@ -63,8 +64,7 @@ class Saving:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Played:
+class _Played(NamedTuple):
     timed: Timed
     session: str
     agent: str

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cacheprefix.cache.breakpoints.read import Marks, marks, message_ends, reach, request_ttl
 from cacheprefix.cache.verdict import Cause
@@ -45,8 +45,7 @@ class Expectation:
     """The whole usage expected: input, read, written by lifetime."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(NamedTuple):
     """An expectation with what the model needs to act on it."""
 
     read: int
@@ -71,8 +70,7 @@ class Expected:
     """Whether an earlier request's entry stands behind the last mark of this one: a mark is no longer set."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """What the rules look at."""
 
     prompt: Prompt
@@ -81,7 +79,7 @@ class Request:
     root: Node | None
     path: Sequence[Node]
     now: float
-    count: CountTokens
+    count_tokens: CountTokens
     earlier: tuple[int, ...] = ()
     """Breakpoints of the best earlier prompt, by section index."""
     taken: Taken | None = None
@@ -177,7 +175,7 @@ def _part(request: Request, *, readable: bool, index: int | None = None) -> tupl
         node = next((one for one in near if not readable or one.readable(request.now)), None)
         if node is None or node.section is None:
             continue
-        tokens = shared_tokens(node.section, own, request.count, request.prompt.model)
+        tokens = shared_tokens(node.section, own, request.count_tokens, request.prompt.model)
         if tokens > best:
             best, which = tokens, node
     return best, which
@@ -341,7 +339,7 @@ def _common(request: Request) -> tuple[int, tuple[int, int, int] | None]:
         if node is not None and node.section is not None:
             size = max(size, shared_characters(node.section.text, own.text))
     text = own.text[:size]
-    tokens = request.count(text, model) if size else 0
+    tokens = request.count_tokens(text, model) if size else 0
     # The envelope of a message counts into what a unit of it would hold.
     if size and tokens + (0 if own.head == "+" else 1) > max(kept, default=0):
         return max(kept, default=0), (at, len(text.encode("utf-8", "surrogatepass")), tokens)

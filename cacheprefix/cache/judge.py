@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cacheprefix.cache.verdict import FIXES, QUIET, STRUCTURAL, Cause, Diagnosis, Verdict, VerdictKind
 from cacheprefix.errors import named
@@ -36,8 +35,7 @@ _FIRST_CALLS: frozenset[Cause] = frozenset({"breakpoint_after_change", "breakpoi
 """Causes that an agent's first call may have without an alarm: it never had more to read."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictInput:
+class VerdictInput(NamedTuple):
     """What was to be seen when a request went out."""
 
     outlook: Expected
@@ -60,8 +58,7 @@ class VerdictInput:
     """Tokens that the model's template puts behind the last message, which the provider counts too."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Reason:
+class _Reason(NamedTuple):
     cause: Cause
     reusable: int
     """Tokens, by our counter, that could be read without it."""

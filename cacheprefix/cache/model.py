@@ -285,8 +285,10 @@ class CacheModel:
                 finding = None
             available = self._available(finding, profile, now) if finding is not None else 0
             starts = not line.records if agent else not any(map(answers, prompt.sections[len(path) :]))
-            own = () if begins else rows
-            mine = max((equal for one, equal in own if (one.lane, one.salts) == (lane, salts)), default=0)
+            mine = 0
+            for one, equal in () if begins else rows:
+                if equal > mine and one.lane == lane and one.salts == salts:
+                    mine = equal
             sight = VerdictInput(
                 seen, finding, available, compacted, line, not line.records,
                 expectation.shared_tokens, expectation.ancestor, spared or starts, totals[mine - 1] if mine else 0,
@@ -442,12 +444,14 @@ class CacheModel:
         self, earlier: Sequence[tuple[SentRequest, int]], prompt: Prompt, lane: bytes, salts: Sequence[bytes]
     ) -> Sequence[Node]:
         """The nodes that a prompt has in common with one of its line's, or else with the latest of its lane."""
-        rows = [row for row in earlier[:_NEAREST] if (row[0].lane, row[0].salts) == (lane, salts)]
-        if not rows:
+        record, shared = None, 0
+        for one, equal in earlier[:_NEAREST]:
+            if (record is None or equal > shared) and one.lane == lane and one.salts == salts:
+                record, shared = one, equal
+        if record is None:
             latest = self._forest.latest.get(lane)
             if latest is not None and latest.salts == salts:
-                rows = [(latest, equal_digests(prompt.digests, latest.prompt.digests))]
-        record, shared = max(rows, key=lambda row: row[1], default=(None, 0))
+                record, shared = latest, equal_digests(prompt.digests, latest.prompt.digests)
         return () if record is None else record.path[:shared]
 
     def _earlier(self, path: Sequence[Node]) -> tuple[int, ...]:

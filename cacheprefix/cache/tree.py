@@ -98,7 +98,12 @@ class AgentHistory:
             if alike is None:
                 equal = equal_digests(digests, record.prompt.digests)
             elif alike == equal:
-                equal = equal_digests(digests, record.prompt.digests, equal)
+                held = record.prompt.digests
+                # Most part right here, and to look costs a tenth of a call.
+                if len(digests) > equal < len(held) and digests[equal] == held[equal]:
+                    equal = equal_digests(digests, held, equal)
+                else:
+                    equal = min(equal, len(held))
             else:
                 equal = min(equal, alike)
             found.append((record, equal))

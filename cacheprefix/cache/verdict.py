@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 Cause = Literal[
     "hit",
@@ -206,8 +206,7 @@ _PLACES: Mapping[Cause, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(NamedTuple):
     """What a provider said of a miss."""
 
     reason: str | None = None

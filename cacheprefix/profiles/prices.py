@@ -69,7 +69,9 @@ def cost_units(usage: Usage, profile: Profile) -> float:
     is left out, since no layout changes it.
     """
     read = (usage.cache_read_tokens or 0) * profile.read
-    written = sum(count * profile.ttl(ttl).write for ttl, count in (usage.cache_write or {}).items())
+    written = 0.0
+    for ttl, count in usage.cache_write.items() if usage.cache_write else ():
+        written += count * profile.ttl(ttl).write
     return (usage.uncached_tokens or 0) + read + written
 
 

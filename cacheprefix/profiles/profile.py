@@ -212,7 +212,11 @@ class Profile:
 
     def ttl(self, name: str | None) -> Ttl:
         """The lifetime called ``name``; the default for ``None`` and for names this row does not have."""
-        return next((ttl for ttl in self.ttls if ttl.name == name), self.ttls[0])
+        if name is not None:
+            for ttl in self.ttls:
+                if ttl.name == name:
+                    return ttl
+        return self.ttls[0]
 
     def placement(self, setting: str) -> SettingScope:
         """Where ``setting`` belongs."""

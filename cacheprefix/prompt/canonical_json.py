@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -15,10 +13,11 @@ _OPTIONS_SORTED = orjson.OPT_SORT_KEYS
 _DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
 _LONG = b"0" * 19
 """Fewer digits than these always fit into 64 bits."""
-_STEP = 3
+_STEP = 6
 _DENSE = b"0" * (len(_LONG) // _STEP)
-"""What so many digits leave of themselves where only each third byte is looked at, which costs a third."""
-_ZEROS = re.compile(b"0*")
+"""What so many digits leave of themselves where only each sixth byte is looked at, which costs a sixth."""
+_HUGE = 2.0**63
+"""Integers from here on are floats where they were rounded."""
 
 
 def dumps(value: Any, path: str) -> bytes:
@@ -46,26 +45,36 @@ def loads(data: bytes | str, path: str = "body") -> Any:
 
     So it does for integers of more than 64 bits, which orjson would round to floats without a word.
     """
-    if not _has_long_number(data):
-        with suppress(orjson.JSONDecodeError):
-            return orjson.loads(data)
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        pass
+    else:
+        if not _may_have_long_number(data) or not _has_huge_float(value):
+            return value
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise BodyError(path, f"not JSON: {error}") from None
 
 
-def _has_long_number(data: bytes | str) -> bool:
+def _may_have_long_number(data: bytes | str) -> bool:
+    """Whether so many digits may stand in a row: in a number, or in a text."""
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-    if _DENSE not in raw[::_STEP].translate(_DIGITS):
-        return False
-    digits = raw.translate(_DIGITS)
-    at = digits.find(_LONG)
-    # A fraction may have as many digits, and is a float either way.
-    while at > 0 and raw[at - 1 : at] == b".":
-        found = _ZEROS.match(digits, at)
-        at = digits.find(_LONG, at if found is None else found.end())
-    return at >= 0
+    return _DENSE in raw[::_STEP].translate(_DIGITS)
+
+
+def _has_huge_float(value: Any) -> bool:
+    """Whether a number in a JSON value is, or may have been made of, an integer of more than 64 bits."""
+    rest = [value]
+    for held in rest:
+        if type(held) is dict:
+            rest += [inner for inner in held.values() if type(inner) is not str]
+        elif type(held) is list:
+            rest += [inner for inner in held if type(inner) is not str]
+        elif type(held) is float and abs(held) >= _HUGE:
+            return True
+    return False
 
 
 def _slow_dumps(value: Any, path: str, *, sort_keys: bool) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, AnyStr, Literal
 
 from cacheprefix.errors import BodyError, named
 from cacheprefix.prompt.canonical_json import dumps, loads
@@ -56,7 +56,7 @@ def shared_sections(a: Sequence[Section], b: Sequence[Section]) -> int:
     return shared
 
 
-def shared_characters(a: str, b: str) -> int:
+def shared_characters(a: AnyStr, b: AnyStr) -> int:
     """Length of the longest common beginning, by bisection on slices (compared in C)."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
@@ -74,10 +74,17 @@ def shared_tokens(a: Section, b: Section, count: CountTokens, model: str = "") -
     """Tokens that two differing sections have in common at their start; 0 when envelope or kind differ."""
     if a.tier != b.tier or a.kind != b.kind or a.head != b.head:
         return 0
-    left, right = a.text, b.text
-    shared = shared_characters(left, right)
-    tokens = count(left[:shared], model) if shared else 0
+    shared = _shared_text(a.data, b.data)
+    tokens = count(shared, model) if shared else 0
     return min(tokens, a.tokens, b.tokens)
+
+
+def _shared_text(a: bytes, b: bytes) -> str:
+    """The characters that two texts in UTF-8 begin with alike. Only they are decoded: most of a long text is not."""
+    end = shared_characters(a, b)
+    while end and any(end < len(data) and data[end] & 0xC0 == 0x80 for data in (a, b)):
+        end -= 1  # Within a character, of which only the first bytes are alike.
+    return a[:end].decode("utf-8", "surrogatepass")
 
 
 def shared_whole_tokens(a: Section, b: Section, count: CountTokens, model: str = "") -> int:

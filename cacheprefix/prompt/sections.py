@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Tier = Literal["tools", "system", "messages"]
 """The three parts of a prompt, in cache order; a change in one invalidates it and those after it."""
@@ -170,8 +170,7 @@ class Prompt:
         return tuple(section for section in self.sections if section.tier == tier)
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(NamedTuple):
     """What is looked up of all sections of a prompt; that of a longer one goes on from it."""
 
     totals: list[int]
@@ -213,8 +212,9 @@ def relearn(prompt: Prompt, known: Prompt, changed: set[int]) -> None:
 
 def digest(tier: Tier, kind: str, head: str, data: bytes) -> bytes:
     """16 bytes over a section's content; lengths are mixed in so that no two contents run together."""
-    envelope = f"{tier}\0{kind}\0{head}\0".encode("utf-8", "surrogatepass")
-    return blake2b(envelope + data, digest_size=DIGEST_BYTES).digest()
+    state = blake2b(f"{tier}\0{kind}\0{head}\0".encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES)
+    state.update(data)
+    return state.digest()
 
 
 def section(
@@ -226,7 +226,8 @@ def section(
     count: Callable[[str], int],
     marker: Marker | None = None,
     envelope: Envelope = ABOUT,
+    text: str | None = None,
 ) -> Section:
-    """Make a section: digest and tokens follow from the content."""
-    tokens = count(data.decode("utf-8", "surrogatepass")) + (0 if head == "+" else envelope.of(head))
+    """Make a section: digest and tokens follow from the content. ``text`` is ``data`` where that is at hand as text."""
+    tokens = count(data.decode("utf-8", "surrogatepass") if text is None else text) + (0 if head == "+" else envelope.of(head))
     return Section(tier, path, kind, head, data, digest(tier, kind, head, data), tokens, marker)

@@ -32,6 +32,8 @@ def options(prompt: Prompt) -> Mapping[str, Any]:
 
 def lifetime(prompt: Prompt, profile: Profile) -> Ttl:
     """The lifetime of entries that name none themselves."""
+    if "prompt_cache_retention" not in prompt.settings and "prompt_cache_options" not in prompt.settings:
+        return profile.ttl(None)
     retention = loads(prompt.settings.get("prompt_cache_retention", "null"))
     asked = options(prompt).get("ttl")
     if asked is not None and profile.markers is not None:

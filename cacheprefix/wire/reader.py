@@ -399,7 +399,10 @@ class Reader:
 
     def text(self, tier: Tier, path: str, head: str, text: str, marker: Marker | None = None) -> Section:
         """A text section."""
-        return self.make(tier, path, "text", head, text.encode("utf-8", "surrogatepass"), marker)
+        data = text.encode("utf-8", "surrogatepass")
+        if self._same:
+            return self.make(tier, path, "text", head, data, marker)
+        return section(tier, path, "text", head, data, self.count, marker, self._envelope, text)
 
     def json(self, tier: Tier, path: str, kind: Kind, head: str, value: Any, marker: Marker | None = None) -> Section:
         """A section whose data is the value as JSON, key order kept."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cacheprefix.errors import BodyError
 from cacheprefix.profiles import Profile, Ttl
 from cacheprefix.prompt import Prompt, Section, loads
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
+class Marks(NamedTuple):
     """The breakpoints of one request, by section index."""
 
     written: Mapping[int, Ttl]
