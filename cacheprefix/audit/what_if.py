@@ -43,6 +43,8 @@ HOW = {
 }
 """What to do for each of them. The adapters for agent frameworks lay requests out so (times and ids aside)."""
 
+_BEGINNING = 64
+
 WORTH = 0.02
 """Share of the cost from which on a saving is advised."""
 
@@ -125,7 +127,7 @@ class WhatIf:
         base = _at_most(as_is, ideal, keys)
 
         def cost(changed: bool, laid: Callable[[], list[Laid]]) -> list[float]:  # noqa: FBT001 - local
-            return _at_most(base, self._cost(laid()), keys) if changed else base
+            return _at_most(base, self._changed_cost(same, laid(), base), keys) if changed else base
 
         def both() -> list[Laid]:
             other = self._teams(moved) if volatile else teams
@@ -166,13 +168,33 @@ class WhatIf:
     def _laid(self, base: Sequence[Laid], teams: Teams, change: Callable[[Team, Laid], Laid]) -> list[Laid]:
         return [change(teams.of(call.lane, call.session), one) for call, one in zip(self._calls, base, strict=True)]
 
-    def _cost(self, laid: Sequence[Laid]) -> list[float]:
-        """Cost units of each of these prompts, at the times of the calls, ideally marked."""
+    def _changed_cost(self, same: Sequence[Laid], laid: Sequence[Laid], base: Sequence[float]) -> list[float]:
+        """The cost of these prompts, of which those play again that a change can reach; the others cost what they did.
+
+        Requests that part within the first ``_BEGINNING`` bytes read next to nothing of each other.
+        """
+        touched: set[object] = set()
+        for call, one, other in zip(self._calls, same, laid, strict=True):
+            if one.prompt is not other.prompt:
+                touched.update((_beginning(call, one), _beginning(call, other)))
+        playing = [
+            at
+            for at, (call, one, other) in enumerate(zip(self._calls, same, laid, strict=True))
+            if _beginning(call, other) in touched or _beginning(call, one) in touched
+        ]
+        costs = list(base)
+        for at, units in zip(playing, self._cost(laid, playing), strict=True):
+            costs[at] = units
+        return costs
+
+    def _cost(self, laid: Sequence[Laid], playing: Sequence[int] | None = None) -> list[float]:
+        """Cost units of each of these prompts, at the times of the calls, ideally marked; of all calls by default."""
         simulation, answers = Simulation(self._count), Answers()
         marked = any(call.profile.markers for call in self._calls)
         boundary = fork_points([one.prompt for one in laid]) if marked else None
         costs: list[float] = []
-        for call, one in zip(self._calls, laid, strict=True):
+        for at in range(len(laid)) if playing is None else playing:
+            call, one = self._calls[at], laid[at]
             timed = call.timed
             answers.until(timed.at)
             prompt = one.prompt
@@ -185,6 +207,12 @@ class WhatIf:
             answers.at(timed.started, served.begun, known=timed.known)
             answers.at(timed.ended, served.ended, known=timed.known)
         return costs
+
+
+def _beginning(call: _Played, laid: Laid) -> object:
+    """What requests that can read much of each other have in common."""
+    sections = laid.prompt.sections
+    return (*call.lane, sections[0].data[:_BEGINNING] if sections else b"")
 
 
 def _at_most(before: Sequence[float], after: Sequence[float], keys: Sequence[object]) -> list[float]:
