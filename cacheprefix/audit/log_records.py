@@ -16,7 +16,7 @@ from cacheprefix.prompt import Api
 class Record:
     """One model request as a log tells it. Times are seconds since the epoch.
 
-    Not frozen: its body is let go once it was read, and a frozen one with as many fields takes six times as long to make.
+    Not frozen: its body is let go once it was read, and a frozen one of as many fields takes six times as long
     """
 
     body: Mapping[str, Any] | None

@@ -229,5 +229,6 @@ def section(
     text: str | None = None,
 ) -> Section:
     """Make a section: digest and tokens follow from the content. ``text`` is ``data`` where that is at hand as text."""
-    tokens = count(data.decode("utf-8", "surrogatepass") if text is None else text) + (0 if head == "+" else envelope.of(head))
+    tokens = count(data.decode("utf-8", "surrogatepass") if text is None else text)
+    tokens += 0 if head == "+" else envelope.of(head)
     return Section(tier, path, kind, head, data, digest(tier, kind, head, data), tokens, marker)
