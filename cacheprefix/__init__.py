@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cacheprefix.conversation import Conversation
     from cacheprefix.dry_run import PlannedRequest, Preview
     from cacheprefix.errors import CacheprefixError
-    from cacheprefix.history import Compaction, RequestBudget, ToolResultBudget
+    from cacheprefix.history import Compaction, ReadBudget, RequestBudget, ToolResultBudget
     from cacheprefix.hookspecs import hookimpl
     from cacheprefix.layout import AbortHandle, Fork, ForkPolicy, SharedPrefix
     from cacheprefix.notices import CacheprefixWarning
@@ -45,6 +45,7 @@ _HOMES = {
     "Preview": "dry_run",
     "Profile": "profiles",
     "Prompt": "prompt",
+    "ReadBudget": "history",
     "Report": "calls.report",
     "RequestBudget": "history",
     "Section": "prompt",
@@ -76,6 +77,7 @@ __all__ = [
     "Preview",
     "Profile",
     "Prompt",
+    "ReadBudget",
     "Report",
     "RequestBudget",
     "Section",

@@ -27,7 +27,9 @@ from cacheprefix.dry_run import Preview, Unsent, preview_of, unsent_client
 from cacheprefix.errors import SetupError
 from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, SideForks, ask_options
 from cacheprefix.history import (
+    READ_TOOL_SCHEMA,
     Ledger,
+    ReadBudget,
     SummaryRequest,
     TransitionHook,
     digests_of,
@@ -56,7 +58,7 @@ from cacheprefix.layout import (
 )
 from cacheprefix.layout.baseline import unmodified
 from cacheprefix.layout.economics import RunAhead, RunCall
-from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, failed
+from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, RoleTold, failed
 from cacheprefix.layout.plan import failed as failed_plan
 from cacheprefix.layout.role_position import CountedHistory, RolePosition
 from cacheprefix.layout.tool_restriction import Restriction, restrict
@@ -94,6 +96,7 @@ __all__ = [
     "NEXT",
     "NO_CALLS",
     "ONE_CALL",
+    "READ_TOOL_SCHEMA",
     "AdapterSession",
     "AgentRequest",
     "AnswerForm",
@@ -129,6 +132,7 @@ __all__ = [
     "Pass",
     "Preview",
     "RLock",
+    "ReadBudget",
     "Reason",
     "ReplaceResult",
     "Request",
@@ -137,6 +141,7 @@ __all__ = [
     "Restriction",
     "Role",
     "RolePosition",
+    "RoleTold",
     "RunAhead",
     "RunCall",
     "SearchedText",

@@ -19,7 +19,7 @@ from cacheprefix.calls.history_runner import RestOfRequest
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.layout import FOLLOW, Pass, Tool, find_text, tail_text, with_volatile
 from cacheprefix.layout.economics import RunAhead
-from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, failed
+from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, RoleTold, failed
 from cacheprefix.layout.role_position import LONG as LONG_ROLE
 from cacheprefix.layout.role_position import CountedHistory
 from cacheprefix.layout.shared_text import LEAST
@@ -372,8 +372,8 @@ class _Read:
         """What the role asks, for the planner."""
         model = str(body.get("model", ""))
 
-        def history(text: str) -> CountedHistory[Any]:
-            known = _condensed(session, self.history, role, model, api, text)
+        def history(told: RoleTold) -> CountedHistory[Any]:
+            known = _condensed(session, self.history, role, model, api, told.text, told.carries(names))
             end = len(known) - _begun(session, known, body, api)
             return CountedHistory(known[:end], digest, tokens, known[end:])
 
@@ -612,8 +612,13 @@ def _completed(session: AdapterSession, body: dict[str, Any], api: Api, role: Ro
     return {**made, name: [*made[name], *history[begun:]]}
 
 
-def _condensed(session: AdapterSession, history: list[Any], role: Role, model: str, api: Api, tail: str) -> list[Any]:
-    """The history with large results shortened and, where that is due and pays, compacted; ``tail`` is sent behind."""
+def _condensed(
+    session: AdapterSession, history: list[Any], role: Role, model: str, api: Api, tail: str, tools: Sequence[str]
+) -> list[Any]:
+    """The history with large results shortened and, where that is due and pays, compacted.
+
+    ``tail`` is sent behind it, ``tools`` beside it.
+    """
     form = form_of(api)
     none: tuple[MessageView, ...] = ()
     if form is None:
@@ -622,7 +627,8 @@ def _condensed(session: AdapterSession, history: list[Any], role: Role, model: s
     # Outside of attempt: it fails open by itself, and a request budget that cannot be met is to be heard of.
     talk = session.conversation(role.conversation)
     own = session.count(tail, model)
-    decisions = session.histories.condense(talk, views, model, api, RestOfRequest(own_tokens=own)) if views else ()
+    rest = RestOfRequest(own_tokens=own, tools=tools)
+    decisions = session.histories.condense(talk, views, model, api, rest) if views else ()
     if not decisions:
         return history
     return session.attempt("condense", lambda: sendable(apply(history, decisions, form)), history)

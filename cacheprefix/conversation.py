@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -42,6 +43,8 @@ from cacheprefix.wire.apis import CHATS
 
 _ASKING: ContextVar[tuple[Conversation, ...]] = ContextVar("cacheprefix_asking", default=())
 """Conversations whose summary is being asked for here: what that itself asks must not wait for it."""
+_REF = re.compile("[a-z2-7]{16}")
+"""What a store of results calls a text; a model may ask for anything."""
 _BRANCHES = 4
 """Checkpoints of a conversation from which requests may be under way at a time."""
 
@@ -135,6 +138,16 @@ class Conversation:
     def decided_keys(self, section: str) -> Sequence[str]:
         """All keys of a section of the ledger, sorted."""
         return self.ledger.keys(section)
+
+    def refers_to(self, ref: str) -> bool:
+        """Whether a result that was cut or cleared here is kept under ``ref``."""
+        if not _REF.fullmatch(ref):
+            return False
+        ledger = self.ledger
+        decided = (value for section in ("results", "turns", "actions") for value in ledger.section(section).values())
+        # A history that is kept here has the note in place of the result, and not the decision.
+        shown = (result.text or "" for view in self._state.views for result in view.results)
+        return any(f":{ref}" in value for value in decided) or any(f"(ref={ref!r}" in text for text in shown)
 
     def decide(self, section: str, key: str, decision: str = "") -> None:
         """Record one decision in the ledger; a key that has one keeps it."""
@@ -481,7 +494,7 @@ class Conversation:
     def _appended(self, messages: Sequence[Mapping[str, Any]], state: ContextState) -> ContextState:
         """The state with messages appended, their results shortened, and an agent's cycle closed by its answer."""
         terms = self._terms
-        plain = Cutting(None, terms.store, self.scope, terms.replace_result, terms.count)
+        plain = Cutting(None, terms.store, self.scope, terms.replace_result, terms.count, terms.readable())
         for number, message in enumerate(messages):
             done = None
             if terms.budget is not None:
@@ -529,7 +542,7 @@ class Conversation:
         with self._lock:
             if self.ledger.epoch != epoch:
                 return False
-            self._state = carried_out(self._state, plan, made, self._terms.count)
+            self._state = carried_out(self._state, plan, made, self._terms.count, readable=self._terms.readable())
             return True
 
 

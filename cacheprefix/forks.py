@@ -31,6 +31,7 @@ from cacheprefix.wire.answers import (
     result_messages,
     user_message,
 )
+from cacheprefix.wire.openai_chat import tool_name
 
 Stopped = Literal["done", "max_turns"]
 ToolExecutor = Callable[..., Any]
@@ -353,7 +354,8 @@ class SideForks:
 
         def work() -> Sequence[Any]:
             views = views_of(messages, form, self.history.services.counter(model))
-            decisions = self.history.shorten(plan.conversation, views, model)
+            tools = [tool_name(tool) for tool in plan.body.get("tools") or ()]
+            decisions = self.history.shorten(plan.conversation, views, model, tools)
             return apply(messages, decisions, form) if decisions else messages
 
         return self.history.services.notices.attempt("tool-result budget", work, messages)

@@ -23,6 +23,7 @@ from cacheprefix.forks import ForkOptions, ForkResult
 from cacheprefix.history import (
     Compaction,
     Consolidate,
+    ReadBudget,
     Results,
     ToolResultBudget,
     TransitionHook,
@@ -52,6 +53,7 @@ __all__ = ["Session"]
 
 
 _GATE, _CACHING, _HISTORY = Gate(), Caching(), History()
+_READ = ReadBudget()
 _GROUPS = ("gate", "caching", "history")
 """Options that are values of several fields."""
 
@@ -259,6 +261,20 @@ class Session:
         from cacheprefix.dry_run import play  # noqa: PLC0415 - few applications ask, and it needs the rooms of bodies
 
         return play(self._adapter, requests)
+
+    def read_tool(
+        self, conversation: str, *, scope: str | None = None, budget: ReadBudget = _READ
+    ) -> Callable[..., str]:
+        """A plain function that reads a conversation's cut tool results again, to be given to its agents as a tool.
+
+        ``read_full_result(ref, offset=0, limit=8000)``; the note of a cut result names it from then on.
+        ``conversation`` is the id of the one that may read, and it reads its own results and no other's; ``budget`` is
+        the most that one call returns. Adapters with ids of their own have ``read_tool(session)``, which gives a tool
+        of their framework.
+        """
+        # Nobody sees which tools its requests carry.
+        self._adapter.shared.reads = True
+        return self._adapter.histories.reader(lambda: self._adapter.known(conversation, scope), budget)
 
     # ------------------------------------------------------------------ side forks
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,14 +16,16 @@ from cacheprefix.history import (
     Consolidate,
     Mode,
     Prices,
+    ReadBudget,
     RequestBudget,
     Situation,
     ToolResultBudget,
     budget_results,
     concatenate,
+    full_result_reader,
     replay,
 )
-from cacheprefix.history.budget import Replace, Results
+from cacheprefix.history.budget import READ_TOOL, Replace, Results
 from cacheprefix.history.settling import Ask, AsyncAsk, HistoryAccess, Standing, Terms, settling
 from cacheprefix.layout import Tool
 from cacheprefix.layout.team import Team
@@ -43,6 +45,8 @@ class RestOfRequest:
     """Tokens of what this request alone has, as its role's text: they count against the window."""
     front_moves: bool = False
     """Whether the static text changes with a compaction."""
+    tools: Collection[str] | None = None
+    """Names of the tools that it carries; None where all carry the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +105,50 @@ class HistoryRunner:
         """Whether ``condense`` may decide on anything, or repeats it, so that making views is worth it."""
         return self.active and (self.limited or conversation.ledger.alters)
 
+    def readable(self, tools: Collection[str] | None = None) -> bool:
+        """Whether a request has the tool that reads cut results again, so that a note may name it.
+
+        ``tools`` are the names of those that it carries; None for those that all share, or were given to the
+        application.
+        """
+        if tools is not None:
+            return READ_TOOL in tools
+        return self.state.reads or any(tool.name == READ_TOOL for tool in self.team.prefix.tools)
+
+    def reader(
+        self,
+        where: Callable[[], Conversation | None],
+        budget: ReadBudget,
+        own: Callable[[str], bool] | None = None,
+    ) -> Callable[..., str]:
+        """The function behind the tool that reads cut results again; ``where`` gives the conversation that calls it.
+
+        ``own`` says of a ref whether it is the caller's, where a conversation has several; by default whether
+        anything of the conversation is kept under it. Without a conversation nothing is read.
+        """
+
+        def allowed(ref: str) -> bool:
+            talk = where()
+            return talk is not None and (talk.refers_to(ref) if own is None else own(ref))
+
+        def scope() -> str:
+            talk = where()
+            return self.team.scope if talk is None else talk.scope
+
+        store: Any = self.results
+        return full_result_reader(store, scope=scope, allowed=allowed, budget=budget, count=self.services.counter(""))
+
     def shorten(
-        self, conversation: Conversation, views: Sequence[MessageView], model: str = ""
+        self,
+        conversation: Conversation,
+        views: Sequence[MessageView],
+        model: str = "",
+        tools: Collection[str] | None = None,
     ) -> tuple[ReplaceResult, ...]:
-        """What stands in place of large tool results, decided once and replayed; empty when it fails."""
+        """What stands in place of large tool results, decided once and replayed; empty when it fails.
+
+        ``tools`` as in ``readable``.
+        """
         if not self.active or (self.budget is None and not conversation.ledger.alters):
             return ()
 
@@ -117,6 +161,7 @@ class HistoryRunner:
                 store=self.results,
                 scope=conversation.scope,
                 replace=self._replacing(),
+                readable=self.readable(tools),
             )
             conversation.merge(done.ledger)
             return done.decisions
@@ -170,7 +215,8 @@ class HistoryRunner:
             return ()
         static = self._static(model) if rest.static_tokens is None else rest.static_tokens
         rest = replace(rest, static_tokens=static, own_tokens=conversation.room_beside(rest.own_tokens))
-        terms = replace(self._terms(model, api), consolidate=self._consolidate(conversation.consolidate))
+        terms = self._terms(model, api, rest.tools)
+        terms = replace(terms, consolidate=self._consolidate(conversation.consolidate))
         history = HistoryAccess(
             conversation,
             terms,
@@ -211,7 +257,7 @@ class HistoryRunner:
         nothing: tuple[Decision, ...] = ()
         return self.services.notices.attempt("compact hook", lambda: tuple(_checked(answer, situation)), nothing)
 
-    def _terms(self, model: str, api: Api | None = None) -> Terms:
+    def _terms(self, model: str, api: Api | None = None, tools: Collection[str] | None = None) -> Terms:
         """The session's settings for histories of one model; those of ``observe`` change nothing."""
         services = self.services
         return Terms(
@@ -224,6 +270,7 @@ class HistoryRunner:
             fit=partial(self._fit, model, api),
             attempt=services.notices.attempt,
             note=services.notices.note,
+            readable=partial(self.readable, tools),
         )
 
     def _replacing(self) -> Replace:
@@ -254,6 +301,7 @@ def _look(conversation: Conversation, views: Sequence[MessageView], terms: Terms
         store=terms.store,
         scope=conversation.scope,
         replace_result=terms.replace_result,
+        readable=terms.readable(),
     )
     conversation.merge(now.ledger)
     return Standing(views, now.ledger, now.tokens, now.decisions, terms.budget)

@@ -57,6 +57,8 @@ class SharedState:
     lifetimes: Lifetimes = field(default_factory=Lifetimes)
     routing: RoutingKeys = field(default_factory=RoutingKeys)
     unnamed: Unnamed = field(default_factory=Unnamed)
+    reads: bool = False
+    """Whether the application was given the tool that reads cut results again."""
     kept: KeptAnswers = field(default_factory=KeptAnswers)
     """Answers that the provider may be asked to go on from."""
 

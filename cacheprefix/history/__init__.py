@@ -7,7 +7,7 @@ from cacheprefix.history.compaction_plan import Plan, Prices
 from cacheprefix.history.groups import digests_of, orphans_of
 from cacheprefix.history.ledger import Ledger, merge_json, update_json
 from cacheprefix.history.policies import clear_thinking, clear_tool_results, drop_tool_uses, sliding_window
-from cacheprefix.history.reading_back import READ_TOOL_SCHEMA, full_result_reader
+from cacheprefix.history.reading_back import READ_TOOL_SCHEMA, ReadBudget, full_result_reader
 from cacheprefix.history.record import join_context
 from cacheprefix.history.replaying import replay
 from cacheprefix.history.rewriting import compact, compact_for_request, plan
@@ -43,6 +43,7 @@ __all__ = [
     "Plan",
     "Policy",
     "Prices",
+    "ReadBudget",
     "Removed",
     "RequestBudget",
     "Results",

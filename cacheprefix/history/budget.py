@@ -96,17 +96,19 @@ def budget_results(
     store: Results | None = None,
     scope: str = "",
     replace: Replace | None = None,
+    readable: bool = True,
 ) -> Budgeted:
     """Decide on results never seen before and replay what was decided on all others.
 
     Without a ``budget`` nothing new is decided. ``store`` keeps the full texts of what is cut, under
     ``scope``; when it fails, the result stays whole. ``replace`` may give a new result a text or a limit of
-    its own, which is then recorded. Raises ``StateError`` when a recorded decision names a strategy
+    its own, which is then recorded. ``readable`` says whether the request has the tool that reads cut results again:
+    without it the notes do not name it. Raises ``StateError`` when a recorded decision names a strategy
     function that this budget does not have.
     """
     if budget is None and not ledger.section("results") and not ledger.section("turns"):
         return Budgeted((), ledger)
-    session = _Deciding(ledger, budget, count or estimate_tokens, store, scope, replace)
+    session = _Deciding(ledger, budget, count or estimate_tokens, store, scope, replace, readable=readable)
     shown: dict[tuple[int, int], tuple[ResultView, str]] = {}
     for index, view in enumerate(views):
         for result in view.results:
@@ -135,6 +137,8 @@ class _Deciding:
         store: Results | None,
         scope: str,
         replace: Replace | None,
+        *,
+        readable: bool,
     ) -> None:
         self.ledger = ledger
         self.budget = budget
@@ -142,6 +146,7 @@ class _Deciding:
         self.store = store
         self.scope = scope
         self.replace = replace
+        self.readable = readable
         self.fresh: list[tuple[str, str, str]] = []
         self.known = budget.strategies() if budget else {}
         self._new: dict[tuple[str, str], str] = {}
@@ -187,7 +192,7 @@ class _Deciding:
             text: str = json.loads(value[1:])
             return text
         _, rule, chars, ref = value.split(":", 3)
-        return self._rendered(result.text or "", self._strategy(rule), int(chars), ref)
+        return self._rendered(result.text or "", self._strategy(rule), int(chars), ref if self.readable else "")
 
     def _rendered(self, text: str, strategy: Strategy, chars: int, ref: str) -> str | None:
         """What stands in a text's place; None where it does itself."""
@@ -241,6 +246,7 @@ class _Deciding:
                 return KEEP
         chars = max(MIN_CHARS, len(text) * tokens // size)
         while True:
+            # By the longer note, so that what is recorded fits with either.
             shorter = self._rendered(text, strategy, chars, ref)
             if shorter is None:
                 return KEEP

@@ -64,13 +64,16 @@ def replay(
     store: Results | None = None,
     scope: str = "",
     replace_result: Replace | None = None,
+    readable: bool = True,
 ) -> Replayed:
     """All decisions that hold for a history, old ones from the ledger and new ones by the budget.
 
-    Linear in the number of messages. Raises ``StateError`` as ``budget_results`` does.
+    Linear in the number of messages. ``readable`` as in ``budget_results``. Raises ``StateError`` as that does.
     """
     counter = count or estimate_tokens
-    held = holding(views, ledger, budget, count=counter, store=store, scope=scope, replace_result=replace_result)
+    held = holding(
+        views, ledger, budget, count=counter, store=store, scope=scope, replace_result=replace_result, readable=readable
+    )
     items = _items(views, held.partial, held.texts, counter, held.gone)
     decisions = [*held.partial, *(Drop(index) for index in sorted(held.gone))]
     decisions += [new for _, new in held.texts]
@@ -107,9 +110,12 @@ def holding(
     scope: str = "",
     replace_result: Replace | None = None,
     shape: Shape | None = None,
+    readable: bool = True,
 ) -> Holding:
     """What ``replay`` makes its decisions of."""
-    budgeted = budget_results(views, ledger, budget, count=count, store=store, scope=scope, replace=replace_result)
+    budgeted = budget_results(
+        views, ledger, budget, count=count, store=store, scope=scope, replace=replace_result, readable=readable
+    )
     # A result stands in one message at one part, so this finds its replacement again.
     shown: dict[tuple[int, int], ReplaceResult] = {(d.index, d.part): d for d in budgeted.decisions}
     actions = ledger.section("actions")
@@ -126,7 +132,7 @@ def holding(
         step = current_step(known) if blocks else 0
         blocks = [block for block in blocks if max(block.sources) < step]
         dropped.update(index for block in blocks for index in block.sources)
-        partial = _partial(known, actions, shown, dropped)
+        partial = _partial(known, actions, shown, dropped, readable=readable)
         texts = [*texts_of(blocks, views), *_texts(known, actions, inserts)]
         if texts:
             # Also what older versions recorded: a text never parts a call from its result or reasoning from its calls.
@@ -178,6 +184,8 @@ def _partial(
     actions: dict[str, str],
     shown: dict[tuple[int, int], ReplaceResult],
     dropped: set[int],
+    *,
+    readable: bool,
 ) -> list[Decision]:
     out: list[Decision] = []
     views, messages = shape.views, shape.messages
@@ -197,7 +205,7 @@ def _partial(
             text = ""
             if value.startswith("x:"):
                 _, tokens, ref = value.split(":", 2)
-                text = placeholder(result.name, int(tokens), ref)
+                text = placeholder(result.name, int(tokens), ref if readable else "")
             elif value.startswith("="):
                 text = json.loads(value[1:])
             if value:

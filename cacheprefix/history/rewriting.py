@@ -107,14 +107,16 @@ def compact_for_request(
     )
 
 
-def carried_out(state: ContextState, planned: Plan, made: Ledger, count: Count) -> ContextState:
+def carried_out(
+    state: ContextState, planned: Plan, made: Ledger, count: Count, *, readable: bool = True
+) -> ContextState:
     """The state with what a plan made of the ledger carried out, as one new epoch of its own ledger.
 
     Messages that were appended since it was planned stay as they are.
     """
     views = state.views
     known = planned.shape if planned.shape is not None and planned.shape.views == views else None
-    held = holding(views, made, count=count, shape=known)
+    held = holding(views, made, count=count, shape=known, readable=readable)
     # The border between history and turn is found again by the objects that no decision touched.
     border = len(state.committed)
     first: list[Decision] = []

@@ -51,6 +51,11 @@ def unheard(text: str) -> None:
     """Where there is no session, nobody listens."""
 
 
+def always() -> bool:
+    """Where there is no session, the application gives the tool that reads cut results again."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """By what a conversation's history is kept short; not stored. A session fills it in from its own settings."""
@@ -74,6 +79,8 @@ class Terms:
     attempt: Attempt = plainly
     note: Callable[[str], None] = unheard
     """Takes what the user should know."""
+    readable: Callable[[], bool] = always
+    """Whether requests have the tool that reads cut results again."""
 
     @property
     def fixed_tokens(self) -> int:

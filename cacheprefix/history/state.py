@@ -196,6 +196,8 @@ class Cutting:
     scope: str
     replace: Replace | None
     count: Count
+    readable: bool = True
+    """Whether the request has the tool that reads cut results again."""
 
 
 def appended(state: ContextState, message: Mapping[str, Any], cutting: Cutting) -> ContextState:
@@ -340,6 +342,7 @@ def _join(state: ContextState, cutting: Cutting) -> ContextState:
         store=cutting.store,
         scope=cutting.scope,
         replace=cutting.replace,
+        readable=cutting.readable,
     )
     shown = [*apply(state.pending, done.decisions, api), *state.waiting]
     frozen = [freeze(message, f"results[{n}]") for n, message in enumerate(shown)]

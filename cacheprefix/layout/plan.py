@@ -69,9 +69,9 @@ class AgentRequest(Generic[M]):
     conversation: Decided
     instruction: str
     """The role's own text, without the shared one."""
-    history: Callable[[str], CountedHistory[M]]
+    history: Callable[[RoleTold], CountedHistory[M]]
     """The messages among which the role's text may stand, after what was decided on them. Is given that text, which
-    the request holds beside them."""
+    the request holds beside them, and the tools that it carries."""
     spoken: Callable[[], Sequence[int]] = tuple
     """Gives the tokens of each message that it shares, before anything is decided on them."""
     api: Api | None = None
@@ -129,6 +129,10 @@ class RoleTold:
     text: str
     tools: ToolSet | None
     restriction: Restriction
+
+    def carries(self, own: Sequence[str]) -> Sequence[str]:
+        """Names of the tools of its request, ``own`` those that the role brought."""
+        return own if self.tools is None else self.tools.tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +206,7 @@ class Planner:
         told = self.told(asked)
         mistakes = (*self._mistakes(asked, told.tools), *asked.known)
         text, tools, restriction = told.text, told.tools, told.restriction
-        history = asked.history(text)
+        history = asked.history(told)
         said = (*history.messages, *history.behind)
         own = asked.own or (() if self._may_see(asked) else (reason("other_text", asked.role),))
         if own:
@@ -215,6 +219,10 @@ class Planner:
             found = asked.place() if refused is None else refused
             position, refused = (RolePosition(None), found) if isinstance(found, Reason) else (found, None)
         if position.at is None:
+            if tools is not None and asked.tools is not None and set(tools.tools) != set(asked.tools.names):
+                # What is said of its tools in the history holds for those that it goes out with.
+                history = asked.history(replace(told, tools=None))
+                said = (*history.messages, *history.behind)
             size = self._size(text, asked.model)
             why = refused or reason("role_costs_more", size=size)
             return RequestPlan("own", (*mistakes, why), text, None, said, tools, restriction)

@@ -2,10 +2,12 @@
 
 import pytest
 
+from cacheprefix import Session
 from cacheprefix.errors import StoreError
 from cacheprefix.history import (
     READ_TOOL_SCHEMA,
     Ledger,
+    ReadBudget,
     ToolResultBudget,
     boundaries_of,
     budget_results,
@@ -14,6 +16,7 @@ from cacheprefix.history import (
 from cacheprefix.stores import MemoryStore, ResultStore
 from cacheprefix.wire import decode, views_of
 
+CALL = {"id": "c", "type": "function", "function": {"name": "find", "arguments": "{}"}}
 MARKER = {"cache_control": {"type": "ephemeral"}}
 
 
@@ -97,3 +100,27 @@ def test_an_empty_prompt_has_no_boundaries():
     """Nothing in, zeros out."""
     found = boundaries_of(decode({"model": "m", "messages": []}, "openai-chat"))
     assert (found.boundaries, found.prefix_tokens, found.suffix_tokens) == ((), 0, 0)
+
+
+def test_a_read_returns_no_more_tokens_than_its_budget():
+    """What is left out is read by the next call."""
+    store = ResultStore(MemoryStore())
+    ref = store.put("word " * 4_000)
+    first = full_result_reader(store, budget=ReadBudget(tokens=100), count=lambda text: len(text) // 5)(ref)
+    assert 300 < len(first.split("\n[")[0]) <= 504
+    end = int(first.rpartition("offset=")[2].rstrip("]"))
+    assert full_result_reader(store)(ref, end).startswith(("word " * 4_000)[end : end + 100])
+
+
+def test_a_hand_written_loop_reads_its_own_conversation_and_no_other():
+    """``session.read_tool`` is a plain function; the note names it from then on, and not before."""
+    session = Session(budget=ToolResultBudget(max_tokens=100))
+    chats = {name: session.conversation(name, api="openai-chat") for name in ("ann", "bob")}
+    turn = [{"role": "assistant", "content": "", "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "c"}]
+    chats["bob"].append(turn[0], {**turn[1], "content": "of bob\n" * 3_000})
+    assert "read_full_result" not in str(chats["bob"].build_messages())
+    read = session.read_tool("ann")
+    chats["ann"].append(turn[0], {**turn[1], "content": "of ann\n" * 3_000})
+    ref = str(chats["ann"].build_messages()).partition("read_full_result(ref='")[2][:16]
+    assert read(ref, 0, 6) == f"of ann\n[characters 0 to 6 of {7 * 3_000}; read on with offset=6]"
+    assert session.read_tool("bob")(ref).startswith("Error: no result is kept under")

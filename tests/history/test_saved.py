@@ -26,12 +26,15 @@ def recorded(name):
 def session(old, budget=120):
     """A session of the recorded prefix."""
     rules = Compaction(600, 350, keep_turns=2, horizon=1e9)
-    return Session(
+    made = Session(
         SharedPrefix(system=old["system"]),
         caching=Caching(counter=ESTIMATE),
         budget=ToolResultBudget(budget),
         compaction=rules,
     )
+    # Notes named the tool in any case then.
+    made.read_tool("thread")
+    return made
 
 
 @pytest.mark.parametrize("name", KEPT)

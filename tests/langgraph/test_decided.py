@@ -55,7 +55,7 @@ def sent(messages, state, **options):
     """What is sent of a history under a conversation's decisions."""
     session = Session(SharedPrefix(system="Rules."), caching=Caching(provider="exact", counter=ESTIMATE), **options)
     frame = Frame(session=session.adapter, role="r", state=state)
-    done = settled(taken_apart(messages, frame), frame, Views(), "m", "tail")
+    done = settled(taken_apart(messages, frame), frame, Views(), "m", "tail", ())
     assert session.failures == {}
     return done
 

@@ -399,6 +399,7 @@ def test_cleared_results_are_kept_under_the_conversations_scope():
         caching=Caching(scope="tenant-a", counter=ESTIMATE), history=History(request_budget=RequestBudget(8_000))
     )
     conversation = session.conversation("t", api="openai-chat")
+    session.read_tool("t")
     conversation.append(*history(12))
     text = json.dumps(conversation.build_messages())
     ref = text.split("read_full_result(ref='")[1].split("'")[0]

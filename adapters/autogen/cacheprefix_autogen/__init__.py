@@ -6,6 +6,7 @@ from cacheprefix_autogen.fork_agent import ForkAgent, ForkAgentConfig
 from cacheprefix_autogen.fork_request import ForkRequest
 from cacheprefix_autogen.front_door import session_of, unwrap, wrap
 from cacheprefix_autogen.model_context import ForkContext
+from cacheprefix_autogen.reading import read_tool
 from cacheprefix_autogen.settings import PrefixSettings, forget_sessions
 from cacheprefix_autogen.tool_cache import cached
 
@@ -21,6 +22,7 @@ __all__ = [
     "ask",
     "cached",
     "forget_sessions",
+    "read_tool",
     "session_of",
     "unwrap",
     "wrap",

@@ -19,6 +19,7 @@ from cacheprefix_autogen.client import PrefixClient, unwrapped
 from cacheprefix_autogen.group import Group
 from cacheprefix_autogen.member import Member
 from cacheprefix_autogen.model_context import STATE
+from cacheprefix_autogen.reading import in_turn
 from cacheprefix_autogen.sending import ending
 from cacheprefix_autogen.state import load_member, save_member
 from cacheprefix_autogen.tool_cache import Caller, cached_by
@@ -101,7 +102,7 @@ def _watch_turns(agent: BaseChatAgent, group: Group, member: Member, patches: Pa
         await group.enter(member, messages)
         done: BaseChatMessage | None = None
         try:
-            async with ending(stream(messages, cancellation_token)) as items:
+            async with ending(in_turn(member, stream(messages, cancellation_token))) as items:
                 async for item in items:
                     if isinstance(item, Response):
                         done = item.chat_message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -99,19 +99,20 @@ def condensed(
     *,
     first_own: int = 0,
     beside: str = "",
+    tools: Collection[str] | None = None,
 ) -> Condensed:
     """The messages with the core's decisions carried out, and where the first of the agent's own stands now.
 
     Large tool results are cut once; where the session compacts, old messages are dropped or summed up. Whatever
     was not decided on stays the same object. ``first_own`` is the index of the first message of the agent's own,
-    ``beside`` is what this request has of its own beside them. Raises ``BudgetError`` where the session's request
-    budget cannot be met.
+    ``beside`` is what this request has of its own beside them, ``tools`` are the names of the agent's. Raises
+    ``BudgetError`` where the session's request budget cannot be met.
     """
     session = views.session
     if not session.histories.decides(conversation):
         return Condensed(list(messages), first_own, list(range(len(messages))))
     found = [views.of(message) for message in messages]
-    rest = RestOfRequest(views.static_tokens(), views.own_tokens(beside))
+    rest = RestOfRequest(views.static_tokens(), views.own_tokens(beside), tools=tools)
     decisions = session.histories.condense(conversation, found, views.model, rest=rest)
     if not decisions:
         return Condensed(list(messages), first_own, list(range(len(messages))))
@@ -132,7 +133,12 @@ def condensed(
 
 
 async def summarised(
-    views: Views, conversation: Conversation, messages: Sequence[LLMMessage], ask: Ask, beside: str
+    views: Views,
+    conversation: Conversation,
+    messages: Sequence[LLMMessage],
+    ask: Ask,
+    beside: str,
+    tools: Collection[str] | None = None,
 ) -> None:
     """Where a compaction is due, let a fork write its summary; ``condensed`` carries out what is recorded here."""
     session = views.session
@@ -140,7 +146,7 @@ async def summarised(
     if made is not None:
         found, static = made
         with suppress(BudgetError):  # raised again where the request is laid out
-            rest = RestOfRequest(static, views.own_tokens(beside))
+            rest = RestOfRequest(static, views.own_tokens(beside), tools=tools)
             await session.histories.acondense(conversation, found, views.model, rest=rest, ask=ask)
 
 

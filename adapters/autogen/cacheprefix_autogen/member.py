@@ -245,7 +245,13 @@ class Member:
         asked = self._read(client, given)
         heard = self._heard(asked.rest) if self._shares else Heard((), (), asked.rest)
         if heard is not None:
-            await summarised(asked.views, asked.talk, _in_order(heard), ask, asked.beside)
+            await summarised(asked.views, asked.talk, _in_order(heard), ask, asked.beside, self._tool_names)
+
+    @property
+    def held_talk(self) -> Conversation | None:
+        """The conversation of its team's, which holds what was decided on its results; None for a client alone."""
+        view = self.view
+        return None if view is None else self.session.known(view.transcript.id, self.options.scope)
 
     def layout(self, client: Any, given: Request) -> Planned:
         """The layout of a request (None to send it as it came), and its plan."""
@@ -323,6 +329,11 @@ class Member:
         # Of an agent by itself nobody knows whether it is asked again; one that works as a tool mostly is.
         by_itself = not self.group.team and not self.group.called
         return by_itself or self.group.ends(self)
+
+    @property
+    def _tool_names(self) -> tuple[str, ...]:
+        """Names of the agent's tools: its results stand behind its own text, where nobody else reads them."""
+        return tuple(map(name_of, self.tools))
 
     @property
     def _shares(self) -> bool:
@@ -414,7 +425,14 @@ class Member:
         if heard is None:
             return None
         before = _in_order(heard)
-        done = condensed(asked.views, asked.talk, before, first_own=len(heard.public), beside=asked.beside)
+        done = condensed(
+            asked.views,
+            asked.talk,
+            before,
+            first_own=len(heard.public),
+            beside=asked.beside,
+            tools=self._tool_names,
+        )
         if self.view is None:
             # From nothing but the messages: what was decided on them first.
             forms, own = from_history(done.messages[: done.first_own])
@@ -487,7 +505,7 @@ class Member:
         """
         given = asked.given
         unsaid = self._unsaid(given.messages)
-        done = condensed(asked.views, asked.talk, asked.rest, beside=asked.beside).messages
+        done = condensed(asked.views, asked.talk, asked.rest, beside=asked.beside, tools=self._tool_names).messages
         first = None if left_alone else self._shared_first(asked.texts, done)
         messages = first or [*given.messages[: len(asked.texts)], *done]
         messages = introduced(messages, unsaid)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cacheprefix_crewai.asking import ask
     from cacheprefix_crewai.events import cache_event
     from cacheprefix_crewai.installing import Installation, callback, install, session_of, uninstall
+    from cacheprefix_crewai.reading import read_tool
 
 _HOMES = {
     "Installation": "installing",
@@ -20,11 +21,12 @@ _HOMES = {
     "cache_event": "events",
     "callback": "installing",
     "install": "installing",
+    "read_tool": "reading",
     "session_of": "installing",
     "uninstall": "installing",
 }
 
-__all__ = ["Installation", "ask", "cache_event", "callback", "install", "session_of", "uninstall"]
+__all__ = ["Installation", "ask", "cache_event", "callback", "install", "read_tool", "session_of", "uninstall"]
 
 
 def __getattr__(name: str) -> object:

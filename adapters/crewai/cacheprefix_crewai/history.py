@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from cacheprefix.adapter import AdapterSession, Bounded, RestOfRequest, dumps, plan_compaction, replay
+from cacheprefix.adapter import AdapterSession, Bounded, ReplaceResult, RestOfRequest, dumps, plan_compaction, replay
 from cacheprefix.wire import apply, views_of
-from cacheprefix_crewai.binding import binding_of
+from cacheprefix_crewai.binding import KICKOFF, binding_of
 from cacheprefix_crewai.clients import sender
 from cacheprefix_crewai.tools import ToolHooks, name_of
 
 if TYPE_CHECKING:
     from cacheprefix import Conversation
-    from cacheprefix.adapter import Api, MessageView
+    from cacheprefix.adapter import Api, Decision, MessageView
     from cacheprefix_crewai.binding import Binding
 
 _MARKS = "_cacheprefix"
 """Where the core notes that a message is a summary; no provider knows the field."""
 _KEEP = 2_000
+_REF = re.compile(r"\bread_full_result\(ref='(\w+)'")
 _FEWEST_LOOPS = 2.0
 """Further requests of a task with tools that are reckoned with at least: a guess, since one is asked to use them."""
+
+
+class Notes:
+    """Under which refs the kickoffs of an installation were told that full results are kept."""
+
+    def __init__(self, _: Binding) -> None:
+        self._kept: Bounded[str, set[str]] = Bounded(_KEEP)
+
+    def of(self, kickoff: str) -> set[str]:
+        """Those of a kickoff; without one, of nobody."""
+        return self._kept.of(kickoff, set) if kickoff else set()
+
+
+def notes_of(binding: Binding) -> set[str]:
+    """The refs that the kickoff under way here may read."""
+    return binding.part(Notes).of(binding.kickoff_id)
+
+
+def noted(notes: set[str], decisions: Sequence[Decision]) -> None:
+    """Remember the refs that notes name, now that the model is shown them."""
+    notes.update(ref for one in decisions if isinstance(one, ReplaceResult) for ref in _REF.findall(one.text))
 
 
 @dataclass
@@ -44,6 +67,8 @@ class Execution:
     """Requests so far."""
     tokens: int = 0
     """Of the newest request."""
+    notes: set[str] = field(default_factory=set)
+    """Under which refs its kickoff was told that results are kept."""
 
 
 class Executions:
@@ -70,7 +95,7 @@ class Executions:
         # Privacy: of its kickoff, else of this task alone; the next one asks other things for somebody else.
         conversation = self._binding.held.fork()
         conversation.id = self._binding.kickoff_id or self._binding.new_kickoff_id()
-        return Execution(conversation)
+        return Execution(conversation, notes=notes_of(self._binding))
 
     def asked(self, execution: Execution, *, has_tools: bool) -> None:
         """Count a request; of tasks with tools, those that began and those that went on."""
@@ -137,8 +162,9 @@ def condensed(session: AdapterSession, execution: Execution, messages: Sequence[
             conversation=held.id,
             scope=held.scope,
         )
-    rest = RestOfRequest(static)
+    rest = RestOfRequest(static, tools=tuple(map(name_of, around.tools or ())))
     decisions = session.histories.condense(held, views, around.model, execution.api, rest, ask=ask)
+    noted(execution.notes, decisions)
     return session.attempt("compaction", lambda: _applied(messages, decisions), list(messages))
 
 
@@ -174,15 +200,21 @@ def _applied(messages: Sequence[Any], decisions: Sequence[Any]) -> list[Any]:
     ]
 
 
-def shortened(binding: Binding, messages: list[Any], model: str) -> list[Any]:
-    """The messages of a request with large tool results cut to the session's budget, decided once and replayed."""
+def shortened(
+    binding: Binding, messages: list[Any], model: str, tools: Sequence[str] | None = None
+) -> list[Any]:
+    """The messages of a request with large tool results cut to the session's budget, decided once and replayed.
+
+    ``tools`` are the names of those that it carries.
+    """
     session, kept = binding.session, binding.held
     if session.histories.budget is None and not kept.ledger.alters:
         return messages
 
     def work() -> list[Any]:
         views = views_of(messages, "openai-chat", lambda text: session.count(text, model))
-        decisions = session.histories.shorten(kept, views, model)
+        decisions = session.histories.shorten(kept, views, model, tools)
+        noted(notes_of(binding), decisions)
         return list(apply(messages, decisions, "openai-chat")) if decisions else messages
 
     return session.attempt("tool-result budget", work, messages)
@@ -207,7 +239,9 @@ def _after_tool(context: Any) -> str | None:
         {"role": "tool", "tool_call_id": "call_0001", "name": name, "content": result},
     ]
     model = str(getattr(getattr(context.agent, "llm", None), "model", ""))
-    text = shortened(binding, messages, model)[-1].get("content")
+    # Without a kickoff nobody can tell whose result it is, so none is read again.
+    known = [*(context.agent.tools or ()), *(getattr(context.task, "tools", None) or ())] if KICKOFF.get() else []
+    text = shortened(binding, messages, model, [str(tool.name) for tool in known])[-1].get("content")
     return text if isinstance(text, str) and text != result else None
 
 

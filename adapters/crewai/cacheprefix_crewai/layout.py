@@ -400,7 +400,7 @@ def _talk(binding: Binding) -> str:
     return binding.kickoff_id or binding.conversation
 
 
-def _nothing(_: str) -> CountedHistory[Piece]:
+def _nothing(_: object) -> CountedHistory[Piece]:
     """No results: the application's own messages stay where they are."""
     return CountedHistory((), lambda piece: digest_of(piece.block), lambda _: 0)
 

@@ -167,7 +167,8 @@ class PendingRequest:
             else:
                 offered = offer(session, model, self.call.llm, tools)
         laid = replace(self, messages=layout.messages(self.call.messages), tools=offered.tools, offer=offered)
-        laid.messages = shortened(self.binding, laid.messages, model)
+        names = tuple(map(name_of, offered.tools or ()))
+        laid.messages = shortened(self.binding, laid.messages, model, names)
         laid.key = layout.key + model.encode() + b"".join(name_of(tool).encode() for tool in offered.tools or ())
         return laid
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cacheprefix_langgraph.middleware import PrefixMiddleware
     from cacheprefix_langgraph.model import wrap_model
     from cacheprefix_langgraph.node import forked
+    from cacheprefix_langgraph.reading import read_tool
     from cacheprefix_langgraph.state import PrefixChannel, PrefixState
     from cacheprefix_langgraph.subgraphs import subgraph
     from cacheprefix_langgraph.teams.dag import DagResult, DagState, dag_result, prefix_dag
@@ -63,6 +64,7 @@ _HOMES = {
     "prefix_dag": "teams.dag",
     "prefix_team": "teams.team",
     "progress": "teams.team",
+    "read_tool": "reading",
     "read_update": "teams.memory",
     "subgraph": "subgraphs",
     "team_result": "teams.team",
@@ -104,6 +106,7 @@ __all__ = [
     "prefix_dag",
     "prefix_team",
     "progress",
+    "read_tool",
     "read_update",
     "subgraph",
     "team_result",

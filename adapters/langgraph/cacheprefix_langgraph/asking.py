@@ -21,7 +21,7 @@ from cacheprefix_langgraph.parts import taken_apart
 from cacheprefix_langgraph.request_bodies import hoists, model_name
 from cacheprefix_langgraph.sdk_clients import body_of, sender
 from cacheprefix_langgraph.state import CHANNEL, conversation_of, ledger_in, messages_in
-from cacheprefix_langgraph.tools import union_of, with_union
+from cacheprefix_langgraph.tools import name_of, union_of, with_union
 from cacheprefix_langgraph.wrapping import wrapping
 
 
@@ -108,7 +108,8 @@ def _asked(model: Any, values: Any, options: ThreadOptions, *, later: bool) -> _
         carried = ToolSet(session.union_in(found), shares=True)
         kwargs = with_union(kwargs, union_of(model, kwargs, frame), frame, carried)
     parts = taken_apart(history, frame, hoists=hoists(model))
-    done = settled(parts, frame, wrapping(model).views, model_name(model), "")
+    names = tuple(map(name_of, kwargs.get("tools") or ()))
+    done = settled(parts, frame, wrapping(model).views, model_name(model), "", names)
     body, api = body_of(model, [*parts.head, *done.messages], kwargs)
     run_tool = options.get("tool_executor")
     how: ForkOptions = {

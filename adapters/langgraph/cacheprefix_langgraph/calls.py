@@ -22,6 +22,7 @@ from cacheprefix.adapter import (
     Reason,
     RequestPlan,
     Restriction,
+    RoleTold,
     SummaryRequest,
     ToolSet,
     allowed_choice,
@@ -130,7 +131,8 @@ async def ahead(model: Any, given: Any, kwargs: dict[str, Any], frame: Frame | N
         told = frame.session.told(now.request())
         summarise = asummariser(model, now.frame, now.options(told.tools, told.restriction))
         views, name = wrapping(model).views, model_name(model)
-        await summarise_first(now.parts, now.frame, views, told.text, model=name, summarise=summarise)
+        tools = told.carries(now.bound)
+        await summarise_first(now.parts, now.frame, views, told.text, tools, model=name, summarise=summarise)
     except Exception as error:
         frame.session.attempt("summary", partial(_raise, error), None)
 
@@ -190,13 +192,13 @@ class _Asked:
             told = session.told(made)
             return summariser(model, frame, self.options(told.tools, told.restriction))(messages, request)
 
-        def history(text: str) -> CountedHistory[BaseMessage]:
+        def history(told: RoleTold) -> CountedHistory[BaseMessage]:
             views, ask = wrapping(model).views, summarise if asks else None
             if self.kept:
                 self.decided = Decided(self.parts.rest, len(self.parts.rest), (), lossless=True)
             else:
-                self.decided = settled(self.parts, frame, views, name, text, ask)
-            return history_of(self.decided, frame, name, text)
+                self.decided = settled(self.parts, frame, views, name, told.text, told.carries(self.bound), ask)
+            return history_of(self.decided, frame, name, told.text)
 
         made = AgentRequest(
             frame.role,
@@ -228,9 +230,14 @@ class _Asked:
         if theirs:
             yield reason("provider_tools", ", ".join(theirs))
 
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """Names of the tools that the application bound."""
+        return tuple(name_of(tool) for tool in self.kwargs.get("tools") or [])
+
     def _tools(self) -> OwnTools:
         frame, allowed = self.frame, self.frame.allowed
-        bound = tuple(name_of(tool) for tool in self.kwargs.get("tools") or [])
+        bound = self.bound
         if self.union.tools is None:
             return OwnTools(bound, allowed, carried="own", differ=())
         if allowed is not None and not self.union.differ:

@@ -127,13 +127,14 @@ def laid_out(parts: Parts, done: Decided, frame: Frame, plan: RequestPlan[BaseMe
 
 
 async def summarise_first(
-    parts: Parts, frame: Frame, views: Views, text: str, *, model: str, summarise: AsyncSummarise
+    parts: Parts, frame: Frame, views: Views, text: str, tools: Sequence[str], *, model: str, summarise: AsyncSummarise
 ) -> None:
     """Where a compaction is due, have its summary written; ``settled``, which does not wait, repeats what is recorded.
 
-    ``text`` is the role's. A budget that cannot be met is left for ``settled`` to raise.
+    ``text`` is the role's, ``tools`` are the names of those that it carries. A budget that cannot be met is left
+    for ``settled`` to raise.
     """
-    work = _settling(parts, frame, views, model, text)
+    work = _settling(parts, frame, views, model, text, tools)
     if work is None:
         return
 
@@ -141,22 +142,31 @@ async def summarise_first(
         return await summarise(work.sent(), request)
 
     with suppress(BudgetError):
-        beside = RestOfRequest(work.static, work.own, work.front_moves())
+        beside = RestOfRequest(work.static, work.own, work.front_moves(), work.tools)
         await work.session.histories.acondense(work.state, work.seen, model, rest=beside, ask=ask)
         work.refreshed()
 
 
 def settled(
-    parts: Parts, frame: Frame, views: Views, model: str, tail: str, summarise: Summarise | None = None
+    parts: Parts,
+    frame: Frame,
+    views: Views,
+    model: str,
+    tail: str,
+    tools: Sequence[str],
+    summarise: Summarise | None = None,
 ) -> Decided:
-    """The conversation with large tool results cut, and compacted where that is due; both as recorded once."""
-    work, messages = _settling(parts, frame, views, model, tail), parts.rest
+    """The conversation with large tool results cut, and compacted where that is due; both as recorded once.
+
+    ``tail`` is the role's text, ``tools`` the names of those that the request carries.
+    """
+    work, messages = _settling(parts, frame, views, model, tail, tools), parts.rest
     if work is None:
         return parted(Decided(messages, parts.border, (), lossless=True), frame.session, model)
     session, state = work.session, work.state
     condense = partial(session.histories.condense, state, work.seen, model)
     asks = None if summarise is None else lambda request: summarise(work.sent(), request)
-    rest = RestOfRequest(work.static, work.own, work.front_moves())
+    rest = RestOfRequest(work.static, work.own, work.front_moves(), work.tools)
     decisions = condense(rest=rest, ask=asks)
     if work.refreshed():
         decisions = condense(rest=replace(rest, front_moves=False))
@@ -180,6 +190,8 @@ class _Settling:
     """Tokens of what all requests have beside the conversation."""
     own: int
     """Tokens of what this one alone has."""
+    tools: Sequence[str]
+    """Names of those that the request carries."""
     count: Callable[[str], int]
     epoch: int
     """The ledger's, before anything was decided."""
@@ -193,6 +205,7 @@ class _Settling:
             count=self.count,
             store=self.session.histories.results,
             scope=self.state.scope,
+            readable=self.session.histories.readable(self.tools),
         )
         done = parted(carried_out(self.messages, now.decisions, self.border), self.session, self.model)
         return [*self.head, *done.messages]
@@ -211,7 +224,9 @@ class _Settling:
         return self.session.attempt("zones", shown, False)  # noqa: FBT003 - what is answered when it fails
 
 
-def _settling(parts: Parts, frame: Frame, views: Views, model: str, tail: str) -> _Settling | None:
+def _settling(
+    parts: Parts, frame: Frame, views: Views, model: str, tail: str, tools: Sequence[str]
+) -> _Settling | None:
     """None where there is nothing to decide on."""
     session, state, messages, head = frame.session, frame.state, parts.rest, parts.head
     if state is None or not (session.histories.limited or state.ledger.alters or has_zones(state)):
@@ -222,7 +237,7 @@ def _settling(parts: Parts, frame: Frame, views: Views, model: str, tail: str) -
         return None
     beside = [message.text for message in head] + [tool.schema.decode() for tool in session.prefix.tools]
     static, own, epoch = sum(map(count, beside)), count(tail), state.ledger.epoch
-    return _Settling(session, state, messages, head, parts.border, seen, model, static, own, count, epoch)
+    return _Settling(session, state, messages, head, parts.border, seen, model, static, own, tools, count, epoch)
 
 
 def boundary(rewritten: Rewritten, own_sections: Callable[[list[BaseMessage]], int]) -> Callable[[Prompt], int | None]:
