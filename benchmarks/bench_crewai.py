@@ -52,7 +52,7 @@ def run(workload: Workload, rules: Rules, reading: str, *, shared: bool) -> tupl
         if not shared:
             go()
             return list(provider.requests), None
-        with install(target, Session(caching=Caching(provider=rules.provider))) as installed:
+        with install(target, Session(gate=workload.gate, caching=Caching(provider=rules.provider))) as installed:
             go()
             return list(provider.requests), installed.session
 

@@ -13,9 +13,10 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from cacheprefix import Gate
 from cacheprefix.server import Reply, Request, ToolCall
 
 os.environ.setdefault("CREWAI_DISABLE_TELEMETRY", "true")
@@ -441,6 +442,8 @@ class Workload:
     """Seconds to the first token, where requests run side by side."""
     react: bool = False
     """The model has no native tool calls."""
+    gate: Gate = field(default_factory=Gate)
+    """How long tasks that start together wait for the first of them."""
 
 
 WORKLOADS: tuple[Workload, ...] = (
@@ -451,7 +454,8 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload("sequential, no tools", _sequential(tools=False), lambda: CrewModel(tools=False), goal=0.56),
     Workload("sequential, text tools", _sequential(), react=True),
     Workload("akickoff", _awaited, goal=0.79),
-    Workload("async tasks", _asynchronous, goal=0.72, latency=0.3),
+    Workload("async tasks", _asynchronous, latency=0.3),
+    Workload("async tasks, always waiting", _asynchronous, goal=0.72, latency=0.3, gate=Gate(60.0, price=0.0)),
     Workload("max_iter", _sequential(max_iter=2), lambda: CrewModel(obstinate=True), goal=0.51),
     Workload("for each, other items", _for_each(same=False), goal=0.90),
     Workload("for each, replays", _for_each(same=True)),
