@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.crewai_workloads import BRIEF, COWORKERS, CrewModel, agents, crew, tasks
+from benchmarks.crewai_workloads import BRIEF, COWORKERS, CrewModel, StyleTool, agents, crew, tasks
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.prompt import common_prefix
 from cacheprefix.wire import decode
@@ -199,6 +199,25 @@ def test_a_hierarchical_crew_shares_what_its_manager_repeats(provide, new_llm) -
     assert len(managers) == 6
     assert len({body["messages"][0]["content"] for body in managers}) == 1
     assert len(COWORKERS) == len(output.tasks_output)
+
+
+@pytest.mark.parametrize("given", ["agents", "a tool in the middle", "a tool at the end"])
+def test_a_managers_requests_begin_alike_until_its_last_task(provide, new_llm, given) -> None:
+    """Whoever a task names and whichever tools: CrewAI gives the tasks to the manager one by one, in two kickoffs."""
+    from crewai import Process
+
+    provider = provide("openai")
+    who = agents(lambda: new_llm(provider))
+    parts = tasks(who if given == "agents" else [None] * 3, context=[])
+    if given != "agents":
+        parts[1 if "middle" in given else 2].tools = [StyleTool()]
+    team = crew(who, parts, process=Process.hierarchical, manager_llm=new_llm(provider))
+    with install(team):
+        for _ in range(2):
+            team.kickoff(inputs={"brief": BRIEF})
+    managers = [body for body in bodies(provider) if "Crew Manager" in body["messages"][0]["content"]]
+    assert len(managers) == 12
+    assert len({json.dumps([body["tools"], body["messages"][0]]) for body in managers}) == 1
 
 
 def _read(usage: Any) -> int:

@@ -73,6 +73,7 @@ class Binding:
         self.lock = RLock()
         self._parts: dict[Any, Any] = {}
         self._stale: Bounded[int, list[Any]] = Bounded(_KEEP_CREWS)
+        self._alike: Bounded[int, bool] = Bounded(_KEEP_CREWS)
 
     def part(self, kind: Callable[[Binding], T]) -> T:
         """What another module keeps for this installation; ``kind`` makes it where it is first asked for."""
@@ -110,6 +111,15 @@ class Binding:
         """A run starts: what its tasks hold of an earlier one is none of its outputs."""
         with self.lock:
             self._stale[id(crew)] = [task.output for task in crew.tasks if task.output is not None]
+
+    def joined(self, crew: Any, *, alike: bool) -> None:
+        """A crew becomes part of the installation; ``alike`` says whether all its tasks carry the same tools."""
+        with self.lock:
+            self._alike[id(crew)] = alike
+
+    def alike(self, crew: Any) -> bool:
+        """Whether all tasks of a crew carried the same tools when it was installed."""
+        return self._alike.get(id(crew), False)
 
     def again(self, crew: Any) -> bool:
         """Whether the crew has run before, and so may once more."""

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from cacheprefix_crewai.binding import KICKOFF, RUN, Binding, bind, binding_of, owners_of, subclassed, unbind
+from cacheprefix_crewai.layout import same_for_all
 from cacheprefix_crewai.llm import swap, unswap
 from cacheprefix_crewai.tool_cache import forget, new_turn
 
@@ -54,6 +55,7 @@ def bind_crew(binding: Binding, crew: Any, *, copy: bool = False) -> None:
     """
     bind(crew, binding)
     binding.began(crew)
+    binding.joined(crew, alike=same_for_all(crew))
     kind: Any = type(crew)
     if not hasattr(kind, _MARK):
         object.__setattr__(crew, "__class__", _subclass(kind))

@@ -347,7 +347,7 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
         return own(reason("tool_schema_differs", contradicts))
     offered = Offer(None) if text_mode else offer(session, model, getattr(agent, "llm", None), call.tools)
     alone = _speaks_alone(crew, agent)
-    if alone and call.tools and _same_for_all(crew):
+    if alone and call.tools and binding.alike(crew):
         # In CrewAI's order, in which a manager's workers find their own tools cached.
         offered = Offer([ordered(tool) for tool in call.tools])
     if crew is not None and crew.process == "hierarchical" and not alone:
@@ -845,11 +845,11 @@ def _speaks_alone(crew: Any, agent: Any) -> bool:
     return len(crew.tasks) > 1 and all(task.agent is agent for task in crew.tasks)
 
 
-def _same_for_all(crew: Any) -> bool:
-    """Whether a lone agent has the same tools in every task. CrewAI gives a manager to the tasks it reaches."""
-    if crew.process == "hierarchical":
-        waiting = [task for task in crew.tasks if task.agent is not crew.manager_agent]
-        return not any(task.tools or task.agent is not None for task in waiting)
+def same_for_all(crew: Any) -> bool:
+    """Whether all tasks of a crew carry the same tools. Asked before a run, which gives a manager its tasks."""
+    own = (task.agent for task in crew.tasks if task.agent is not None and task.agent is not crew.manager_agent)
+    if crew.process == "hierarchical" and next(own, None) is not None:
+        return False  # a manager is told of a task's own agent alone
     return len({_tool_names(task) for task in crew.tasks}) == 1
 
 
