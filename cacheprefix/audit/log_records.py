@@ -127,6 +127,6 @@ def text_or_empty(value: Any) -> str:
 
 def mapping_or_none(value: Any, path: str) -> Mapping[str, Any] | None:
     """A JSON object or nothing. Raises BodyError for anything else."""
-    if value is None or isinstance(value, Mapping):
+    if value is None or type(value) is dict or isinstance(value, Mapping):
         return value
     raise BodyError(path, f"expected an object, found {type(value).__name__}")

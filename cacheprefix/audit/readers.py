@@ -51,7 +51,7 @@ class Placed(NamedTuple):
 
 def _is_native(value: Mapping[str, Any]) -> bool:
     request = value.get("request")
-    if isinstance(request, Mapping):
+    if type(request) is dict or isinstance(request, Mapping):
         # Somebody's own record of an exchange wraps the body; ours holds it as it is.
         return not _HTTP & request.keys() and "response" not in value
     return "ts" in value and "usage" in value
@@ -183,7 +183,7 @@ def records(
         if isinstance(found, Broken):
             yield found
             continue
-        if not isinstance(found.value, Mapping):
+        if type(found.value) is not dict and not isinstance(found.value, Mapping):
             yield _broken(found, f"expected an object, found {type(found.value).__name__}")
             continue
         try:
@@ -231,7 +231,7 @@ def _by_page(found: Iterable[Found | Broken], readers: Sequence[Reader]) -> Iter
 
 
 def _page(value: Any) -> list[Any] | None:
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         return None
     lists = (value[name] for name in _PAGES if name in value)
     return next((held for held in lists if isinstance(held, list) and held and isinstance(held[0], Mapping)), None)

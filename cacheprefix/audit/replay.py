@@ -424,7 +424,10 @@ def _too_few(usage: Usage, prompt: Prompt) -> bool:
 
 
 def _first_given(*times: float | None) -> float:
-    return next((time for time in times if time is not None), 0.0)
+    for time in times:
+        if time is not None:
+            return time
+    return 0.0
 
 
 def _notes(totals: Totals, reading: Reading, conversations: Conversations, played: int | None) -> Iterator[str]:

@@ -38,7 +38,11 @@ class Calibration:
 
     def weigh(self, sections: Sequence[Section], model: str) -> float:
         """What the provider is likely to count for these sections."""
-        return sum(one.tokens * self._scale(model, self._kind(one)) for one in sections)
+        found = 0.0
+        for one in sections:
+            row = self._scales.get((model, self._kind(one)))
+            found += one.tokens if row is None else one.tokens * (row[0] / row[1])
+        return found
 
     def learn(self, sections: Sequence[Section], model: str, counted: int) -> None:
         """The provider counted ``counted`` tokens for these sections together."""

@@ -127,6 +127,7 @@ def leave(observation: Observation) -> None:
 
 _COMPACTIONS = frozenset({"compaction", "compacted", "compact", "history_compaction", "summarization"})
 _KEEP_LINES = 100_000
+_KEEP_ADDRESSES = 256
 _KEEP_NAMED = 8
 _KEEP_UNNAMED = 32
 _RECENT = 50
@@ -220,7 +221,7 @@ class CacheModel:
         """What a request would read if it were sent at ``at``; changes nothing."""
         with self._lock:
             now = self._clock() if at is None else at
-            lane, salts = address(prompt, profile, scope)
+            lane, salts = self._address(prompt, profile, scope)
             known = self._known((), prompt, lane, salts)
             root, path = self._forest.look(lane, keys_of(prompt, salts), known)
             taken = self._servers.look(prompt, profile, scope)
@@ -256,7 +257,7 @@ class CacheModel:
         """
         with self._lock:
             now = self._clock() if at is None else at
-            lane, salts = address(prompt, profile, scope)
+            lane, salts = self._address(prompt, profile, scope)
             line = self._line(session, agent)
             held = line if kin is None or line.records else self._lines.get((kin, agent), line)
             rows = held.shared(prompt.digests)
@@ -403,12 +404,22 @@ class CacheModel:
         self._forest = PromptTrees(self._max_bytes)
         self._servers = Servers(self._count, self._envelope)
         self._calibration = Calibration()
+        self._addresses: Bounded[tuple[Any, ...], tuple[Profile, bytes, tuple[bytes, ...]]] = Bounded(_KEEP_ADDRESSES)
         self._lines: Bounded[tuple[str, str], AgentHistory] = Bounded(_KEEP_LINES)
 
     def after_fork(self) -> None:
         """In a forked child: start anew where another thread was changing the trees at that very moment."""
         if self._lock.torn:
             self._forget()
+
+    def _address(self, prompt: Prompt, profile: Profile, scope: str) -> tuple[bytes, tuple[bytes, ...]]:
+        """The lane of a prompt and what salts its tiers: reckoned once for each model and settings."""
+        key = (id(profile), scope, prompt.api, prompt.model, *prompt.settings.items())
+        found = self._addresses.get(key)
+        if found is None:
+            # The profile is held as well, so that its id stays its own.
+            found = self._addresses[key] = (profile, *address(prompt, profile, scope))
+        return found[1], found[2]
 
     def _line(self, session: str, agent: str) -> AgentHistory:
         return self._lines.of((session, agent), lambda: AgentHistory(_KEEP_NAMED if agent else _KEEP_UNNAMED))

@@ -306,6 +306,7 @@ def shape_from(profile: Profile) -> Shape:
 
 
 _ABSENT: Final = object()
+_FIRST = re.compile(r"[.\[]")
 _SELECTOR = re.compile(r"^(\w+)\[(\w+)=([^\]]*)\]$")
 _DEEPEST = 3
 
@@ -441,8 +442,10 @@ def _select(raw: Mapping[str, Any], selected: re.Match[str], rest: str) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _alternatives(paths: str) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(part.split("+")) for part in paths.split("|") if part)
+def _alternatives(paths: str) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """The paths of each alternative's summands, each with the field that it begins with."""
+    rows = (part.split("+") for part in paths.split("|") if part)
+    return tuple(tuple((path, _FIRST.split(path, 1)[0]) for path in row) for row in rows)
 
 
 def _is_count(value: object) -> bool:
@@ -485,13 +488,16 @@ class _Reader:
 
     def _count(self, paths: str) -> int | None:
         for summands in _alternatives(paths):
-            found = [count for path in summands if (count := self._number(path)) is not None]
+            found = [count for path, first in summands if (count := self._number(path, first)) is not None]
             if found:
                 return sum(found)
         return None
 
-    def _number(self, path: str) -> int | None:
-        value = _find(self._inner, path)
+    def _number(self, path: str, first: str) -> int | None:
+        inner = self._inner
+        if inner is self._outer and type(inner) is dict and first not in inner and path not in inner:
+            return None  # Most of the names that a count may have.
+        value = _find(inner, path)
         if value is _ABSENT and self._outer is not self._inner:
             value = _find(self._outer, path)
         if value is _ABSENT or value is None:
@@ -537,7 +543,7 @@ class _Reader:
 
     def _calls(self) -> int:
         """CrewAI sums calls up and counts those that succeeded; a report is of one call at least."""
-        return self._number("successful_requests") or 1
+        return self._number("successful_requests", "successful_requests") or 1
 
     def _summed(self) -> bool:
         tools = _find(self._inner, "server_tool_use")

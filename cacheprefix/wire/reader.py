@@ -455,14 +455,15 @@ def ttl_field(ttl: str | None) -> dict[str, str]:
 
 def mapping(value: Any, path: str) -> Mapping[str, Any]:
     """``value`` if it is a JSON object, else a ``BodyError`` at ``path``."""
-    if not isinstance(value, Mapping):
+    # A dict is asked for first: whether something is a Mapping takes ten times as long to tell.
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise BodyError(path, f"expected an object, found {type(value).__name__}")
     return value
 
 
 def items(value: Any, path: str) -> Sequence[Any]:
     """``value`` if it is a JSON array, else a ``BodyError`` at ``path``."""
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+    if type(value) is not list and (isinstance(value, (str, bytes)) or not isinstance(value, Sequence)):
         raise BodyError(path, f"expected a list, found {type(value).__name__}")
     return value
 

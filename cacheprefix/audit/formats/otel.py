@@ -140,7 +140,7 @@ def log_records(value: Any) -> list[Mapping[str, Any]]:
 
     A request's messages are records of their own, in exports of their own; the reader wants them side by side.
     """
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         return []
     exports = _first(value, "resourceLogs", "resource_logs")
     if exports is not None:
