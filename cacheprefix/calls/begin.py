@@ -28,6 +28,8 @@ from cacheprefix.wire import redecode
 
 Boundary = Callable[[Prompt], int | None] | int | None
 """Leading sections that siblings share, or what finds their number in the decoded prompt."""
+_Gate = tuple[bytes, Worth]
+"""By what siblings find one another, and what waiting gains them."""
 Original = Callable[[Prompt], Prompt | None] | None
 """Gives, from the prompt as sent, the prompt as the application made it."""
 
@@ -188,10 +190,14 @@ class Requests:
 
     def gate_key(
         self, body: Mapping[str, Any], api: Api, boundary: Boundary, scope: str | None, *, streams: bool | None
-    ) -> tuple[bytes, Worth] | None:
-        """What siblings of a request wait for together, and what that is worth; None where waiting gains nothing."""
+    ) -> tuple[_Gate, ...]:
+        """What siblings of a request wait for together, and what that is worth; empty where waiting gains nothing.
+
+        First those of its conversation, which share all of it, then those of others, which share its system text and
+        tools and nothing that was said.
+        """
         if not self.forks:
-            return None
+            return ()
         prompt = self.state.decode(body, api)
         profile = self.state.services.profile(prompt.model, api)
         limit = boundary(prompt) if callable(boundary) else boundary
@@ -199,15 +205,22 @@ class Requests:
         shared = prompt.totals[min(limit, len(prompt.sections)) - 1] if limit and prompt.sections else 0
         # Asked twice, since what is warm takes longer to find out.
         if not limit or gating.worth(profile, prompt.model, cold=shared, streams=streams) is None:
-            return None
+            return ()
         where = self.team.scope if scope is None else scope
         _, marked = self._marked(body, prompt, profile, limit, None)
         warm = self.state.model.expect(marked, profile, scope=where, at=self.state.services.clock()).tokens
         worth = gating.worth(profile, prompt.model, cold=shared - warm, warm=warm, streams=streams)
         if worth is None:
-            return None
+            return ()
         lane = lane_key(prompt, profile.settings, provider=profile.provider, scope=where)
-        return lane + chain(prompt, profile.settings)[limit - 1], worth
+        digests, head = chain(prompt, profile.settings), prompt.head
+        whole = (lane + digests[limit - 1], worth)
+        # Who keeps whole requests only has nothing for a conversation that goes on otherwise.
+        if not 0 < head < limit or profile.match == "unit":
+            return (whole,)
+        cold = prompt.totals[head - 1] - warm
+        other = gating.worth(profile, prompt.model, cold=cold, warm=warm, streams=streams)
+        return (whole,) if other is None else (whole, (lane + digests[head - 1], other))
 
     def _marked(
         self,
@@ -459,8 +472,18 @@ class Waiting:
         that this request's own answer, should it lead, will let the others go with its first token; by default it
         does where the body asks for a stream.
         """
-        found = self._key(body, api, boundary, scope, streams=streams)
-        return FOLLOW if found is None else self.follow(*found)
+        passed, leave = self.requests.state.gating.passed, FOLLOW
+        for key, worth in self._gates(body, api, boundary, scope, streams=streams):
+            try:
+                entered = self._entered(key, worth)
+            except BaseException:
+                leave.release(ok=False)
+                raise
+            leave = leave.within(entered) if leave.leader else entered
+            # Only who leads its own conversation waits for another one's.
+            if not leave.leader:
+                break
+        return passed(leave)
 
     async def aqueue(
         self,
@@ -472,8 +495,17 @@ class Waiting:
         streams: bool | None = None,
     ) -> Pass:
         """``queue`` without blocking the event loop."""
-        found = self._key(body, api, boundary, scope, streams=streams)
-        return FOLLOW if found is None else await self.afollow(*found)
+        passed, leave = self.requests.state.gating.passed, FOLLOW
+        for key, worth in self._gates(body, api, boundary, scope, streams=streams):
+            try:
+                entered = await self._aentered(key, worth)
+            except BaseException:
+                leave.release(ok=False)
+                raise
+            leave = leave.within(entered) if leave.leader else entered
+            if not leave.leader:
+                break
+        return passed(leave)
 
     def worth(self, model: str, api: Api, *, cold: int, streams: bool = False) -> Worth | None:
         """What a request gains by waiting for a sibling that writes ``cold`` tokens; None where that is nothing.
@@ -485,11 +517,17 @@ class Waiting:
 
     def follow(self, key: bytes, worth: Worth) -> Pass:
         """Lead all that share the cold part named ``key``, or wait for who leads, as far as that is worth it."""
-        return FOLLOW if self.gate is None else self.requests.state.gating.passed(self.gate.enter(key, worth))
+        return self.requests.state.gating.passed(self._entered(key, worth))
 
     async def afollow(self, key: bytes, worth: Worth) -> Pass:
         """``follow`` without blocking the event loop."""
-        return FOLLOW if self.gate is None else self.requests.state.gating.passed(await self.gate.aenter(key, worth))
+        return self.requests.state.gating.passed(await self._aentered(key, worth))
+
+    def _entered(self, key: bytes, worth: Worth) -> Pass:
+        return FOLLOW if self.gate is None else self.gate.enter(key, worth)
+
+    async def _aentered(self, key: bytes, worth: Worth) -> Pass:
+        return FOLLOW if self.gate is None else await self.gate.aenter(key, worth)
 
     def followed(self, leave: Pass, agent: str, model: str, *, expected: bool = False) -> bool:
         """Whether a leader's whole answer is to be received as a stream, so that siblings go with its first token.
@@ -510,12 +548,12 @@ class Waiting:
         gating = self.requests.state.gating
         return expected or gating.awaited(leave, agent) or await leave.ajoined() or not gating.goes_whole(leave, model)
 
-    def _key(
+    def _gates(
         self, body: Mapping[str, Any], api: Api, boundary: Boundary, scope: str | None, *, streams: bool | None
-    ) -> tuple[bytes, Worth] | None:
-        """What siblings wait for together, and what that is worth; None where waiting gains nothing, and at a fault."""
+    ) -> tuple[_Gate, ...]:
+        """What siblings wait for together, and what that is worth; empty where waiting gains nothing, and at a fault."""
 
-        def found() -> tuple[bytes, Worth] | None:
+        def found() -> tuple[_Gate, ...]:
             return self.requests.gate_key(body, api, boundary, scope, streams=streams)
 
-        return self.requests.state.notices.attempt("gate", found, None)
+        return () if self.gate is None else self.requests.state.notices.attempt("gate", found, ())

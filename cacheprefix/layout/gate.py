@@ -104,7 +104,7 @@ class Pass:
     A leader's pass that nobody holds any more lets the others go by itself.
     """
 
-    __slots__ = ("__weakref__", "_dropped", "_release", "far", "flight", "followed", "waited", "worth")
+    __slots__ = ("__weakref__", "_dropped", "_release", "_wider", "far", "flight", "followed", "waited", "worth")
 
     def __init__(
         self,
@@ -120,6 +120,7 @@ class Pass:
         # A list, since of several threads that pop its one item exactly one gets it.
         self._release = [] if release is None else [release]
         self._dropped = dropped
+        self._wider: Pass | None = None
         self.flight = flight
         """What others wait for."""
         self.worth = worth
@@ -136,10 +137,23 @@ class Pass:
         """Whether others may be waiting for this request."""
         return bool(self._release)
 
+    def within(self, wider: Pass) -> Pass:
+        """This pass of a leader who came through another gate too, where those wait who share less with it.
+
+        Where it leads there, both let go at once; where it followed, it reads what was written for that.
+        """
+        if wider.leader:
+            self._wider, self.far = wider, self.far or wider.far
+        else:
+            self.followed, self.worth = wider.followed, replace(wider.worth, streams=self.worth.streams)
+        self.waited += wider.waited
+        return self
+
     @property
     def awaited(self) -> int:
         """How many requests of this process wait for this one at this moment."""
-        return 0 if self.flight is None or not self._release else self.flight.waiting
+        beyond = 0 if self._wider is None else self._wider.awaited
+        return beyond + (0 if self.flight is None or not self._release else self.flight.waiting)
 
     def joined(self, seconds: float = LINGER) -> bool:
         """Whether somebody came to wait for this request, now or within so many seconds."""
@@ -150,28 +164,39 @@ class Pass:
         return await adrive(self._joining(seconds))
 
     def _joining(self, seconds: float) -> Flow[bool]:
-        flight = self.flight if self._release else None
-        return flight is not None and (flight.joined.done() or (yield Until(flight.joined, seconds)))
+        flight, wider = self.flight if self._release else None, self._wider
+        if flight is None or flight.joined.done():
+            return flight is not None
+        # Who waits for less comes as early: one look at the end is enough.
+        return bool((yield Until(flight.joined, seconds))) or (wider is not None and wider.joined(0))
 
     def rests(self) -> None:
         """Nobody reads the answer from now on: those who wait for it go on in 50 ms, unless it is read until then."""
         if self._release and self.flight is not None:
             self.flight.unread = time.monotonic()
+        if self._wider is not None:
+            self._wider.rests()
 
     def reads(self) -> None:
         """The answer is read again."""
         if self._release and self.flight is not None:
             self.flight.unread = None
+        if self._wider is not None:
+            self._wider.reads()
 
     def goes_whole(self, usual: float | None) -> bool:
         """Have those who come from now on wait for the end of its answer, which usually takes so many seconds.
 
         False, and nothing changes, where somebody came already and waits for its first token.
         """
+        if self._wider is not None and not self._wider.goes_whole(usual):
+            return False
         return self.flight is None or self.flight.goes_whole(usual)
 
     def release(self, *, ok: bool) -> None:
         """Let the others go: with ``ok`` all of them, without it the next one leads. Only the first call counts."""
+        if self._wider is not None:
+            self._wider.release(ok=ok)
         try:
             release = self._release.pop()
         except IndexError:

@@ -437,3 +437,62 @@ async def test_a_graph_that_is_cancelled_wherever_it_waits_leaves_no_leader(benc
     while await trial(at):
         at += 7
     assert at > 6
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_threads_that_begin_different_conversations_on_one_cold_handbook_follow_one_leader(slow, later):
+    """They share nothing that was said, and still the handbook: one writes it."""
+    session = slow.session(HANDBOOK)
+    model, number = wrap_model(slow.model(), session), 4
+    met = threading.Barrier(number)
+
+    def planner(state):
+        met.wait(60)
+        return {"messages": [model.invoke([SystemMessage("You plan."), *state["messages"]])]}
+
+    async def aplanner(state):
+        return {"messages": [await model.ainvoke([SystemMessage("You plan."), *state["messages"]])]}
+
+    session.adapter.join("writer")
+    node = forked(session, role="planner")(aplanner if later else planner)
+    graph = StateGraph(MessagesState).add_node("planner", node).add_edge(START, "planner").compile()
+    given = [
+        ({"messages": [HumanMessage(f"Question {one}. " * 30)]}, {"configurable": {"thread_id": str(one)}})
+        for one in range(number)
+    ]
+
+    async def run():
+        await asyncio.gather(*(graph.ainvoke(*one) for one in given))
+
+    if later:
+        asyncio.run(run())
+    else:
+        with ThreadPoolExecutor(number) as pool:
+            list(pool.map(lambda one: graph.invoke(*one), given))
+    read = sorted(record.outcome.read_tokens > 2_000 for record in slow.provider.requests)
+    assert read == [False] + [True] * (number - 1)
+    assert (session.report().gate.led, session.report().gate.followed) == (number, number - 1)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+async def test_a_stream_that_is_cancelled_stands_in_the_report(chat):
+    """The provider was asked and charges for it, whoever reads the answer."""
+    session = chat.session(HANDBOOK)
+    model = wrap_model(chat.model(), session, role="planner")
+    chat.script(["A long answer. " * 400])
+    # A minute in all: it is under way when it is cancelled.
+    chat.provider.simulator.latency = Latency(base=0, uncached=0, cached=0, output=0.05, scale=1)
+    begun = asyncio.Event()
+
+    async def read():
+        async for _ in model.astream([SystemMessage("You plan."), HumanMessage("Begin.")]):
+            begun.set()
+
+    task = asyncio.create_task(read())
+    await asyncio.wait_for(begun.wait(), 60)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [call.agent for call in session.calls] == ["planner"]
+    assert session.report().total.calls == 1
+    assert not session.adapter.waiting.gate._flights

@@ -1,6 +1,7 @@
 """Every chat model class and every way LangChain dresses one up, as forks on the wire."""
 
 import asyncio
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
@@ -20,7 +21,7 @@ from langchain_openai import AzureChatOpenAI, ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
 from pydantic import BaseModel, Field
 
-from cacheprefix import Caching, Session, SharedPrefix
+from cacheprefix import CacheprefixWarning, Caching, Session, SharedPrefix
 from cacheprefix.errors import SetupError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Queue, Reply, ToolCall
@@ -188,6 +189,57 @@ def test_any_model_shares_its_messages_and_what_is_lost_is_said_once():
     assert len(session.calls) == 2
     assert not session.failures
     assert sum("no breakpoints" in note for note in session.report().notes) == 1
+
+
+def test_observing_any_model_says_nothing_of_forks():
+    """Nothing becomes one."""
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=ESTIMATE), mode="observe")
+    wrap_model(Parrot(), session).invoke(ASKED)
+    assert not [note for note in session.report().notes if "fork" in note or "breakpoints" in note]
+    assert sum("does not show its request bodies" in note for note in session.report().notes) == 1
+
+
+class Odd(Parrot):
+    """One whose results are not LangChain's own."""
+
+    result: Any = None
+
+    def _generate(self, messages, stop=None, run_manager=None, **kwargs):
+        made = super()._generate(messages)
+        made.generations[0].message.usage_metadata = self.result
+        made.generations[0].message.response_metadata = {"token_usage": self.result}
+        return made
+
+
+class Grumpy:
+    """Usage that cannot be read."""
+
+    def __bool__(self):
+        raise ValueError("ask somebody else")
+
+
+@pytest.mark.parametrize("result", [{"input_tokens": "many"}, {"prompt_tokens": None}, [3], "all of them", Grumpy()])
+def test_an_unusual_result_never_costs_the_answer(result):
+    """What cannot be read of it is at most a call of which nothing is known."""
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai", counter=ESTIMATE))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheprefixWarning)
+        assert wrap_model(Odd(result=result), session, role="planner").invoke(ASKED).text == "Squawk."
+    session.report()
+
+
+def test_a_result_without_generations_is_the_classs_own(monkeypatch):
+    """LangChain's error, or its answer, as without us."""
+
+    class Mute(Parrot):
+        def _generate(self, messages, stop=None, run_manager=None, **kwargs):
+            return ChatResult.model_construct(generations=[None])
+
+    session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai", counter=ESTIMATE))
+    wrapped, plain = wrap_model(Mute(), session, role="planner"), Mute()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheprefixWarning)
+        assert wrapped._generate(ASKED) == plain._generate(ASKED)
 
 
 def test_siblings_of_a_model_that_cannot_stream_still_follow_their_leader():

@@ -100,11 +100,15 @@ def likeness(
     if hasattr(base, "_prepare_request") and "google" in model._llm_type:
         found = session.attempt("body", lambda: _gemini(model, base, messages, stop, kwargs), None)
         if found is not None:
-            session.note(f"{base.__name__}: its cache takes no marks, so forks share their beginnings and are measured")
+            if session.mode != "observe":
+                session.note(
+                    f"{base.__name__}: its cache takes no marks, so forks share their beginnings and are measured"
+                )
             return found
+    forks = "its messages become forks, but no breakpoints and no routing key are set, and "
     session.note(
-        f"{base.__name__} does not show its request bodies, so its messages become forks, but no breakpoints and "
-        "no routing key are set, and reads are foreseen from the messages instead of from the body"
+        f"{base.__name__} does not show its request bodies, so {forks if session.mode != 'observe' else ''}"
+        "reads are foreseen from the messages instead of from the body"
     )
     return session.attempt("body", lambda: _generic(model, messages, kwargs), None)
 

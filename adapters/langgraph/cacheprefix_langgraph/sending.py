@@ -309,17 +309,27 @@ def current(model: Any) -> tuple[Sending, Token[list[Sending] | None]]:
 
 def finish(sending: Sending, result: ChatResult) -> None:
     """Say what came of the request: the usage of its whole answer."""
-    message = result.generations[0].message if result.generations else None
-    close(sending, sending.session.attempt("usage", lambda: usage_of(message), None))
+    close(sending, sending.session.attempt("usage", lambda: usage_of(message_of(result)), None))
 
 
 def close(sending: Sending, usage: Any) -> None:
     """End the request, and tell tracers what the cache did: they keep the metadata until the run ends."""
     if sending.turn is None:
         return
-    verdict = sending.turn.finish(usage)
-    if verdict is not None and sending.traced is not None:
-        sending.traced["cacheprefix_cause"] = str(verdict.cause)
+    turn, traced = sending.turn, sending.traced
+
+    def told() -> None:
+        verdict = turn.finish(usage)
+        if verdict is not None and traced is not None:
+            traced["cacheprefix_cause"] = str(verdict.cause)
+
+    # The answer is there, whatever becomes of what we make of it.
+    sending.session.attempt("finish", told, None)
+
+
+def message_of(result: Any) -> Any:
+    """The message of a finished answer; None for one without."""
+    return result.generations[0].message if result.generations else None
 
 
 def usage_of(message: Any) -> Any:

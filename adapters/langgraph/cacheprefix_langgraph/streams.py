@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -92,23 +93,36 @@ async def awatch(sending: Sending, chunks: AsyncIterator[ChatGenerationChunk]) -
 def _watching(sending: Sending) -> Iterator[Callable[[ChatGenerationChunk], None]]:
     """Closes the request with the usage noted so far, also where the application stops reading; an error fails it."""
     usage: UsageMetadata | None = None
+    begun = False
 
     def note(chunk: ChatGenerationChunk) -> None:
-        nonlocal usage
-        turn = sending.turn
-        if turn is not None and turn.first_token_at is None and _says(chunk):
-            turn.first_token()
+        nonlocal usage, begun
+        begun = True
         usage = sending.session.attempt("usage", lambda: _sum(usage, chunk), usage)
+        sending.session.attempt("first token", lambda: _first(sending, chunk), None)
 
     try:
         yield note
     except GeneratorExit:
         close(sending, usage)
         raise
+    except CancelledError:
+        # The provider was asked, and charges for what it was sent; before it began to answer nobody knows.
+        if begun:
+            close(sending, usage)
+        else:
+            fail(sending)
+        raise
     except BaseException:
         fail(sending)
         raise
     close(sending, usage)
+
+
+def _first(sending: Sending, chunk: ChatGenerationChunk) -> None:
+    turn = sending.turn
+    if turn is not None and turn.first_token_at is None and _says(chunk):
+        turn.first_token()
 
 
 def whole(model: Any, sending: Sending) -> tuple[Api, dict[str, Any]]:
