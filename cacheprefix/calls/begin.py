@@ -551,7 +551,7 @@ class Waiting:
     def _gates(
         self, body: Mapping[str, Any], api: Api, boundary: Boundary, scope: str | None, *, streams: bool | None
     ) -> tuple[_Gate, ...]:
-        """What siblings wait for together, and what that is worth; empty where waiting gains nothing, and at a fault."""
+        """What siblings wait for together, and what that is worth; empty where waiting gains nothing or at a fault."""
 
         def found() -> tuple[_Gate, ...]:
             return self.requests.gate_key(body, api, boundary, scope, streams=streams)
