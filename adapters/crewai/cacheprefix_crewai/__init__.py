@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cacheprefix_crewai.asking import ask
     from cacheprefix_crewai.events import cache_event
-    from cacheprefix_crewai.installing import Installation, callback, install, session_of, uninstall
+    from cacheprefix_crewai.installing import Installation, callback, conversation_of, install, session_of, uninstall
     from cacheprefix_crewai.reading import read_tool
 
 _HOMES = {
@@ -20,13 +20,24 @@ _HOMES = {
     "ask": "asking",
     "cache_event": "events",
     "callback": "installing",
+    "conversation_of": "installing",
     "install": "installing",
     "read_tool": "reading",
     "session_of": "installing",
     "uninstall": "installing",
 }
 
-__all__ = ["Installation", "ask", "cache_event", "callback", "install", "read_tool", "session_of", "uninstall"]
+__all__ = [
+    "Installation",
+    "ask",
+    "cache_event",
+    "callback",
+    "conversation_of",
+    "install",
+    "read_tool",
+    "session_of",
+    "uninstall",
+]
 
 
 def __getattr__(name: str) -> object:

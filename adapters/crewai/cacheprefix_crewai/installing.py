@@ -114,15 +114,15 @@ def install(
     """
     crew, agents = parts_of(target)
     if crew is None and not agents:
-        message = f"install takes a crew, a @CrewBase instance or agents, found {type(target).__name__}"
-        raise SetupError(message)
+        raise _not_taken(target)
     known = binding_of(crew if crew is not None else agents[0])
     if known is not None:
         same = session is None or known.session is session.adapter
         if same and scope in (None, known.scope) and all(binding_of(a) is known for a in agents):
             return Installation(target, known)
     bound = given_or_configured(users_session(known.session) if session is None and known is not None else session)
-    declared = bool(bound.prefix.text) and bound.prefix.system != SYSTEM
+    # Another crew may have given the session its two sentences.
+    declared = bool(bound.prefix.context or bound.prefix.roles) or bound.prefix.system not in ("", SYSTEM)
     inputs = None if shared_inputs is None else tuple(shared_inputs)
     options = Options(inputs, shared_context, declared, gate, volatile, volatile_role, scope)
     binding = Binding(bound, options, _conversation(crew, agents))
@@ -172,6 +172,20 @@ def session_of(target: Any) -> Session | None:
     return None if found is None else users_session(found.session)
 
 
+def conversation_of(target: Any) -> str:
+    """The id of a crew's conversation, or of agents', which can be had before it is installed.
+
+    ``session.conversation(conversation_of(crew)).set_zone("project", text)`` says something to all its agents from the
+    next kickoff on, ``append_context(text, key)`` from the next task on. Raises ``SetupError`` for anything that
+    ``install`` does not take.
+    """
+    crew, agents = parts_of(target)
+    if crew is None and not agents:
+        raise _not_taken(target)
+    found = binding_on(target)
+    return _conversation(crew, agents) if found is None else found.conversation
+
+
 def known(target: Any) -> bool:
     """Whether ``install`` can take the object."""
     crew, agents = parts_of(target) if not isinstance(target, type) else (None, [])
@@ -183,6 +197,10 @@ def _conversation(crew: Any, agents: Sequence[Any]) -> str:
     if crew is None:
         return "crewai:" + ",".join(str(agent.role) for agent in agents)
     return f"crewai:{crew.name or 'crew'}:{crew.key}"
+
+
+def _not_taken(target: Any) -> SetupError:
+    return SetupError(f"install takes a crew, a @CrewBase instance or agents, found {type(target).__name__}")
 
 
 def _caller(wanted: Any) -> Any:

@@ -26,6 +26,7 @@ from cacheprefix.adapter import (
     reason,
 )
 from cacheprefix_crewai.binding import owners_of
+from cacheprefix_crewai.durable import DurableTexts
 from cacheprefix_crewai.framing import IN_FRONT, SYSTEM, input_label, result_label, role_again
 from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.material import (
@@ -141,8 +142,10 @@ class TaskLayout:
     """The agent's text, where it stands in front of the log and not in the tail."""
     text_mode: bool = False
     """Whether the tools are described in the system text, and called in the answer's text."""
+    durable: tuple[str, ...] = ()
+    """What the application said to the crew's conversation."""
     missing: str = ""
-    """What an unforked request, too short to share, leaves to the session to say."""
+    """What a request in the application's own layout leaves to the session to say."""
 
     @property
     def system(self) -> str:
@@ -226,7 +229,7 @@ class Layouts:
         """What requests carried: shared parts, tool lists, agents' texts in their places."""
         self.said: dict[str, str] = {}
         """Each agent's text as forks sent it last, by its role."""
-        self._settled: Bounded[tuple[str, bytes, bool], TaskLayout] = Bounded(_KEEP)
+        self._settled: Bounded[tuple[str, bytes, bool, tuple[str, ...]], TaskLayout] = Bounded(_KEEP)
         self._seen: Bounded[tuple[str, bytes], Words] = Bounded(_KEEP_TEXTS)
         """What agents without a crew were asked, by model and opening."""
         self._material: Bounded[tuple[str, int], tuple[Any, Material]] = Bounded(_KEEP_TEXTS)
@@ -241,24 +244,46 @@ class Layouts:
         if opening is None:
             return None
         with self.binding.lock:
-            known = self.settled(call.model, opening, call.agent)
+            first = len(call.messages) <= opening.rest
+            known = self.settled(call.model, opening, call.agent, first=first)
             if known is not None or call.agent is None or not _of_executor(call, opening):
                 return known
-            layout = settle(self, call, opening)
+            durable = self.durable.of(opening.digest, first=False)
+            layout = settle(self, call, opening, durable)
             left = layout.plan is not None and layout.plan.left_alone
-            self._settled[call.model, opening.digest, left] = layout
+            self._settled[call.model, opening.digest, left, durable] = layout
             return layout
 
-    def settled(self, model: str, opening: Opening, agent: Any = None) -> TaskLayout | None:
-        """The layout that an opening got before; another one in kickoffs that are left alone (``fork_share``)."""
+    def unread(self, call: LLMCall) -> Any:
+        """The messages of an agent whose task is no plain text (files, images), with what they leave to the session."""
+        opening, messages = call.messages[0], call.messages
+        system = opening.get("content")
+        role, whole = _role(call.agent), Opening(str(system), str(messages[1:2]), 2)
+        if opening.get("role") != "system" or not isinstance(system, str) or not _of_executor(call, whole):
+            return messages
+        durable = self.durable.of(whole.digest, first=len(messages) <= whole.rest)
+        missing = missing_in(self.binding, role, f"{system}\n{whole.task}", durable)
+        return [{**opening, "content": f"{missing}\n\n{system}"}, *messages[1:]] if missing else messages
+
+    @property
+    def durable(self) -> DurableTexts:
+        """What the application said to the crew's conversation."""
+        return self.binding.part(DurableTexts)
+
+    def settled(self, model: str, opening: Opening, agent: Any = None, *, first: bool = False) -> TaskLayout | None:
+        """The layout that an opening got before; another one in kickoffs that are left alone (``fork_share``).
+
+        ``first`` for the first request of a task, whose durable texts are those of now.
+        """
         binding = self.binding
+        durable = self.durable.of(opening.digest, first=first)
         left = binding.session.left_alone(_role(agent), _talk(binding), binding.scope) is not None
         with binding.lock:
             # Without an agent nobody knows whether its role was returned to its own layout.
             for each in (left,) if agent is not None else (left, True):
-                known = self._settled.get((model, opening.digest, each))
+                known = self._settled.get((model, opening.digest, each, durable))
                 if known is not None:
-                    self._settled.move_to_end((model, opening.digest, each))
+                    self._settled.move_to_end((model, opening.digest, each, durable))
                     return known
         return None
 
@@ -306,9 +331,10 @@ class Layouts:
         return known or "\n".join(str(getattr(agent, name, "")) for name in ("role", "goal", "backstory"))
 
 
-def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
+def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str, ...]) -> TaskLayout:
     """The layout of a task, as the session plans it. Called once for each, under the binding's lock.
 
+    ``durable`` are the texts of the crew's conversation, which stand in every request.
     Raises ``NotSharedError`` in strict mode.
     """
     binding, session, agent = layouts.binding, layouts.binding.session, call.agent
@@ -317,14 +343,16 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
     plain = TaskLayout(role, " ".join(str(name).split())[:60], opening, call.tools)
     if not binding.rewrites:
         return plain
+    missing = missing_in(binding, role, f"{opening.system}\n{opening.task}", durable)
+    plain = replace(plain, durable=durable, missing=missing)
 
-    def own(why: Reason, missing: str = "") -> TaskLayout:
+    def own(why: Reason) -> TaskLayout:
         asked = AgentRequest(role, model, binding.held, "", _nothing, worded="", own=(why,), talk=_talk(binding))
-        return replace(plain, plan=session.plan(asked), missing=missing)
+        return replace(plain, plan=session.plan(asked))
 
     left = session.left_alone(role, _talk(binding), binding.scope)
     if left is not None and not kept_elsewhere(call.llm):
-        return own(left, _missing(binding, role, opening))
+        return own(left)
 
     if binding.clash:
         return own(reason("tool_schema_differs", binding.clash))
@@ -334,11 +362,12 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
             "layout"
         )
         # What is said in the system message is for one request alone.
-        return own(reason("kept_by_provider"), _missing(binding, role, opening) if opening.system else "")
+        plain = plain if opening.system else replace(plain, missing="")
+        return own(reason("kept_by_provider"))
     worded = _worded(agent)
     if worded:
         # The prompt is the application's own, and stays; only a text that is declared and not in it is added.
-        return own(reason("own_prompt", worded), _missing(binding, role, opening))
+        return own(reason("own_prompt", worded))
     crew = getattr(agent, "crew", None)
     crew = None if isinstance(crew, str) else crew
     text_mode = not call.tools and _ACTION in opening.system
@@ -354,6 +383,7 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
         # A worker's task is in the manager's own words and shares nothing.
         return own(reason("own_prompt", "the manager words a worker's task"))
     declared = binding.options.declared
+    spoken = session.prefix.text if declared or not alone else ""
     moved = opening.system if alone else _text_tools(opening.system, crew, binding) if text_mode else ""
     if alone and declared:
         moved = without(moved, session.prefix.system)
@@ -363,7 +393,7 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening) -> TaskLayout:
     pieces = material.in_words(f"{opening.system}\n{opening.task}")
     if alone:
         pieces = [piece for piece in pieces if piece.for_all or not used(moved, [piece])]
-    opened = "\n\n".join(filter(None, (session.prefix.text if declared or not alone else "", moved.strip("\n"))))
+    opened = "\n\n".join(filter(None, (spoken, *durable, moved.strip("\n"))))
     log = tuple(_log(crew, tasks, opening.task))
     start = _digest(opened, *map(_schema, offered.tools or ()))
     draft = replace(
@@ -381,7 +411,7 @@ def _planned(case: _Case, plain: TaskLayout, plan: RequestPlan[Piece], instructi
     if not plan.forks:
         # From now on the provider has this agent's text, and how its task begins, in the crew's own layout.
         layouts.add(_own_mark(model, role), *case.own_marks())
-        return replace(plain, plan=plan, missing=_missing(layouts.binding, role, plain.opening))
+        return replace(plain, plan=plan)
     layouts.said[role] = case.front
     draft = replace(draft, plan=plan)
     layouts.add(*((model, digest) for digest in _chain(draft.start, pieces)))
@@ -427,17 +457,17 @@ def tail_of(session: AdapterSession, layout: TaskLayout, instruction: str, piece
     return referred("\n\n".join(part for part in parts if part), pieces)
 
 
-def _missing(binding: Binding, role: str, opening: Opening) -> str:
-    """What only the session knows of the system text: the declared one and the role's card, where they are not in it.
+def missing_in(binding: Binding, role: str, said: str, durable: tuple[str, ...]) -> str:
+    """What only the session knows of an agent's text: the declared one, the role's card, ``durable`` texts.
 
-    Requests with a declared text stay unforked only where they are too short, or were and the agent's text is long.
+    Those that ``said`` has not. It stands in front of requests that keep the application's own layout.
     """
     prefix = binding.session.prefix
-    if not binding.options.declared:
-        return ""
-    said = f"{opening.system}\n{opening.task}"
-    context = (SharedPrefix(context={key: text}).text for key, text in prefix.context.items())
-    texts = ("" if prefix.system == SYSTEM else prefix.system.strip(), *context, prefix.roles.get(role, "").strip())
+    texts = list(durable)
+    if binding.options.declared:
+        context = (SharedPrefix(context={key: text}).text for key, text in prefix.context.items())
+        own = "" if prefix.system == SYSTEM else prefix.system.strip()
+        texts = [own, *context, prefix.roles.get(role, "").strip(), *durable]
     return "\n\n".join(text for text in texts if text and find_text(text, said) is None)
 
 
@@ -497,7 +527,7 @@ class _Case:
                 self._stake(listed),
                 self.standing(),
                 further=tuple(self._further()),
-                declared=options.declared,
+                declared=options.declared or bool(layout.durable),
                 wanted=bool(options.shared_context) or (options.declared and cards),
             )
             if isinstance(found, Reason):

@@ -15,7 +15,7 @@ from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, Preview, preview_of, users_session
 from cacheprefix_crewai.binding import KEY, KICKOFF, RUN, Binding, Options
 from cacheprefix_crewai.crew import binding_on, parts_of
-from cacheprefix_crewai.installing import Installation, install
+from cacheprefix_crewai.installing import Installation, conversation_of, install
 from cacheprefix_crewai.layout import LLMCall
 from cacheprefix_crewai.llm import REQUEST, kind_of
 from cacheprefix_crewai.sending import PendingRequest
@@ -34,6 +34,9 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
     known = binding_on(crew if crew is not None else agents)
     rehearsal = session.adapter.rehearsal()
     dry = _DryRun(rehearsal, Options() if known is None else known.options)
+    held = session.adapter.conversation(conversation_of(target), scope=dry.options.scope)
+    if held.state.zones or held.state.messages:
+        rehearsal.conversation(held.id, scope=held.scope).restore(held.to_json(), rebase=True)
     dry.played(crew, agents, task)
     return preview_of(rehearsal, dict.fromkeys(dry.notes))
 

@@ -124,6 +124,8 @@ class PendingRequest:
         layout = None if found is None else found[0]
         runs = binding.part(Executions)
         if layout is None:
+            if binding.rewrites and call.agent is not None and found is not None and messages:
+                plain.messages = session.attempt("layout", lambda: binding.part(Layouts).unread(call), messages)
             if call.agent is not None or asks_for(call.llm, binding):
                 return plain
             newest = runs.newest
@@ -140,7 +142,8 @@ class PendingRequest:
         if call.response_model is not None:
             # A request with a response schema could read nothing of those without one.
             plain.plan = RequestPlan("own", (reason("response_schema"),))
-            plain.messages = _clean(plain, messages)
+            plain.given = layout.own(messages)
+            plain.messages = _clean(plain, plain.given)
             return plain
         if not layout.forked:
             # Sharing would not pay: the application's layout, within the session's limits.
