@@ -88,7 +88,7 @@ def _parts(audit: Audit, *, previous: bool) -> Iterator[_Table | _Lines]:
         yield _Lines("Against the previous-request rule (5 % and 2,000 tokens)", (line,))
     if audit.lint:
         more = len(audit.lint) - _LINT
-        shown = tuple(f"{entry['path']}: {entry['message']} ({entry['place']})" for entry in audit.lint[:_LINT])
+        shown = tuple(f"{entry['path']}: {entry['message']} ({_near(entry['place'])})" for entry in audit.lint[:_LINT])
         yield _Lines("Will break the cache", shown + ((f"and {more} more",) if more > 0 else ()))
     if audit.notes:
         yield _Lines("Notes", audit.notes)

@@ -319,3 +319,71 @@ def test_phoenixs_api_tells_the_kind_beside_the_attributes_and_writes_other_type
 
     log.write_text(json.dumps({"data": [told(one) for one in calls()], "next_cursor": None}))
     shown_first(log)
+
+
+def test_helicones_own_logger_parts_a_time_and_names_the_session_in_the_answer(tmp_path):
+    """What its manual logger posts for one call (@helicone/helpers 1.8.3)."""
+    log = tmp_path / "log"
+    log.write_text(lines(
+        {
+            "providerRequest": {"url": "custom-model-nopath", "json": one.body, "meta": {}},
+            "providerResponse": {
+                "headers": {"Helicone-Session-Id": "s-1"}, "status": 200,
+                "json": {"id": f"a{one.number}", "choices": [{"message": {"content": "yes"}}], "usage": one.usage},
+            },
+            "timing": {
+                "startTime": {"seconds": int(one.at), "milliseconds": 423},
+                "endTime": {"seconds": int(one.at) + 1, "milliseconds": 0},
+            },
+        }
+        for one in calls()
+    ))  # fmt: skip
+    shown_first(log)
+    with audit([str(log)], what_if=False) as found:
+        assert {row.public["session"] for row in found.rows} == {"s-1"}
+        assert [row.view["at"] for row in found.rows] == [int(one.at) + 0.423 for one in calls()]
+
+
+def test_a_streamed_converse_call_counts_in_an_event_of_its_own(tmp_path):
+    """Bodies as boto3 1.44 sends them; the log keeps a stream's events in a list."""
+    log = tmp_path / "log"
+    log.write_text(lines(
+        {
+            "schemaType": "ModelInvocationLog", "timestamp": one.iso, "operation": "ConverseStream",
+            "modelId": "anthropic.claude-sonnet-4-5-20250929-v1:0",
+            "input": {"inputBodyJson": {
+                "system": [{"text": one.messages[0]["content"]}, {"cachePoint": {"type": "default"}}],
+                "messages": [{"role": m["role"], "content": [{"text": m["content"]}]} for m in one.messages[1:]],
+            }},
+            "output": {"outputBodyJson": [
+                {"messageStart": {"role": "assistant"}}, {"messageStop": {"stopReason": "end_turn"}},
+                {"metadata": {"usage": {
+                    "inputTokens": one.total - 1_800, "outputTokens": 5, "cacheReadInputTokens": 0,
+                    "cacheWriteInputTokens": 1_800,
+                }}},
+            ]},
+        }
+        for one in calls()
+    ))  # fmt: skip
+    shown_first(log)
+    with audit([str(log)], what_if=False) as found:
+        assert {row.public["cached_source"] for row in found.rows} == {"reported"}
+
+
+@pytest.mark.parametrize("wrapped", ["batches", "trace", "result"])
+def test_the_servers_of_traces_wrap_the_protocols_own_json(tmp_path, wrapped):
+    """Tempo's two APIs and Jaeger's third; names are base64 and numbers texts, as the protocol's JSON has them."""
+    log = tmp_path / "log"
+
+    def told(one):
+        (resource,) = span(one.number, {
+            "openinference.span.kind": "LLM", "llm.model_name": "gpt-4.1", "input.value": json.dumps(one.body),
+            "input.mime_type": "application/json", "llm.token_count.prompt": one.total,
+            "llm.token_count.prompt_details.cache_read": 0,
+        })["resourceSpans"]  # fmt: skip
+        held = resource["scopeSpans"][0]["spans"][0]
+        held |= {"traceId": "IuRLqkm4RJhGiHmHazSyVw==", "spanId": f"dI0b2rSGT{'ABCDE'[one.number]}A="}
+        return {wrapped: [resource]} if wrapped == "batches" else {wrapped: {"resourceSpans": [resource]}}
+
+    log.write_text(lines(map(told, calls())))
+    shown_first(log)

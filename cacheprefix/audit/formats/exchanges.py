@@ -21,10 +21,11 @@ _DEEPEST = 5
 _TEXT = ("messages", "contents", "input", "instructions", "prompt", "system")
 _NAMES_REQUEST = (
     "request_body", "requestBody", "request", "req", "inputBodyJson", "body", "payload", "input", "json", "json_data",
-    "postData", "data", "params", "kwargs", "text", "message", "log", "entry", "event",
+    "postData", "providerRequest", "data", "params", "kwargs", "text", "message", "log", "entry", "event",
 )  # fmt: skip
 _NAMES_RESPONSE = (
-    "response_body", "responseBody", "response", "resp", "outputBodyJson", "output", "completion", "result", "answer",
+    "response_body", "responseBody", "response", "resp", "providerResponse", "outputBodyJson", "output", "completion",
+    "result", "answer",
 )  # fmt: skip
 _NAMES_TIME = (
     "timestamp", "ts", "time", "startedDateTime", "request_created_at", "created_at", "createdAt", "start_time",
@@ -104,8 +105,9 @@ def _exchange(value: Mapping[str, Any]) -> Iterator[Record]:
         said.get("model"), said.get("modelId"), value.get("modelId"), value.get("model"), _model_of(url),
         answer.get("model") if isinstance(answer, Mapping) else None,
     ))  # fmt: skip
-    start = _time(value, _NAMES_TIME)
-    end = _time(value, _NAMES_END)
+    start, end = _time(value, _NAMES_TIME), _time(value, _NAMES_END)
+    if start is None and isinstance(value.get("timing"), Mapping):
+        start, end = (_parted(value["timing"].get(name)) for name in ("startTime", "endTime"))
     took = value.get("time") if "startedDateTime" in value else None
     if end is None and start is not None and isinstance(took, (int, float)):
         end = start + took / 1e3  # A HAR file says how many milliseconds it took.
@@ -229,7 +231,8 @@ def _usage(answer: Any, value: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if isinstance(answer, list):
         from cacheprefix.profiles import merge_usage  # noqa: PLC0415 - only for logged streams
 
-        return merge_usage(*answer) or None
+        # Bedrock's ConverseStream says its counts in an event of its own.
+        return merge_usage(*(one.get("metadata", one) for one in answer)) or None
     if isinstance(answer, Mapping):
         for name in ("usage", "usageMetadata", "usage_metadata"):
             if isinstance(answer.get(name), Mapping):
@@ -296,8 +299,18 @@ def _time(value: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
     return None
 
 
+def _parted(value: Any) -> float | None:
+    """A time as Helicone's loggers write it: seconds, and milliseconds beside them."""
+    if not isinstance(value, Mapping):
+        return None
+    whole, rest = value.get("seconds"), value.get("milliseconds", 0)
+    return whole + rest / 1e3 if isinstance(whole, (int, float)) and isinstance(rest, (int, float)) else None
+
+
 def _named(value: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    for held in (value, value.get("metadata"), value.get("properties"), value.get("request_properties")):
+    answered = value.get("providerResponse")
+    headers = answered.get("headers") if isinstance(answered, Mapping) else None
+    for held in (value, value.get("metadata"), value.get("properties"), value.get("request_properties"), headers):
         if isinstance(held, Mapping):
             found = first_text(held.get(name) for name in names)
             if found:

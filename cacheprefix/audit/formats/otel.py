@@ -51,7 +51,7 @@ def recognises(value: Mapping[str, Any]) -> bool:
         return True
     if any(isinstance(value.get(name), list) for name in ("batches", "spans")):
         return True
-    if _is_traces(value.get("data")) or isinstance(value.get("trace"), Mapping) or "logRecords" in value:
+    if _is_traces(value.get("data")) or _trace(value) is not None or "logRecords" in value:
         return True
     return "attributes" in value and ("context" in value or "traceId" in value or "trace_id" in value)
 
@@ -67,8 +67,9 @@ def read(value: Mapping[str, Any]) -> Iterator[Record]:
 
 def _spans(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     data = value.get("data")
-    if isinstance(value.get("trace"), Mapping):  # Tempo's second API
-        yield from _spans(value["trace"])
+    trace = _trace(value)
+    if trace is not None:
+        yield from _spans(trace)
     elif _is_traces(data):  # Jaeger's lists of traces, MLflow's single ones
         for trace in [data] if isinstance(data, Mapping) else _list(data):
             yield from _list(trace.get("spans"))
@@ -85,6 +86,14 @@ def _spans(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             scopes = next((resource[name] for name in _SCOPES if name in resource), None)
             for scope in _list(scopes):
                 yield from _list(scope.get("spans"))
+
+
+def _trace(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What Tempo's second and Jaeger's third API wrap their spans in."""
+    trace, result = value.get("trace"), value.get("result")
+    if isinstance(trace, Mapping):
+        return trace
+    return result if isinstance(result, Mapping) and "resourceSpans" in result else None
 
 
 def _is_traces(data: Any) -> bool:
