@@ -19,6 +19,7 @@ from cacheprefix.bodies import (
 )
 from cacheprefix.bounded import Bounded, Generations
 from cacheprefix.calls.begin import Boundary, Request, Waiting
+from cacheprefix.calls.gating import Waits
 from cacheprefix.calls.history_runner import HistoryRunner, RestOfRequest
 from cacheprefix.calls.report import tally
 from cacheprefix.calls.tool_calls import ToolUse
@@ -154,6 +155,7 @@ __all__ = [
     "Unsent",
     "VolatileRole",
     "Waiting",
+    "Waits",
     "Watched",
     "Worth",
     "allowed_choice",

@@ -386,7 +386,7 @@ class AdapterSession:
         notices, tools, last = self.shared.notices, self.tool_calls.stats(), self.shared.totals.last
         advice = last and self.shared.cards.advice(last.profile, last.model, self.count)
         notes = (*notices.notes, advice) if advice else notices.notes
-        use = self.shared.gating.use
+        use = self.shared.gating.told
         made = self.shared.totals.report(self.counter_name, notes, notices.failures)
         return replace(made, tool_cache=tools, gate=None if use == GateUse() else use, arms=self.shared.arms.report())
 

@@ -517,11 +517,11 @@ class Waiting:
 
     def follow(self, key: bytes, worth: Worth) -> Pass:
         """Lead all that share the cold part named ``key``, or wait for who leads, as far as that is worth it."""
-        return self.requests.state.gating.passed(self._entered(key, worth))
+        return self.requests.state.gating.passed(self._entered(key, worth), key)
 
     async def afollow(self, key: bytes, worth: Worth) -> Pass:
         """``follow`` without blocking the event loop."""
-        return self.requests.state.gating.passed(await self._aentered(key, worth))
+        return self.requests.state.gating.passed(await self._aentered(key, worth), key)
 
     def _entered(self, key: bytes, worth: Worth) -> Pass:
         return FOLLOW if self.gate is None else self.gate.enter(key, worth)

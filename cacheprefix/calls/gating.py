@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
-from cacheprefix.calls.report import GateUse
+from typing_extensions import Self
+
+from cacheprefix.bounded import Bounded
+from cacheprefix.calls.report import FanOut, GateUse
+from cacheprefix.contexts import BlockVar
 from cacheprefix.layout import FOLLOW, Pace, Pass, ProcessGate, StoreGate, Worth
 from cacheprefix.locks import Lock
 from cacheprefix.notices import Notices
@@ -22,6 +27,8 @@ profiles/prices.toml) that is 0.012 USD a second, or 43 USD an hour: about what 
 shared part of 5,000 tokens is then worth 1.6 to 1.9 seconds, about a first token, and one of 30,000 a whole answer."""
 
 _AGENTS = 1_000
+_FAN_OUTS = 200
+"""Fan-outs that are remembered one by one."""
 
 WORTH_WAITING = 1024
 """Cold shared tokens below which siblings do not wait for one another: the wait costs more than it saves."""
@@ -34,6 +41,43 @@ def gate_of(store: Store | None, limit: float, notices: Notices) -> AnyGate:
     return StoreGate(store, limit, failed=lambda error: notices.failed("gate store", error))
 
 
+class Waits:
+    """Adds up the seconds that requests of a block, and of what is started there, spend at gates.
+
+    A context manager for one block; blocks may stand in one another.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._seconds = 0.0
+        self._around: Waits | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return self._seconds
+
+    def add(self, seconds: float) -> None:
+        """A request came through."""
+        with self._lock:
+            self._seconds += seconds
+        if self._around is not None:
+            self._around.add(seconds)
+
+    def __enter__(self) -> Self:
+        """Begin to add up."""
+        self._around = _WAITS.get()
+        self._token = _WAITS.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """What is sent from now on is another's."""
+        _WAITS.reset(self._token)
+
+
+_WAITS: BlockVar[Waits] = BlockVar("cacheprefix_waits")
+
+
 @dataclass(slots=True)
 class Gating:
     """What a second of waiting is to save, how long models take, and how the gate was used. Thread-safe."""
@@ -43,6 +87,10 @@ class Gating:
     use: GateUse = field(default_factory=GateUse)
     joined: dict[str, bool] = field(default_factory=dict)
     """By agent, whether siblings came behind it when it led the last time."""
+    _newest: Bounded[bytes, int] = field(default_factory=lambda: Bounded(_FAN_OUTS))
+    """By what is shared, the number of the fan-out that began last."""
+    _fan_outs: Bounded[int, FanOut] = field(default_factory=lambda: Bounded(_FAN_OUTS))
+    _numbers: int = 0
     _lock: Lock = field(default_factory=Lock)
 
     def worth(self, profile: Profile, model: str, *, cold: int, warm: int = 0, streams: bool) -> Worth | None:
@@ -61,16 +109,44 @@ class Gating:
         seconds = Worth.of(tokens=cold, per_token=saves, price=self.price)
         return Worth(seconds, usual, streams, cold, saves, warm)
 
-    def passed(self, leave: Pass) -> Pass:
-        """Count how a request came through, and give its pass back."""
+    def passed(self, leave: Pass, key: bytes = b"") -> Pass:
+        """Count how a request came through that shares what ``key`` names, and give its pass back."""
         if leave is not FOLLOW:
             with self._lock:
-                self.use = self.use.and_pass(leave.leader, leave.followed, leave.waited)
+                before, now = self.use, self.use.and_pass(leave.leader, leave.followed, leave.waited)
+                self.use = now
+                if leave.leader or key not in self._newest:
+                    self._numbers += 1
+                    self._newest[key] = self._numbers
+                leave.number = self._newest[key]
+                known = self._fan_outs.of(leave.number, FanOut)
+                self._fan_outs[leave.number] = replace(
+                    known,
+                    followed=known.followed + now.followed - before.followed,
+                    gave_up=known.gave_up + now.gave_up - before.gave_up,
+                    at_once=known.at_once + now.at_once - before.at_once,
+                    seconds=known.seconds + leave.waited,
+                )
+            waits = _WAITS.get()
+            if waits is not None:
+                waits.add(leave.waited)
         return leave
 
+    @property
+    def told(self) -> GateUse:
+        """How the gate was used, in all and fan-out by fan-out."""
+        with self._lock:
+            begun = (one for _, one in sorted(self._fan_outs.items(), key=itemgetter(0)))
+            shared = (one for one in begun if one.followed or one.gave_up or one.at_once)
+            return replace(self.use, fan_outs=tuple(shared))
+
     def led(self, agent: str, leave: Pass) -> None:
-        """Remember whether siblings came behind an agent's request."""
+        """Remember whose request led, and whether siblings came behind it."""
         if leave.leader:
+            with self._lock:
+                known = self._fan_outs.get(leave.number)
+                if known is not None:
+                    self._fan_outs[leave.number] = replace(known, leader=agent)
             if len(self.joined) > _AGENTS:
                 self.joined.clear()
             self.joined[agent] = leave.joined(0)
@@ -87,4 +163,8 @@ class Gating:
         """Count what a request that waited saved by it, where it read so many tokens."""
         if leave.followed and read:
             with self._lock:
-                self.use = self.use.and_saved(leave.worth.saved(read))
+                saved = leave.worth.saved(read)
+                self.use = self.use.and_saved(saved)
+                known = self._fan_outs.get(leave.number)
+                if known is not None:
+                    self._fan_outs[leave.number] = replace(known, saved_units=known.saved_units + saved)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _NOTICED = 0.001
 """Seconds at the gate from which on a request has waited."""
+_FEW = 5
+"""Fan-outs that the text of a report tells one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,27 @@ class WentOut:
 
 
 @dataclass(frozen=True, slots=True)
+class FanOut:
+    """What one leader and the siblings that came behind it did at the gate."""
+
+    leader: str = ""
+    """The agent that went ahead; empty for one in another process."""
+    followed: int = 0
+    gave_up: int = 0
+    at_once: int = 0
+    seconds: float = 0.0
+    """Time that the siblings spent waiting, in all."""
+    saved_units: float = 0.0
+    """Cost units that they read instead of writing, by the reported usage."""
+
+    def __str__(self) -> str:
+        return (
+            f"  behind {self.leader or 'another process'}: {self.followed} followed, {self.gave_up} in vain, "
+            f"{self.at_once} at once; {self.seconds:.1f} s for {self.saved_units:,.0f} cost units"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class GateUse:
     """What requests did at the gate on a cold prefix, what that cost in seconds and what it saved."""
 
@@ -131,6 +154,8 @@ class GateUse:
     """Time spent waiting, in all."""
     saved_units: float = 0.0
     """Cost units that followers read instead of writing, by the reported usage."""
+    fan_outs: tuple[FanOut, ...] = ()
+    """The newest ones with siblings, oldest first: what each cost and saved."""
 
     def and_pass(self, leader: bool, followed: bool, seconds: float) -> GateUse:  # noqa: FBT001 - a pass, taken apart
         """With one more request that came through."""
@@ -149,11 +174,13 @@ class GateUse:
         return replace(self, saved_units=self.saved_units + units)
 
     def __str__(self) -> str:
-        return (
+        said = (
             f"gate: {self.followed} requests followed a sibling that wrote what they share and saved "
             f"{self.saved_units:,.0f} cost units by it; all waited {self.seconds:.1f} s, {self.gave_up} in vain; "
             f"{self.at_once} went at once, as waiting would not have paid"
         )
+        waited = [one for one in self.fan_outs if one.seconds > _NOTICED][-_FEW:]
+        return "\n".join([said, *map(str, waited)])
 
 
 Arm = Literal["fork", "own"]

@@ -104,7 +104,9 @@ class Pass:
     A leader's pass that nobody holds any more lets the others go by itself.
     """
 
-    __slots__ = ("__weakref__", "_dropped", "_release", "_wider", "far", "flight", "followed", "waited", "worth")
+    __slots__ = (
+        "__weakref__", "_dropped", "_release", "_wider", "far", "flight", "followed", "number", "waited", "worth"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -131,6 +133,8 @@ class Pass:
         """Whether a leader wrote what this request is to read."""
         self.far = far
         """Whether siblings in other processes may wait for it, whom this one does not see."""
+        self.number = 0
+        """Of the fan-out that it belongs to, for who counts them."""
 
     @property
     def leader(self) -> bool:

@@ -92,6 +92,7 @@ def test_a_failed_task_blocks_only_what_needs_it(how):
         "after_both": "blocked",
         "after_good": "completed",
     }
+    assert result.parallelized_count == 2
     assert result.outcomes["bad"].error == "ValueError: I was told to fail"
     assert result.outcomes["after_both"].error == "needs after_bad"
     assert result.text("after_good") == "<<do>>"
@@ -144,6 +145,27 @@ def test_tasks_of_a_wave_overlap():
     result = dag_result(graph.invoke({"messages": []}))
     assert [one.status for one in result.outcomes.values()] == ["completed"] * 3
     assert result.wall_seconds < result.sequential_seconds
+
+
+@pytest.mark.parametrize("bench", ["anthropic"], indirect=True)
+@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+def test_waits_at_the_gate_are_no_work_and_stand_in_the_report(bench, how):
+    """Siblings wait for the one that writes their prefix: that is told per fan-out, and not taken for their work."""
+    bench.slow(0.3)
+    session = bench.session(HANDBOOK)
+    graph = prefix_dag(wrap_model(bench.model(), session), [Task(name, "x") for name in "abc"])
+    given = {"messages": [HumanMessage("go")]}
+    result = dag_result(asyncio.run(graph.ainvoke(given)) if how == "ainvoke" else graph.invoke(given))
+    waited = [one.waited for one in result.outcomes.values()]
+    (fan_out,) = session.report().gate.fan_outs
+    # Of the leader it is the time of a look.
+    assert (sum(one > 0.05 for one in waited), fan_out.followed) == (2, 2)
+    assert fan_out.leader in "abc"
+    assert fan_out.seconds == pytest.approx(sum(waited))
+    assert fan_out.saved_units == session.report().gate.saved_units > 0
+    assert f"behind {fan_out.leader}: 2 followed" in str(session.report())
+    spent = sum(one.seconds for one in result.outcomes.values())
+    assert result.sequential_seconds == pytest.approx(spent - sum(waited))
 
 
 def test_a_task_graph_is_drawn_streamed_and_resumed():

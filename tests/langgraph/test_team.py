@@ -151,6 +151,9 @@ def test_specialists_use_their_tools_and_tell_how_far_they_are(bench, how):
     assert "too light" in bodies[2]
     assert "gold weighs 3" in bodies[2]
     assert bench.provider.requests[2].outcome.read_tokens > 0
+    asked = next(one for one in bench.provider.requests if "Summarise in at most" in str(one.json))
+    assert asked.outcome.read_tokens > 0.9 * asked.prompt.tokens
+    assert "history_truncated" not in {call.verdict.cause for call in session.calls if call.verdict}
 
 
 @ONE

@@ -14,10 +14,12 @@ from typing_extensions import Unpack
 
 from cacheprefix.adapter import AdapterSession, Api, AskOptions, ForkOptions, ForkResult, ToolSet, ask_options
 from cacheprefix.errors import SetupError
-from cacheprefix_langgraph.fork_context import Frame, scope_of
+from cacheprefix_langgraph.calls import enter
+from cacheprefix_langgraph.fork_context import FRAME, Frame, scope_of
 from cacheprefix_langgraph.layout import settled
 from cacheprefix_langgraph.model import bound_of
 from cacheprefix_langgraph.parts import taken_apart
+from cacheprefix_langgraph.pending import SENDING
 from cacheprefix_langgraph.request_bodies import hoists, model_name
 from cacheprefix_langgraph.sdk_clients import body_of, sender
 from cacheprefix_langgraph.state import CHANNEL, conversation_of, ledger_in, messages_in
@@ -102,15 +104,18 @@ def _asked(model: Any, values: Any, options: ThreadOptions, *, later: bool) -> _
     ledger = values.get(CHANNEL) if isinstance(values, Mapping) else ledger_in(None, session)
     found = conversation_of(session, settings, ledger, history, returned=False)
     frame = Frame(session=session, role=known["role"], conversation=found.id, state=found, base=system, scope=scope)
+    begun = _begun(model, session, history, kwargs, config, known["role"]) if system is None else None
     kwargs.pop("tool_choice", None)
     # An agent alone keeps its own order: helpers that are no forks begin with the same tools.
     if session.prefix.tools and system is None and "response_format" not in kwargs:
         carried = ToolSet(session.union_in(found), shares=True)
         kwargs = with_union(kwargs, union_of(model, kwargs, frame), frame, carried)
-    parts = taken_apart(history, frame, hoists=hoists(model))
-    names = tuple(map(name_of, kwargs.get("tools") or ()))
-    done = settled(parts, frame, wrapping(model).views, model_name(model), "", names)
-    body, api = body_of(model, [*parts.head, *done.messages], kwargs)
+    if begun is None:
+        parts = taken_apart(history, frame, hoists=hoists(model))
+        names = tuple(map(name_of, kwargs.get("tools") or ()))
+        done = settled(parts, frame, wrapping(model).views, model_name(model), "", names)
+        begun = [*parts.head, *done.messages], kwargs
+    body, api = body_of(model, *begun)
     run_tool = options.get("tool_executor")
     how: ForkOptions = {
         "role": known["role"],
@@ -123,6 +128,21 @@ def _asked(model: Any, values: Any, options: ThreadOptions, *, later: bool) -> _
         "state": options.get("state"),
     }
     return _Asked(session, body, api, sender(model, api, later=later), how)
+
+
+def _begun(
+    model: Any, session: AdapterSession, history: list[BaseMessage], kwargs: dict[str, Any], config: Any, role: str
+) -> tuple[list[BaseMessage], dict[str, Any]] | None:
+    """The next request of the role that works here, for a fork of its own; None where another one asks.
+
+    The role's text stands in it where that of its requests stands, so that the fork reads all that they wrote.
+    """
+    working = FRAME.get()
+    if working is None or working.role != role or not working.laid or not session.related(working.session):
+        return None
+    laid, _, options, token = enter(model, history, config, kwargs)
+    SENDING.reset(token)
+    return list(model._convert_input(laid).to_messages()), options
 
 
 def _known(session: AdapterSession, graph: Any, tools: Sequence[BaseTool]) -> dict[str, BaseTool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -39,8 +40,9 @@ class DagResult:
 
     @property
     def parallelized_count(self) -> int:
-        """How many tasks ran beside another one."""
-        return sum(len(wave) for wave in self.waves if len(wave) > 1)
+        """How many tasks ran beside another one; those that were blocked did not run."""
+        ran = Counter(one.wave for one in self.outcomes.values() if one.status != "blocked")
+        return sum(number for number in ran.values() if number > 1)
 
     @property
     def wall_seconds(self) -> float:
@@ -52,8 +54,8 @@ class DagResult:
 
     @property
     def sequential_seconds(self) -> float:
-        """All tasks' times added up: what they would have taken one after the other."""
-        return sum(outcome.seconds for outcome in self.outcomes.values())
+        """All tasks' times added up: what they would have taken one after the other, when none waits for a sibling."""
+        return sum(outcome.seconds - outcome.waited for outcome in self.outcomes.values())
 
     @property
     def usage(self) -> Usage:
@@ -137,30 +139,30 @@ def _node(
         return watch.outcome(task.id, "failed", "", (), error=f"{type(error).__name__}: {error}", wave=wave)
 
     def run(state: Any) -> dict[str, Any]:
-        watch = Watch(session, worker.model)
         order = prompt(state)
         if isinstance(order, Outcome):
             return _update(order)
-        try:
-            own = work(worker, state["messages"], order)
-        except GraphBubbleUp:
-            raise
-        except Exception as error:
-            return _update(failed(watch, error))
-        return _update(watch.outcome(task.id, "completed", text_of(own), own, wave=wave))
+        with Watch(session, worker.model) as watch:
+            try:
+                own = work(worker, state["messages"], order)
+            except GraphBubbleUp:
+                raise
+            except Exception as error:
+                return _update(failed(watch, error))
+            return _update(watch.outcome(task.id, "completed", text_of(own), own, wave=wave))
 
     async def arun(state: Any) -> dict[str, Any]:
-        watch = Watch(session, worker.model)
         order = prompt(state)
         if isinstance(order, Outcome):
             return _update(order)
-        try:
-            own = await awork(worker, state["messages"], order)
-        except GraphBubbleUp:
-            raise
-        except Exception as error:
-            return _update(failed(watch, error))
-        return _update(watch.outcome(task.id, "completed", text_of(own), own, wave=wave))
+        with Watch(session, worker.model) as watch:
+            try:
+                own = await awork(worker, state["messages"], order)
+            except GraphBubbleUp:
+                raise
+            except Exception as error:
+                return _update(failed(watch, error))
+            return _update(watch.outcome(task.id, "completed", text_of(own), own, wave=wave))
 
     bind = forked(users_session(session), role=task.id, pinned=bool(task.tools))
     return Step(task.id, bind(run), bind(arun))

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage
+from typing_extensions import Self
 
 from cacheprefix import Usage
-from cacheprefix.adapter import NO_CALLS, AdapterSession, cost_units, normalise_usage, usage_from_dict
+from cacheprefix.adapter import NO_CALLS, AdapterSession, Waits, cost_units, normalise_usage, usage_from_dict
 from cacheprefix_langgraph.request_bodies import model_name
 
 Status = Literal["completed", "failed", "blocked"]
@@ -32,6 +33,8 @@ class Outcome:
     """Seconds since the epoch."""
     seconds: float = 0.0
     wave: int = 0
+    waited: float = 0.0
+    """Seconds of them at the gate, for a sibling that was writing what the step then read."""
 
     @property
     def hit_rate(self) -> float | None:
@@ -50,6 +53,7 @@ class Outcome:
             "started": self.started,
             "seconds": self.seconds,
             "wave": self.wave,
+            "waited": self.waited,
         }
 
 
@@ -66,6 +70,16 @@ class Watch:
     model: Any
     started: float = field(default_factory=time.time)
     _began: float = field(default_factory=time.perf_counter)
+    _waits: Waits = field(default_factory=Waits)
+
+    def __enter__(self) -> Self:
+        """The step begins."""
+        self._waits.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The step is over."""
+        self._waits.__exit__()
 
     def outcome(
         self, id_: str, status: Status, text: str, messages: Sequence[BaseMessage], *, error: str = "", wave: int = 0
@@ -79,7 +93,8 @@ class Watch:
                 usage = usage + normalise_usage(message.usage_metadata, profile=profile)
         seconds = time.perf_counter() - self._began
         units = round(cost_units(usage, profile), 1)
-        return Outcome(id_, status, text, error, usage, units, self.started, round(seconds, 4), wave)
+        waited = self._waits.seconds
+        return Outcome(id_, status, text, error, usage, units, self.started, round(seconds, 4), wave, waited)
 
 
 def total(outcomes: Iterable[Outcome]) -> Usage:

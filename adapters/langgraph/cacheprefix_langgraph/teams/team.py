@@ -257,28 +257,28 @@ def _node(
         return {"outcomes": {step: watch.outcome(step, "failed", "", (), error=said, wave=wave).as_dict()}}
 
     def run(state: Any) -> dict[str, Any]:
-        watch = Watch(session, worker.model)
-        try:
-            who, order = place(state)
-            return left(watch, work(who, state["messages"], order, after))
-        except GraphBubbleUp:
-            raise
-        except Exception as error:
-            if not isolate:
+        with Watch(session, worker.model) as watch:
+            try:
+                who, order = place(state)
+                return left(watch, work(who, state["messages"], order, after))
+            except GraphBubbleUp:
                 raise
-            return failed(watch, error)
+            except Exception as error:
+                if not isolate:
+                    raise
+                return failed(watch, error)
 
     async def arun(state: Any) -> dict[str, Any]:
-        watch = Watch(session, worker.model)
-        try:
-            who, order = place(state)
-            return left(watch, await awork(who, state["messages"], order, after))
-        except GraphBubbleUp:
-            raise
-        except Exception as error:
-            if not isolate:
+        with Watch(session, worker.model) as watch:
+            try:
+                who, order = place(state)
+                return left(watch, await awork(who, state["messages"], order, after))
+            except GraphBubbleUp:
                 raise
-            return failed(watch, error)
+            except Exception as error:
+                if not isolate:
+                    raise
+                return failed(watch, error)
 
     bind = forked(users_session(session), role=worker.role, pinned=bool(worker.tools))
     return Step(step, bind(run), bind(arun))

@@ -81,7 +81,7 @@ class Step(Runnable[Any, Any]):
 
 
 AfterRound = Callable[[Sequence[BaseMessage], int], None]
-"""Told of the messages so far and the number of tool rounds."""
+"""Told of the messages of a request that was answered, and of the number of tool rounds in it."""
 
 
 def work(
@@ -91,13 +91,15 @@ def work(
     messages, own = worker.opening(shared, order), list[BaseMessage]()
     bound, known = worker.bound, {tool.name: tool for tool in worker.tools}
     for turn in range(1, worker.max_turns + 1):
-        answer: AIMessage = bound.invoke([*messages, *own])
+        sent = [*messages, *own]
+        answer: AIMessage = bound.invoke(sent)
+        if after is not None and turn > 1:
+            # Now the request with the newest results is in the cache, and a fork of it reads them.
+            after(sent, turn - 1)
         own.append(answer)
         if not answer.tool_calls or turn == worker.max_turns:
             break
         own += [_result(known, call) for call in _calls(answer)]
-        if after is not None:
-            after([*messages, *own], turn)
     return own
 
 
@@ -108,7 +110,11 @@ async def awork(
     messages, own = worker.opening(shared, order), list[BaseMessage]()
     bound, known = worker.bound, {tool.name: tool for tool in worker.tools}
     for turn in range(1, worker.max_turns + 1):
-        answer: AIMessage = await bound.ainvoke([*messages, *own])
+        sent = [*messages, *own]
+        answer: AIMessage = await bound.ainvoke(sent)
+        if after is not None and turn > 1:
+            # Now the request with the newest results is in the cache, and a fork of it reads them.
+            await asyncio.to_thread(after, sent, turn - 1)
         own.append(answer)
         if not answer.tool_calls or turn == worker.max_turns:
             break
@@ -120,8 +126,6 @@ async def awork(
             except Exception as error:
                 result = _failed(call, error)
             own.append(_message(call, result))
-        if after is not None:
-            await asyncio.to_thread(after, [*messages, *own], turn)
     return own
 
 
