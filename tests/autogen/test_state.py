@@ -12,7 +12,7 @@ import pytest
 from autogen_agentchat.agents import MessageFilterAgent, MessageFilterConfig, PerSourceFilter, SocietyOfMindAgent
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_core.models import UserMessage
-from autogen_teams import ROLES, TASK, Says, role, search
+from autogen_teams import HANDBOOK, ROLES, TASK, Says, role, search
 
 from cacheprefix import Session, SharedPrefix
 from cacheprefix.server import Reply, ToolCall
@@ -133,17 +133,97 @@ async def test_an_unwrapped_team_loads_the_state_of_a_wrapped_one(provide, new_c
     assert any(text.startswith("planner speaks") for text in contents)
 
 
-async def test_a_state_saved_without_us_is_continued_in_the_applications_own_layout(provide, new_client):
-    """Nothing that an agent was told before is missing from its requests."""
-    provider = provide("openai", Says())
-    plain = RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=2)
+def _lacks(plain, fork):
+    """Texts of the application's own requests that the wrapped ones have not, or have more than once."""
+    found = []
+    for own, mine in zip(plain, fork, strict=True):
+        said = "\n".join(str(one["content"]) for one in mine.json["messages"])
+        parts = (part for one in own.json["messages"] for part in str(one["content"] or "").split("\n") if part.strip())
+        found += [part[:60] for part in parts if said.count(part.strip()) != 1]
+    return found
+
+
+async def test_a_state_saved_without_us_is_taken_over_without_a_reset(provide, new_client):
+    """The agents share from the next turn on and hold all that they were told; a plain team loads their state again.
+
+    Their own tool calls of before are with them too, and nobody else's.
+    """
+
+    def build():
+        return _tool_team(new_client(provider))
+
+    provider = provide("openai", Says(STEPS))
+    plain = build()
     await plain.run(task=TASK)
-    team = wrap(RoundRobinGroupChat([role(n, new_client(provider)) for n in ROLES], max_turns=1))
-    await team.load_state(await plain.save_state())
+    state = json.loads(json.dumps(await plain.save_state()))
+    sent = []
+    for wrapped in (False, True):
+        provider.simulator.script = Says()
+        provider.requests.clear()
+        team = wrap(build()) if wrapped else build()
+        await team.load_state(state)
+        await team.run(task="Go on.")
+        sent.append(list(provider.requests))
+        if not wrapped:
+            continue
+        assert [call.layout for call in session_of(team).calls] == ["fork", "fork"]
+        assert not any("saved without" in note for note in session_of(team).report().notes)
+        assert not session_of(team).failures
+    assert _lacks(*sent) == []
+    back = build()
+    await back.load_state(json.loads(json.dumps(await team.save_state())))
+    provider.requests.clear()
+    await back.run(task="And on.")
+    texts = [str(one["content"]) for one in provider.requests[0].json["messages"]]
+    assert texts[1] == TASK
+    assert texts[-1] == "And on."
+
+
+@pytest.mark.parametrize("way", ["loaded", "wrapped"])
+async def test_an_agent_by_itself_is_taken_over_in_the_middle_of_its_work(provide, new_client, way):
+    """What its own context holds is what it was told: it shares from the next request on."""
+
+    def build():
+        return role("planner", new_client(provider), tools=[search()], reflect_on_tool_use=True)
+
+    provider = provide("openai", Says(STEPS))
+    agent, session = build(), Session(SharedPrefix(system=HANDBOOK))
+    await agent.run(task=TASK)
+    state = json.loads(json.dumps(await agent.save_state()))
+    provider.simulator.script = Says()
+    provider.requests.clear()
+    same = build()
+    await same.load_state(state)
+    await same.run(task="Go on.")
+    plain = list(provider.requests)
+    provider.simulator.script = Says()
+    provider.requests.clear()
+    if way == "loaded":
+        agent = wrap(build(), session)
+        await agent.load_state(state)
+    else:
+        wrap(agent, session)
+    await agent.run(task="Go on.")
+    assert [call.layout for call in session.calls] == ["fork"]
+    assert not session.failures
+    assert _lacks(plain, provider.requests) == []
+
+
+async def test_a_filtered_agent_is_shown_nothing_that_its_filter_kept_back(provide, new_client):
+    """Also where its team is taken over in the middle: its own context says what it has heard."""
+    provider = provide("openai", Says())
+    only_user = MessageFilterConfig(per_source=[PerSourceFilter(source="user")])
+    agents = [role("planner", new_client(provider)), role("critic", new_client(provider))]
+    agents.append(MessageFilterAgent("deaf", wrapped_agent=role("writer", new_client(provider)), filter=only_user))
+    team = RoundRobinGroupChat(agents, max_turns=3)
+    await team.run(task=TASK)
+    session = session_of(wrap(team))
     await team.run(task="Go on.")
-    contents = [message["content"] for message in provider.requests[-1].json["messages"]]
-    assert contents[1] == TASK
-    assert any("saved without cacheprefix" in note for note in session_of(team).report().notes)
+    texts = [str(one["content"]) for one in provider.requests[-1].json["messages"]]
+    assert sum(text.count(TASK) for text in texts) == 1
+    assert any("Go on." in text for text in texts)
+    assert not any("planner speaks" in text or "critic speaks" in text for text in texts)
+    assert not session.failures
 
 
 async def test_a_message_filters_agent_keeps_its_context_across_a_resume(provide, new_client):

@@ -29,18 +29,18 @@ def _clients(team):
     return [type(agent._model_client).__name__ for agent in team._participants]
 
 
-async def test_agents_of_a_wrapped_team_cannot_be_wrapped_with_another(provide, new_client):
-    """Neither wrap could be taken back without breaking the other, so the second says whose they are."""
+async def test_agents_of_a_wrapped_team_cannot_be_wrapped_on_another_session(provide, new_client):
+    """What they were told belongs to one session, so the second says whose they are."""
     client = new_client(provide("openai", Says()))
     team = RoundRobinGroupChat([role(n, client) for n in ROLES], name="first", max_turns=3)
     wrap(team)
     other = RoundRobinGroupChat(team._participants[:2], max_turns=2)
     with pytest.raises(SetupError, match="'planner' is wrapped already as a part of 'first'"):
-        wrap(other)
+        wrap(other, Session())
     assert session_of(other) is None
     assert _clients(team) == ["PrefixClient"] * 3
     unwrap(team)
-    wrap(other)
+    wrap(other, Session())
     unwrap(other)
     assert _clients(team) == ["OpenAIChatCompletionClient"] * 3
 

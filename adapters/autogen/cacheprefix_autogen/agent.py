@@ -25,6 +25,9 @@ from cacheprefix_autogen.state import load_member, save_member
 from cacheprefix_autogen.tool_cache import Caller, cached_by
 from cacheprefix_autogen.transcript import FROM_OUTSIDE, View
 
+_ASKS_NO_OTHER_WAY = ("autogen_agentchat.", "cacheprefix_autogen.")
+"""Packages whose agents ask models by clients that they hold."""
+
 
 class StandIn(BaseChatAgent):
     """An agent that answers as another one does, which it holds as ``inner``."""
@@ -38,11 +41,10 @@ def bind_agent(agent: BaseChatAgent, group: Group, *, rank: int = FROM_OUTSIDE, 
         return _bind_stand_in(agent, group, rank, private=private)
     if isinstance(agent, MessageFilterAgent):
         return _bind_filter(agent, group, rank, private=private)
-    # An agent that keeps its context elsewhere, or asks no model, is watched and never laid out.
     session = group.session
-    client = getattr(agent, "_model_client", None)
-    own_context = getattr(agent, "_model_context", None)
-    forks = isinstance(client, ChatCompletionClient) and own_context is not None
+    clients, own_context = clients_of(agent), getattr(agent, "_model_context", None)
+    # An agent that keeps its context elsewhere, or asks no model, is watched and never laid out.
+    forks = "_model_client" in clients and own_context is not None
     member = Member(
         session,
         agent.name,
@@ -55,10 +57,18 @@ def bind_agent(agent: BaseChatAgent, group: Group, *, rank: int = FROM_OUTSIDE, 
     member.group = group
     binding = Binding(agent, session, member, group)
     group.members.append((agent, member))
-    client = unwrapped(client)
-    if isinstance(client, ChatCompletionClient):
-        binding.patches.set(
-            "_model_client", PrefixClient(client, users_session(session), role=agent.name, member=member)
+    member.own_prompts = not forks
+    for name, client in clients.items():
+        if not forks and isinstance(client, PrefixClient):
+            # The application made forks of its requests, which the team's may share with.
+            group.nested = group.nested or client.session is users_session(session)
+        else:
+            inside = unwrapped(client)
+            binding.patches.set(name, PrefixClient(inside, users_session(session), role=agent.name, member=member))
+    if not clients and not type(agent).__module__.startswith(_ASKS_NO_OTHER_WAY):
+        session.note(
+            f"agent {agent.name!r} ({type(agent).__name__}) holds no model client that can be seen: if it asks a "
+            f"model, that is in no report. PrefixClient(client, session, role={agent.name!r}) in its place would share"
         )
     benches = getattr(agent, "_workbench", None)
     if benches and session.tool_cache is not None and session.mode != "observe":
@@ -87,6 +97,9 @@ def _bind_filter(agent: MessageFilterAgent, group: Group, rank: int, *, private:
     binding.patches.expect("_wrapped_agent")
     inner: BaseChatAgent = agent._wrapped_agent
     binding.inner.append(bind_agent(inner, group, rank=rank, private=private))
+    for each in binding.whole:
+        if each.member is not None:
+            each.member.filtered = True
     if group.session.mode != "observe":
         _keep_state(agent, binding.patches, "agent", inner)
     return binding.attach()
@@ -149,6 +162,11 @@ def _keep_state(agent: BaseChatAgent, patches: Patches, name: str, lost: Any) ->
 
     patches.set("save_state", save_state)
     patches.set("load_state", load_state)
+
+
+def clients_of(agent: Any) -> dict[str, ChatCompletionClient]:
+    """The model clients that an agent holds, by the attributes' names, whatever these are."""
+    return {name: one for name, one in vars(agent).items() if isinstance(one, ChatCompletionClient)}
 
 
 def tools_of(agent: Any) -> list[Any]:

@@ -116,8 +116,8 @@ class Binding:
         self.group = group
         self.patches = Patches(target)
         self.inner: list[Binding] = []
-        self.root = self
-        """The binding of what ``wrap`` was given; it is undone as a whole."""
+        self.roots: list[Binding] = []
+        """The bindings of what ``wrap`` was given, of which it is a part: several for an agent of several teams."""
         self.afterwards: list[Callable[[], None]] = []
 
     def attach(self) -> Binding:
@@ -126,17 +126,30 @@ class Binding:
         return self
 
     def undo(self) -> None:
-        """Give the object back as it was."""
-        self.patches.undo()
-        for inner in self.inner:
-            inner.undo()
-        while self.afterwards:
-            self.afterwards.pop()()
+        """Give everything that ``wrap`` bound with it back as it was, all but what another wrap still holds.
+
+        Of a part of it, that part alone, whoever holds it.
+        """
+        parts, part = self.whole, self not in self.roots
+        for each in parts:
+            each.roots = [] if part else [root for root in each.roots if root is not self]
+        for each in parts:
+            if not each.roots:
+                each.patches.undo()
+        for each in parts:
+            while each.afterwards and not each.roots:
+                each.afterwards.pop()()
 
     @property
     def whole(self) -> list[Binding]:
-        """This one and all inside."""
-        return [self, *(each for inner in self.inner for each in inner.whole)]
+        """This one and all inside, each once."""
+        found = {id(one): one for inner in self.inner for one in inner.whole}
+        return [self, *found.values()]
+
+    @property
+    def joins(self) -> Group | None:
+        """The conversation that its agents share, behind a filter too; None where there is none."""
+        return next((each.group for each in self.whole if each.group is not None), None)
 
 
 def binding_of(target: Any) -> Binding | None:

@@ -8,15 +8,16 @@ from typing import Any, TypeVar, get_args
 
 from autogen_agentchat.agents import BaseChatAgent
 from autogen_agentchat.teams import BaseGroupChat
+from autogen_core import BaseAgent
 from autogen_core.models import ChatCompletionClient
 
 from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, VolatileRole, given_or_configured, majority_text, users_session
 from cacheprefix.errors import SetupError
-from cacheprefix_autogen.agent import runners_of, system_texts
+from cacheprefix_autogen.agent import clients_of, runners_of, system_texts
 from cacheprefix_autogen.binding import Binding, binding_of
-from cacheprefix_autogen.client import PrefixClient
-from cacheprefix_autogen.member import Options, ToolMemory, Volatile
+from cacheprefix_autogen.client import PrefixClient, unwrapped
+from cacheprefix_autogen.member import Member, Options, ToolMemory, Volatile
 from cacheprefix_autogen.settings import adopt
 from cacheprefix_autogen.state import carry_over
 from cacheprefix_autogen.team import agents_in, bind_alone, bind_team, copied
@@ -34,7 +35,7 @@ def wrap(
     volatile_role: VolatileRole = "user",
     scope: str | None = None,
 ) -> T:
-    """Make an agent, a team or a model client send forks of the session's shared prefix.
+    """Make an agent, a team, a model client or a ``RoutedAgent`` send forks of the session's shared prefix.
 
     In place, also in a team that has already run; with ``copy=True`` the original stays as it is. The agents
     of a team share its transcript; what most of their system messages have in common becomes the shared system text
@@ -44,7 +45,8 @@ def wrap(
     request of an agent (time, retrieval); they stand behind everything cached, in each step of a tool loop too,
     under ``volatile_role``, and nothing keeps them. ``scope`` is the tenant whose conversation it is, by default the
     session's: decisions, cache lanes, side questions and cached tool results of tenants are kept apart. Without a
-    session one is made from the configuration; ``session_of`` finds it.
+    session one is made from the configuration, but for a team with agents of a wrapped one, which joins that;
+    ``session_of`` finds it.
 
     Raises ``SetupError`` for anything else, for what is wrapped already, for an unknown ``tool_memory``, and for an
     AutoGen whose private names are not those this version knows.
@@ -54,34 +56,77 @@ def wrap(
         raise SetupError(message)
     if isinstance(target, ChatCompletionClient):
         return PrefixClient(target, session)  # type: ignore[return-value]
-    if not isinstance(target, (BaseChatAgent, BaseGroupChat)):
+    if not isinstance(target, (BaseChatAgent, BaseGroupChat, BaseAgent)):
         message = f"wrap takes an AutoGen agent, team or model client, found {type(target).__name__}"
         raise SetupError(message)
     if binding_of(target) is not None:
-        message = f"{target.name!r} is wrapped already; unwrap it first, or wrap with copy=True before"
+        name = getattr(target, "name", type(target).__name__)
+        message = f"{name!r} is wrapped already; unwrap it first, or wrap with copy=True before"
         raise SetupError(message)
+    options = Options(tool_memory, volatile, volatile_role, scope)
+    if isinstance(target, BaseAgent):
+        _bind_core_agent(target, given_or_configured(session), options)
+        return target
     if copy:
         target = copied(target)
-    _free(target)
-    bind(target, given_or_configured(session), Options(tool_memory, volatile, volatile_role, scope))
+    joined = _free(target, session)
+    bound = given_or_configured(session) if joined is None else joined
+    bind(target, bound, options)
     return target
 
 
-def _free(target: Any) -> None:
-    """Take back what was wrapped by itself inside ``target``; what is part of something else is not ours to take."""
+def _bind_core_agent(agent: BaseAgent, session: AdapterSession, options: Options) -> None:
+    """Bind a ``RoutedAgent``: nothing but its clients, which lay out what they are asked by its messages alone."""
+    clients, name = clients_of(agent), agent.id.type if hasattr(agent, "_id") else type(agent).__name__
+    if not clients:
+        message = (
+            f"{type(agent).__name__} holds no model client that can be seen: wrap it once it has one, or give it "
+            f"PrefixClient(client, session, role={name!r})"
+        )
+        raise SetupError(message)
+    binding = Binding(agent, session)
+    for attribute, client in clients.items():
+        member = Member(session, name, options=options)
+        made = PrefixClient(unwrapped(client), users_session(session), role=name, member=member)
+        binding.patches.set(attribute, made)
+    binding.roots.append(binding.attach())
+
+
+def _free(target: Any, session: Session | None) -> AdapterSession | None:
+    """Take back what was wrapped by itself inside ``target``.
+
+    Gives the session of the agents that another wrapped team has too, with which ``target`` then shares a transcript;
+    None where there are none. Raises ``SetupError`` for those of another session, and for what is deeper inside.
+    """
     inside = {id(one): one for one in _inside(target)}
-    bound = [binding for one in inside.values() if (binding := binding_of(one)) is not None]
-    for binding in bound:
-        whole = binding.root.patches.target
-        if id(whole) not in inside:
-            name, other = binding.patches.target.name, whole.name
+
+    def elsewhere(one: Any) -> Binding | None:
+        known = binding_of(one)
+        return next((root for root in known.roots if id(root.patches.target) not in inside), None) if known else None
+
+    joined: AdapterSession | None = None
+    shared: set[int] = set()
+    for one in getattr(target, "_participants", ()):
+        known, other = binding_of(one), elsewhere(one)
+        if known is None or other is None or not isinstance(other.patches.target, BaseGroupChat):
+            continue
+        if session is None or session.adapter is known.session:
+            joined = known.session
+            shared |= {id(one), *map(id, _inside(one))}
+    own = [one for at, one in inside.items() if at not in shared]
+    for one in own:
+        other = elsewhere(one)
+        if other is not None:
             message = (
-                f"{name!r} is wrapped already as a part of {other!r}: unwrap that first, or wrap both in one team. "
-                "What two wraps share could not be taken back by one of them"
+                f"{one.name!r} is wrapped already as a part of {other.patches.target.name!r}: give both teams the same "
+                "session, or unwrap that first. What is inside an agent or an inner team belongs to one wrap alone"
             )
             raise SetupError(message)
-    for binding in bound:
-        binding.root.undo()
+    for one in own:
+        known = binding_of(one)
+        for root in [] if known is None else list(known.roots):
+            root.undo()
+    return joined
 
 
 def _inside(target: Any) -> Iterator[Any]:
@@ -98,15 +143,17 @@ def _inside(target: Any) -> Iterator[Any]:
 def bind(target: Any, session: AdapterSession, options: Options) -> Binding:
     """Bind an agent or a team with all in it, which nothing of ours holds yet."""
     agents = agents_in(target)
-    session = _settled(session, agents)
+    if not any(binding_of(agent) for agent in agents):
+        session = _settled(session, agents)
     if isinstance(target, BaseGroupChat):
         binding = bind_team(target, session, options)
     else:
         declared = bool(session.prefix.system or session.prefix.tools) and len(agents) == 1
         binding = bind_alone(target, session, options, private=not declared)
     for each in binding.whole:
-        each.root = binding
-        each.patches.rebind = partial(_bind_copy, each, session, options)
+        if not each.roots:
+            each.patches.rebind = partial(_bind_copy, each, session, options)
+        each.roots.append(binding)
     return binding
 
 
@@ -141,7 +188,8 @@ def _settled(session: AdapterSession, agents: Sequence[BaseChatAgent]) -> Adapte
     if session.mode == "observe" or session.prefix.text:
         return session
     runners = [agent for outer in agents for runner in runners_of(outer) for agent in agents_in(runner)]
-    asking = [agent for agent in (*agents, *runners) if getattr(agent, "_model_client", None) is not None]
+    # One that keeps its context elsewhere words its requests itself, and is shown nothing.
+    asking = [one for one in (*agents, *runners) if clients_of(one) and getattr(one, "_model_context", None)]
     texts = ["\n".join(map(str, system_texts(agent))) for agent in asking]
     found, holders = majority_text(texts)
     # One that few have would be a lane of theirs alone: without it, all share what is said.

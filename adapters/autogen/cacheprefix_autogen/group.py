@@ -42,8 +42,10 @@ class Group:
         """Whether it works as another agent's tool."""
         self.plan: RunPlan | None = None
         """What is known of a team's run; None for an agent by itself."""
+        self.from_thread = False
+        """Whether a state is being loaded that holds nothing of ours: then the views follow from the team's thread."""
         self.nested = False
-        """Whether a team inside or around this one reads the same prefix."""
+        """Whether others read the same prefix: a team inside, around or beside this one, or a client by itself."""
         self._prepared = False
         self._used_tools = False
 

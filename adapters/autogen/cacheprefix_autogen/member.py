@@ -37,7 +37,7 @@ from cacheprefix_autogen.own_rounds import Heard, Own, Turn, before_us, from_his
 from cacheprefix_autogen.provider_clients import Request, model_of, name_of
 from cacheprefix_autogen.settings import PrefixSettings, durable_texts, settings_of, shown_to
 from cacheprefix_autogen.tool_restriction import Restriction, own_tools, restricted, set_apart
-from cacheprefix_autogen.transcript import View
+from cacheprefix_autogen.transcript import FROM_OUTSIDE, Entry, View
 
 ToolMemory = Literal["keep", "drop"]
 """What an agent sees of its own tool calls and results once their turn is over. ``keep``: all, as without us; ``drop``:
@@ -133,6 +133,10 @@ class Member:
         """Whether the agent keeps its own layout although its team shares enough; goes into its saved state."""
         self.resumed = False
         """Whether its state was loaded so, and nothing was asked since."""
+        self.filtered = False
+        """Whether it hears a part of what is said in its team."""
+        self.own_prompts = False
+        """Whether the agent words its requests itself and keeps what it was told in its own way: they stay its own."""
         self.keeps_tools = False
         """Set where the agent's tools clash with others' of the same name: they stay out of the union."""
         self.start: int | None = None
@@ -179,9 +183,13 @@ class Member:
     @property
     def length(self) -> int | None:
         """Messages in the agent's own context; None where it does not say."""
-        native = application_context(self.context)
-        found = getattr(native, "_messages", None)
-        return len(found) if isinstance(found, list) else None
+        found = self._held_messages
+        return None if found is None else len(found)
+
+    @property
+    def _held_messages(self) -> list[LLMMessage] | None:
+        found = getattr(application_context(self.context), "_messages", None)
+        return found if isinstance(found, list) else None
 
     def enter(self, messages: Sequence[BaseChatMessage], own: int) -> None:
         """A turn begins with these messages, behind ``own`` ones in the agent's context."""
@@ -212,6 +220,15 @@ class Member:
         self.held = self.length
         if message is not None and self.view is not None:
             self.view.produce(message)
+
+    def take_over(self) -> None:
+        """Go on from what the agent's own context holds: of an agent by itself nobody else knows what was said."""
+        view, messages = self.view, list(self._held_messages or ())
+        if view is None or not messages or self.alone or self.bounded:
+            return
+        forms, _ = from_history(messages)
+        view.restore([Entry(uuid.uuid4().hex, at, FROM_OUTSIDE, (form,)) for at, form in enumerate(forms)], [])
+        self.before, self.held = len(messages), self.length
 
     def give_up(self, why: str) -> None:
         """Leave the agent's requests as they are, as no view holds all that it was told."""
@@ -285,7 +302,7 @@ class Member:
     def _left(self, asked: Asked, why: Reason) -> Planned:
         """A request in the application's own layout, whatever sharing costs."""
         plan = self._plan_own(asked, why)
-        return self._weighed(asked, self._plain(asked, left_alone=plan.left_alone), plan)
+        return self._weighed(asked, self._plain(asked, left_alone=plan.left_alone or self.own_prompts), plan)
 
     def _weighed(self, asked: Asked, made: Layout | None, plan: RequestPlan[LLMMessage]) -> Planned:
         """The layout, or the application's own request where the tools would cost more in it than they save.
@@ -351,6 +368,8 @@ class Member:
 
     def _why_own(self) -> Reason:
         """Why the agent's requests keep the application's own layout, whatever sharing costs."""
+        if self.own_prompts:
+            return reason("own_prompt", "an agent's own class")
         if self.alone:
             return reason("alone")
         if self.bounded:

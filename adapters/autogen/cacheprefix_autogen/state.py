@@ -36,13 +36,13 @@ def save_member(member: Member, group: Group) -> dict[str, Any]:
 
 
 def load_member(member: Member, group: Group, state: Mapping[str, Any] | None) -> None:
-    """Take over what an agent had seen; without it, its requests stay the application's own until it is reset."""
+    """Take over what an agent had seen; of a state that was saved without us, what its own context holds."""
     member.reset()
     if member.view is None:
         return
     if not state or state.get("version") != VERSION:
-        if group.session.mode != "observe" and not member.alone:
-            member.give_up("its state was saved without cacheprefix")
+        if not group.from_thread:
+            group.session.attempt("take over", member.take_over, None)
         return
     if "entries" in state:
         load_transcript(group, state)

@@ -58,17 +58,19 @@ def bind_alone(
         binding.inner.append(bind_team(inner, child_of(session, agent.name), options))
     for runner in sub:
         binding.inner += _bind_runner(runner, session, options)
-    _take_over(agent, group)
+    for _, member in group.members:
+        session.attempt("take over", member.take_over, None)
     return binding
 
 
 def _bind_runner(runner: Any, session: AdapterSession, options: Options) -> list[Binding]:
     """An agent or team that works as a tool: a conversation of its own, from an empty context.
 
-    Nothing for one that is bound already: by another agent's tool, or by itself.
+    One that is bound already, by another agent's tool or by itself, stays as it is.
     """
-    if binding_of(runner) is not None:
-        return []
+    known = binding_of(runner)
+    if known is not None:
+        return [known]
     session.note(
         f"{runner.name!r} works as a tool and starts from its own task: it shares the common system text and no "
         "conversation, since inheriting its caller's would cost more than it saves"
@@ -81,9 +83,12 @@ def _bind_runner(runner: Any, session: AdapterSession, options: Options) -> list
 
 def bind_team(team: BaseGroupChat, session: AdapterSession, options: Options, *, inner: bool = False) -> Binding:
     """Bind a team and all in it; ``inner`` where another team around it reads the same prefix."""
-    group = Group(session, options)
-    group.team = True
-    group.plan = RunPlan(team)
+    group = _joined(team)
+    if group is None:
+        group = Group(session, options)
+        group.team = True
+        group.plan = RunPlan(team)
+    known_before = [member for _, member in group.members]
     binding = Binding(team, session, group=group)
     binding.patches.expect("_participants", "save_state", "load_state")
     nested: list[tuple[Any, str]] = []
@@ -91,19 +96,43 @@ def bind_team(team: BaseGroupChat, session: AdapterSession, options: Options, *,
         if isinstance(participant, BaseGroupChat):
             nested.append((participant, participant.name))
             continue
+        known = binding_of(participant)
+        if known is not None:
+            # Another team's too, with all that is inside it.
+            binding.inner.append(known)
+            continue
         binding.inner.append(bind_agent(participant, group, rank=rank))  # type: ignore[arg-type]
         if isinstance(participant, SocietyOfMindAgent):
             nested.append((participant._team, participant.name))
         for runner in runners_of(participant):
             binding.inner += _bind_runner(runner, session, options)
     _adopt_all(group, [agent for each, _ in nested for agent in agents_in(each)])
-    group.nested = inner or bool(nested)
+    group.nested = group.nested or inner or bool(nested)
     binding.inner += [bind_team(each, child_of(session, name), options, inner=True) for each, name in nested]
     bind_manager(team, group, binding)
     if session.mode != "observe":
         _keep_transcript(team, group, binding)
-    _take_over(team, group)
+    _take_over(team, group, [member for _, member in group.members if member not in known_before])
     return binding.attach()
+
+
+def _joined(team: BaseGroupChat) -> Group | None:
+    """The conversation of another team that has agents in common with this one; None where there is none.
+
+    Raises ``SetupError`` where that would join conversations of two teams that have none in common yet.
+    """
+    found = {id(known.joins): known.joins for one in team._participants if (known := binding_of(one)) is not None}
+    if len(found) > 1:
+        message = (
+            f"{team.name!r} has agents of teams that share nothing: wrap it before them, or give it agents of one of "
+            "them alone"
+        )
+        raise SetupError(message)
+    group = next(iter(found.values()), None)
+    if group is not None:
+        # Its agents have turns in both teams, so that nothing is known of them beforehand; new ones may share too.
+        group.plan, group.lanes, group.nested = None, None, True
+    return group
 
 
 def _adopt_all(group: Group, nested: Sequence[Any] = ()) -> None:
@@ -128,27 +157,28 @@ def _keep_transcript(team: BaseGroupChat, group: Group, binding: Binding) -> Non
             caller.reset()
         if kept:
             group.session.attempt("load state", lambda: load_transcript(group, kept), None)
-        await load({name: value for name, value in state.items() if name != STATE})
+        group.from_thread = not kept
+        try:
+            await load({name: value for name, value in state.items() if name != STATE})
+        finally:
+            group.from_thread = False
+        if not kept:
+            parts = (each for inner in binding.inner for each in inner.whole if each.group is group)
+            members = [each.member for each in parts if each.member is not None]
+            for member in members:
+                member.reset()
+            _take_over(team, group, members)
 
     binding.patches.set("save_state", save_state)
     binding.patches.set("load_state", load_state)
 
 
-def _take_over(target: Any, group: Group) -> None:
-    """Put what was already said into the members' views; a lone agent's history cannot be told apart and stays."""
-    if isinstance(target, BaseGroupChat):
-        group.session.attempt("take over", lambda: _take_over_team(target, group), None)
-        return
-    for _, member in group.members:
-        if member.length and not member.alone:
-            member.broken = True
-            group.session.note(
-                f"agent {member.name!r} was wrapped in the middle of a conversation: "
-                "its requests stay the application's own until it is reset"
-            )
+def _take_over(team: BaseGroupChat, group: Group, members: Sequence[Member]) -> None:
+    """Put what was already said in the team into the views of these members."""
+    group.session.attempt("take over", lambda: _take_over_thread(team, group, members), None)
 
 
-def _take_over_team(team: BaseGroupChat, group: Group) -> None:
+def _take_over_thread(team: BaseGroupChat, group: Group, members: Sequence[Member]) -> None:
     manager = instance_of(team, team._group_chat_manager_topic_type)
     thread = [m for m in getattr(manager, "_message_thread", []) if isinstance(m, BaseChatMessage)]
     if not thread:
@@ -158,7 +188,11 @@ def _take_over_team(team: BaseGroupChat, group: Group) -> None:
         rank: {message.id for message in getattr(instance_of(team, topic), "_message_buffer", [])}
         for rank, topic in enumerate(team._participant_topic_types)
     }
-    for _, member in group.members:
+    for member in members:
+        if member.filtered:
+            # What its filter let through stands in its own context alone.
+            member.take_over()
+            continue
         # What a context was made with is in no thread, and is found at the next turn.
         if not getattr(member.context, "_initial_messages", None):
             member.held = member.length

@@ -1,0 +1,165 @@
+"""Agents of the application's own classes, with a model client of their own under whatever name."""
+
+from __future__ import annotations
+
+import pytest
+from autogen_agentchat.agents import BaseChatAgent
+from autogen_agentchat.base import Response
+from autogen_agentchat.messages import TextMessage
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core import AgentId, MessageContext, RoutedAgent, SingleThreadedAgentRuntime, message_handler
+from autogen_core.models import AssistantMessage, SystemMessage, UserMessage
+from autogen_teams import HANDBOOK, TASK, Says, role
+from pydantic import BaseModel
+
+from cacheprefix import Session, SharedPrefix
+from cacheprefix.errors import SetupError
+from cacheprefix_autogen import PrefixClient, session_of, unwrap, wrap
+
+
+class Own(BaseChatAgent):
+    """Keeps its history itself, and its client under a name that is given."""
+
+    def __init__(self, name, client, attribute):
+        super().__init__(name, "An agent of our own.")
+        self.attribute, self.said = attribute, []
+        setattr(self, attribute, client)
+
+    @property
+    def produced_message_types(self):
+        """Texts."""
+        return (TextMessage,)
+
+    async def on_messages(self, messages, cancellation_token):
+        """Asks the model with all that it has heard."""
+        self.said += [UserMessage(content=one.to_model_text(), source=one.source) for one in messages]
+        system = SystemMessage(content=f"You are the {self.name}.\n\n{HANDBOOK}")
+        answer = await getattr(self, self.attribute).create([system, *self.said])
+        self.said.append(AssistantMessage(content=answer.content, source=self.name))
+        return Response(chat_message=TextMessage(content=answer.content, source=self.name))
+
+    async def on_reset(self, cancellation_token):
+        """Forgets it."""
+        self.said.clear()
+
+
+def _team(client, attribute):
+    return RoundRobinGroupChat(
+        [role("planner", client), Own("surveyor", client, attribute), role("writer", client)], max_turns=6
+    )
+
+
+def _own(provider):
+    bodies = [record.json["messages"] for record in provider.requests]
+    return [body for body in bodies if not any("<role name=" in str(one["content"]) for one in body)]
+
+
+@pytest.mark.parametrize("attribute", ["brain", "_c", "_model_client"])
+async def test_it_is_counted_and_its_requests_stay_its_own(provide, new_client, attribute):
+    """To the byte, whatever the attribute is called; the others share as they do without it."""
+    provider = provide("openai", Says())
+    plain = _team(new_client(provider), attribute)
+    await plain.run(task=TASK)
+    before = [record.json["messages"] for record in provider.requests][1::3]
+    provider.requests.clear()
+    provider.simulator.script = Says()
+    session = Session()
+    team = wrap(_team(new_client(provider), attribute), session)
+    await team.run(task=TASK)
+    calls = [call for call in session.calls if call.agent == "surveyor"]
+    assert [(call.layout, call.reasons[-1].why) for call in calls] == [("own", "own_prompt")] * 2
+    assert [record.json["messages"] for record in provider.requests][1::3] == before
+    assert [call.layout for call in session.calls if call.agent != "surveyor"] == ["fork"] * 4
+    assert not any("have not the text" in note for note in session.report().notes)
+    unwrap(team)
+    assert not isinstance(vars(team._participants[1])[attribute], PrefixClient)
+
+
+async def test_its_client_wrapped_by_the_application_shares(provide, new_client):
+    """The way that the note and the docs name: its requests begin with what the others' begin with."""
+    provider = provide("openai", Says())
+    session = Session(SharedPrefix(system=HANDBOOK))
+    client = new_client(provider)
+    own = Own("surveyor", PrefixClient(client, session, role="surveyor"), "brain")
+    await wrap(RoundRobinGroupChat([role("planner", client), own], max_turns=4), session).run(task=TASK)
+    planner, mine = provider.requests[2].json["messages"], provider.requests[3].json["messages"]
+    assert mine[:4] == planner[:4]
+    assert {call.layout for call in session.calls} == {"fork"}
+
+
+async def test_durable_context_reaches_it_in_its_own_layout(provide, new_client):
+    """What the user gave to all agents is said, though nothing else of the request changes."""
+    provider = provide("openai", Says())
+    session = Session(SharedPrefix(context={"world": "It is raining in Bern."}))
+    await wrap(_team(new_client(provider), "brain"), session).run(task=TASK)
+    assert all("raining in Bern" in str(record.json["messages"]) for record in provider.requests)
+
+
+async def test_one_whose_client_cannot_be_seen_is_named(provide, new_client):
+    """It may hold it anywhere; the note says what would share."""
+    client = new_client(provide("openai", Says()))
+
+    class Hidden(Own):
+        def __init__(self, name, inner):
+            super().__init__(name, None, "brain")
+            self.box = [inner]
+
+    session = Session()
+    wrap(RoundRobinGroupChat([role("planner", client), Hidden("surveyor", client)], max_turns=2), session)
+    notes = [note for note in session.report().notes if "'surveyor'" in note]
+    assert any("Hidden" in note and "PrefixClient(client, session, role='surveyor')" in note for note in notes)
+
+
+class Say(BaseModel):
+    """One turn between two agents."""
+
+    who: str
+    text: str
+    left: int
+
+
+class Talker(RoutedAgent):
+    """Answers, and passes the answer on."""
+
+    def __init__(self, name, client, other):
+        super().__init__(name)
+        self.name, self.llm, self.other = name, client, other
+        self.heard = [SystemMessage(content=f"You are the {name}.\n\n{HANDBOOK}")]
+
+    @message_handler
+    async def on_say(self, message: Say, ctx: MessageContext) -> None:
+        """One turn."""
+        self.heard.append(UserMessage(content=message.text, source=message.who))
+        answer = await self.llm.create(self.heard, cancellation_token=ctx.cancellation_token)
+        self.heard.append(AssistantMessage(content=answer.content, source=self.name))
+        if message.left:
+            said = Say(who=self.name, text=answer.content, left=message.left - 1)
+            await self.send_message(said, AgentId(self.other, "default"))
+
+
+async def test_routed_agents_wrapped_where_they_are_made_share_and_are_named(provide, new_client):
+    """By the type under which the runtime knows them."""
+    provider = provide("openai", Says())
+    client, session = new_client(provider), Session(SharedPrefix(system=HANDBOOK))
+    runtime, made = SingleThreadedAgentRuntime(), []
+
+    def make(name, other):
+        made.append(wrap(Talker(name, client, other), session))
+        return made[-1]
+
+    for name, other in (("critic", "writer"), ("writer", "critic")):
+        await Talker.register(runtime, name, lambda name=name, other=other: make(name, other))
+    runtime.start()
+    await runtime.send_message(Say(who="user", text=TASK, left=3), AgentId("critic", "default"))
+    await runtime.stop_when_idle()
+    assert [call.agent for call in session.calls] == ["critic", "writer"] * 2
+    assert {call.layout for call in session.calls} == {"fork"}
+    assert all(call.usage.cache_read_tokens for call in session.calls[1:])
+    assert session_of(made[0]) is session
+    assert unwrap(made[0]).llm is client
+
+
+def test_a_routed_agent_without_a_client_is_refused():
+    """At set-up, with what to do instead."""
+    with pytest.raises(SetupError, match="holds no model client"):
+        wrap(Talker("critic", None, "writer"), Session())
