@@ -15,12 +15,12 @@ from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
 from cacheprefix.cache.breakpoints.plan import plan_breakpoints
 from cacheprefix.cache.breakpoints.write import mark
-from cacheprefix.layout import tool_of
-from cacheprefix.layout.economics import RunAhead, RunCall
+from cacheprefix.layout.known_runs import RunAhead, RunCall
 from cacheprefix.profiles import Profile, default_registry
 from cacheprefix.prompt import ESTIMATE, Api, Counter, Prompt
 from cacheprefix.server import CacheOutcome, ProviderCache
 from cacheprefix.wire import decode
+from cacheprefix.wire.openai_chat import tool_name
 
 _MODEL = {"openai-5.6": "gpt-5.6"}
 _TAG = re.compile(r"~(\d+)~")
@@ -184,16 +184,13 @@ def _ahead(plan: Plan, number: int, api: Api) -> RunAhead | None:
     """The calls from one on, where they are known."""
     if not plan.known:
         return None
-    count = counter_of(plan).count
-    sizes = [
-        sum(count(tool_of(one).schema.decode()) for one in tools_of(plan, who, api)) for who in range(len(plan.roles))
-    ]
+    names = [tuple(tool_name(one) for one in tools_of(plan, who, api)) for who in range(len(plan.roles))]
     wave: set[int] = set()
     calls = []
     for who, _ in plan.turns:
         beside = plan.shape == "fan-out" and bool(wave) and who not in wave
         wave = {*wave, who} if beside else {who}
-        calls.append(RunCall(f"role{who}", plan.roles[who], sizes[who], beside=beside))
+        calls.append(RunCall(f"role{who}", plan.roles[who], names[who], beside=beside))
     return RunAhead(tuple(calls[number:]), joint=plan.shape != "private")
 
 

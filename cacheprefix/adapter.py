@@ -58,7 +58,7 @@ from cacheprefix.layout import (
     with_volatile,
 )
 from cacheprefix.layout.baseline import unmodified
-from cacheprefix.layout.economics import RunAhead, RunCall
+from cacheprefix.layout.known_runs import RunAhead, RunCall
 from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, RoleTold, failed
 from cacheprefix.layout.plan import failed as failed_plan
 from cacheprefix.layout.role_position import CountedHistory, RolePosition

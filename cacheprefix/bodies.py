@@ -18,14 +18,14 @@ from cacheprefix.calls.begin import Request
 from cacheprefix.calls.history_runner import RestOfRequest
 from cacheprefix.calls.pending import PendingCall
 from cacheprefix.layout import FOLLOW, Pass, Tool, find_text, tail_text, with_volatile
-from cacheprefix.layout.economics import RunAhead
+from cacheprefix.layout.known_runs import RunAhead
 from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, RoleTold, failed
 from cacheprefix.layout.role_position import LONG as LONG_ROLE
 from cacheprefix.layout.role_position import CountedHistory
 from cacheprefix.layout.shared_text import LEAST
 from cacheprefix.layout.tool_sets import ToolSet
 from cacheprefix.profiles import merge_usage
-from cacheprefix.prompt import Api, MessageView, Prompt, Reason, digest_of, dumps_sorted, loads, reason
+from cacheprefix.prompt import MESSAGE_TOKENS, Api, MessageView, Prompt, Reason, digest_of, dumps_sorted, loads, reason
 from cacheprefix.wire import apply, form_of, sendable, views_of
 from cacheprefix.wire.answers import begins, history_field, read_answer, result_messages, user_message
 from cacheprefix.wire.apis import CHATS, SHAPES, chat_of
@@ -367,6 +367,8 @@ class _Read:
     tools: list[Any]
     shared: bool
     """Whether its tools may be those of all: it has none that the provider runs."""
+    begins: bool
+    """Whether its own system text begins with the shared one."""
 
     def request(self, session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role) -> AgentRequest[Any]:
         """What the role asks, for the planner."""
@@ -381,6 +383,9 @@ class _Read:
             return digest_of(dumps_sorted(_unmarked(message), "message"))
 
         def tokens(message: Any) -> int:
+            content = message.get("content") if isinstance(message, Mapping) else None
+            if isinstance(content, str) and message.keys() <= {"role", "content"}:
+                return session.count(content, model) + MESSAGE_TOKENS
             return session.count(str(message), model)
 
         names, choice = tuple(tool_name(tool) for tool in self.tools), body.get("tool_choice")
@@ -396,6 +401,7 @@ class _Read:
             volatile=role.volatile,
             known=_providers(self.tools),
             own=(reason("kept_by_provider"),) if _kept_elsewhere(session, body, api, role) else (),
+            alike=self.begins,
             cached=_marked(body, api),
             ahead=role.ahead,
             joint=role.ahead is None or role.ahead.joint,
@@ -436,7 +442,10 @@ def _read(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role
     if shared:
         # Copies: what the application later does to its dicts must not change the prefix.
         session.adopt_tools(copy.deepcopy(tools), dict, grows=True)
-    return _Read(history, instruction_of((role.instruction, *own), session.prefix.system), tools, shared)
+    known = session.prefix.system
+    span = find_text(known, own[0]) if known.strip() and own else None
+    begins = span is not None and not own[0][: span[0]].strip()
+    return _Read(history, instruction_of((role.instruction, *own), known), tools, shared, begins)
 
 
 def _laid(

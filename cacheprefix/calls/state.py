@@ -17,6 +17,7 @@ from cacheprefix.calls.report import Totals
 from cacheprefix.conversation import Conversation
 from cacheprefix.layout.cards_advice import Placement
 from cacheprefix.layout.kept_answers import KeptAnswers
+from cacheprefix.layout.known_runs import KnownRuns
 from cacheprefix.layout.role_position import RolePositions
 from cacheprefix.layout.tool_sets import ToolSets
 from cacheprefix.layout.worth_sharing import WorthSharing
@@ -51,6 +52,7 @@ class SharedState:
     preflight: Preflight = field(default_factory=Preflight)
     cards: Placement = field(default_factory=Placement)
     positions: RolePositions = field(default_factory=RolePositions)
+    runs: KnownRuns = field(default_factory=KnownRuns)
     tool_sets: ToolSets = field(default_factory=ToolSets)
     gating: Gating = field(default_factory=Gating)
     arms: ForkShare = field(default_factory=ForkShare)

@@ -13,7 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeVar
 
-from cacheprefix.layout.economics import RunAhead, RunPrices, TaskPosition, run_worst
+from cacheprefix.layout.cost_model import CachePrices
+from cacheprefix.layout.economics import NAMED, TaskPosition
+from cacheprefix.layout.known_runs import KnownRuns, RunAhead, RunFacts, RunLayout
+from cacheprefix.layout.prefix import Tool
 from cacheprefix.layout.role_position import LONG, CountedHistory, RolePosition, RolePositions
 from cacheprefix.layout.shared_text import find_text, mostly_holds
 from cacheprefix.layout.tail import RoleAs
@@ -154,13 +157,15 @@ class RequestPlan(Generic[M]):
     """Whether the role's next request may begin with this one, so that its end is written to the cache."""
     said_as: str = "user"
     """Under which role of the API its text is sent, in a message of its own."""
+    last: bool = False
+    """Whether it is known that no request of this role comes behind it."""
 
     @property
     def repeats(self) -> bool:
         """Whether costs decided for the application's own layout: so it may come again, and is marked then."""
         others = ("failed", "kept_by_provider", "own_prompt")
         decided = self.at is None and self.layout == "own" and not self.left_alone
-        return decided and self.reasons[-1].why not in others
+        return decided and not self.last and self.reasons[-1].why not in others
 
     @property
     def left_alone(self) -> bool:
@@ -189,6 +194,7 @@ class Planner:
     tool_sets: ToolSets
     positions: RolePositions
     sharing: WorthSharing
+    runs: KnownRuns
     kept_own: Callable[[str, str, str], Reason | None] = lambda _scope, _conversation, _role: None
     """Why a role's requests of a tenant's conversation keep the application's own layout, whatever costs say."""
     role_as: RoleAs = "user"
@@ -213,7 +219,12 @@ class Planner:
             return RequestPlan("own", (*mistakes, *own), text, None, said, tools, restriction)
         shared = self._shared(asked, tools, history) if asked.shared is None else asked.shared
         refused = self._refused(asked, tools, shared, text, history)
-        if not callable(asked.place):
+        run = self._run(asked) if refused is None else None
+        if run is not None:
+            position = self._placed_in(asked, run, history)
+            if not run.forks:
+                refused = reason("little_to_share", cost=run.cost, saved=run.own)
+        elif not callable(asked.place):
             position = self._placed(asked, asked.place, tools, text, history, shares=refused is None)
         else:
             found = asked.place() if refused is None else refused
@@ -225,9 +236,8 @@ class Planner:
                 said = (*history.messages, *history.behind)
             size = self._size(text, asked.model)
             why = refused or reason("role_costs_more", size=size)
-            return RequestPlan("own", (*mistakes, why), text, None, said, tools, restriction)
-        if asked.ahead is not None:
-            self.sharing.add(self._carried(asked, tools))
+            last = asked.ahead is not None and all(call.role != asked.role for call in asked.ahead.calls[1:])
+            return RequestPlan("own", (*mistakes, why), text, None, said, tools, restriction, last=last)
         alone = asked.alone or asked.base is not None
         reasons = [*mistakes, reason("alone") if alone else reason("shares", shared=shared)]
         if tools is not None and tools.name:
@@ -303,10 +313,16 @@ class Planner:
             return None, FREE
         if own.carried == "own":
             return None, Restriction(said=own.may_use)
-        if own.carried == "open":
+        run = self._run(asked)
+        if run is not None and own.carried == "open":
+            mine = tuple(name for name in self.team.prefix.tool_names if name in set(own.names))
+            tools = ToolSet(mine, shares=True, name="\0".join(sorted(mine)))
+            if run.union:
+                tools = ToolSet(self.tool_sets.union(self.team, asked.conversation, own.names), shares=True)
+        elif own.carried == "open":
             tools = self.tool_sets.choose(
                 self.team, self.services, asked.conversation, asked.role, own.names, asked.model,
-                spoken=asked.spoken, fans_out=own.fans_out, run=asked.ahead, cached=asked.cached,
+                spoken=asked.spoken, fans_out=own.fans_out,
             )  # fmt: skip
         elif own.carried == "union":
             tools = ToolSet(self.tool_sets.union(self.team, asked.conversation, own.names), shares=True)
@@ -346,31 +362,48 @@ class Planner:
         refused = self.sharing.refusal(self.team, self.services, asked.conversation.id, asked.model, counted)
         if refused is None and asked.long_text_stays:
             self.sharing.move(*key)
-        return refused or self._dearer(asked, tools, history) or self._little(asked, tools, history)
-
-    def _dearer(
-        self, asked: AgentRequest[M], tools: ToolSet | None, history: CountedHistory[M]
-    ) -> Reason | None:
-        """Why a fork would cost more in a run that is known; None in an open-ended one."""
-        run = asked.ahead
-        if run is None:
+        if asked.ahead is not None and self.services.profile(asked.model, asked.api).control != "none":
+            # What a run costs that is known beforehand is reckoned with the provider's minimum (``KnownRuns``).
             return None
+        return refused or self._little(asked, tools, history)
 
-        def why() -> Reason | None:
-            own = asked.tools.names if asked.tools is not None else ()
-            carried = set(own if tools is None else tools.tools)
-            schemas = (tool.schema.decode() for tool in self.team.prefix.tools if tool.name in carried)
-            cost, saved = run_worst(
+    def _run(self, asked: AgentRequest[M]) -> RunLayout | None:
+        """How a request of a run that is known beforehand is laid out; None for others. Asked again, it is the same."""
+        run = asked.ahead
+        if run is None or not run.calls or callable(asked.place):
+            return None
+        profile, carried = self.services.profile(asked.model, asked.api), asked.tools.carried if asked.tools else "own"
+        joint = asked.conversation.id if run.joint else ""
+        carries = self.tool_sets.union(self.team, asked.conversation) if asked.tools else ()
+        own = asked.tools.names if asked.tools else ()
+        sizes = {
+            tool.name: self._size(tool.schema.decode(), asked.model)
+            for tool in self.team.prefix.tools
+            if isinstance(tool, Tool) and tool.name in {*carries, *own}
+        }
+        return self.runs.layout(
+            (asked.conversation.scope, joint, asked.model, self.team.prefix.key),
+            RunFacts(
                 run,
-                RunPrices.of(self.services.profile(asked.model, asked.api), cached=asked.cached),
-                opening=self._size(self.team.prefix.text, asked.model),
-                said=list(map(history.tokens, history.messages)),
-                union=sum(self._size(schema, asked.model) for schema in schemas),
-                carried=self._carried(asked, tools) in self.sharing,
-            )
-            return reason("little_to_share", cost=round(cost), saved=round(saved)) if cost > saved else None
+                CachePrices.of(profile, cached=asked.cached),
+                asked.conversation.id,
+                self._size(self.team.prefix.text, asked.model),
+                sizes,
+                self._size(asked.instruction, asked.model) + NAMED + asked.moves,
+                asked.spoken(),
+                alike=asked.alike,
+                union=carried in ("open", "union"),
+                kits=carried in ("open", "own"),
+            ),
+        )
 
-        return self.sharing.refused_in(asked.conversation.id, asked.role, asked.model, why)
+    def _placed_in(self, asked: AgentRequest[M], run: RunLayout, history: CountedHistory[M]) -> RolePosition:
+        """Where the role's text stands in a run that is known."""
+        if not run.forks:
+            return RolePosition(None)
+        # What was decided on the history may have made it shorter; a text for this request alone stands behind it.
+        behind = asked.volatile or run.at >= len(history.messages)
+        return RolePosition(len(history.messages) if behind else run.at, run.continues and not asked.volatile)
 
     def _little(self, asked: AgentRequest[M], tools: ToolSet | None, history: CountedHistory[M]) -> Reason | None:
         """Why a fork would gain nothing yet, where requests begin alike without us; None where it may gain."""
@@ -403,21 +436,10 @@ class Planner:
             return RolePosition(len(history.messages) if shares else None)
         return self.positions.place(
             self.team, self.services, asked.conversation, asked.role, text, history, asked.model,
-            shared=shares, joint=asked.joint and self._others_come(asked),
+            shared=shares, joint=asked.joint,
             cached=asked.cached, lane=tools.name if tools is not None else "",
             holds=asked.holds, resumed=asked.resumed, moves=asked.moves, written=asked.written,
         )  # fmt: skip
-
-    def _carried(self, asked: AgentRequest[M], tools: ToolSet | None) -> tuple[str, str, str]:
-        """Under which key it is known that a fork with these tools was sent, in a history that this one reads."""
-        joint = asked.ahead is None or asked.ahead.joint
-        name = tools.name if tools is not None else ""
-        return f"{asked.conversation.id if joint else ''}\0{name}", asked.model, f"forked {self.team.key}"
-
-    @staticmethod
-    def _others_come(asked: AgentRequest[M]) -> bool:
-        """Whether another role may read what was said: in a run that is known, whether one is asked after this."""
-        return asked.ahead is None or any(call.role != asked.role for call in asked.ahead.calls)
 
     def _foreign(self, tools: ToolSet, model: str) -> int:
         """Tokens of the union's tools that a request does not carry."""

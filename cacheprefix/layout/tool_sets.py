@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cacheprefix.bounded import Bounded
-from cacheprefix.layout.economics import REPLY, RunAhead, RunPrices, run_worst, union_pays
+from cacheprefix.layout.economics import REPLY, union_pays
 from cacheprefix.layout.prefix import Tool
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.locks import Lock
@@ -58,13 +58,13 @@ class ToolSets:
         self._talks: Bounded[tuple[str, str], _Talk] = Bounded(_TALKS)
         self._lock = Lock()
 
-    def settled(self, key: tuple[str, str], role: tuple[str, str], *, known: bool = False) -> bool | None:
-        """Whether a role's requests carry the union; None before it has asked. ``known`` is a run's whose costs are."""
+    def settled(self, key: tuple[str, str], role: tuple[str, str]) -> bool | None:
+        """Whether a role's requests carry the union; None before it has asked."""
         with self._lock:
             talk = self._of(key)
             # Who comes after others that carry only their own would be the one who pays for tools that nobody reads.
             own = {each for roles in talk.own.values() for each in roles if each[0] == role[0]}
-            alone = not known and not talk.joined and bool(own)
+            alone = not talk.joined and bool(own)
             return True if role in talk.joined else False if role in own or alone else None
 
     def settle(self, key: tuple[str, str], role: tuple[str, str], tools: tuple[str, ...], *, joins: bool) -> bool:
@@ -79,11 +79,6 @@ class ToolSets:
             alike = talk.own.setdefault(tools, set())
             alike.add(role)
             return any(each[0] == role[0] and each != role for each in alike)
-
-    def carried(self, key: tuple[str, str], model: str) -> bool:
-        """Whether a request of a conversation to this model has carried the union."""
-        with self._lock:
-            return any(each[0] == model for each in self._of(key).joined)
 
     def _of(self, key: tuple[str, str]) -> _Talk:
         return self._talks.of(key, _Talk)
@@ -126,8 +121,6 @@ class ToolSets:
         *,
         spoken: Callable[[], Sequence[int]],
         fans_out: bool = False,
-        run: RunAhead | None = None,
-        cached: bool = False,
     ) -> ToolSet:
         """The tool set of a role whose own tools have these names.
 
@@ -135,9 +128,6 @@ class ToolSets:
         its first request in a conversation, or its layout would change. One that does not carry the union, or has a
         tool that the union has not, shares with those of the very same tools alone. The decision is recorded in the
         conversation, so that another process takes it up. ``fans_out`` says that others of the role are sent beside it.
-
-        ``run`` are the calls from this one on, where they are known
-        beforehand; ``cached`` that the application marks its own requests.
 
         A role whose tools came after the conversation began grows what it carries, where that costs less. The role's
         own first request is cold in any case, and others read what that wrote: the price is what they read of its
@@ -153,10 +143,7 @@ class ToolSets:
             size = {tool.name: services.count(tool.schema.decode(), model) for tool in tools}
             # What is added is foreign to all others.
             foreign = max(sum(size[name] for name in set(union) - one) for one in (mine, set(began)))
-            if run is None:
-                found = _pays(team, services, foreign, spoken(), model)
-            else:
-                found = _pays_in(run, team, services, spoken(), model, cached=cached, carried=self.carried(talk, model))
+            found = _pays(team, services, foreign, spoken(), model)
             if not found:
                 services.notices.note(
                     f"role {role!r} keeps its own tools: reading the others' ({foreign:,} tokens) with each request "
@@ -168,7 +155,7 @@ class ToolSets:
         if mine <= set(union):
             entry = digest_of(*key)
             recorded = conversation.decided("lanes", entry)
-            known = recorded == _UNION if recorded else self.settled(talk, key, known=run is not None)
+            known = recorded == _UNION if recorded else self.settled(talk, key)
             if known is None or (known and union != began):
                 joins = (mine == set(union) and union == began) or pays()
             else:
@@ -195,19 +182,3 @@ def _pays(team: Team, services: Services, foreign: int, said: Sequence[int], mod
         read=profile.read,
         whole=profile.match == "unit",
     )
-
-
-def _pays_in(
-    run: RunAhead, team: Team, services: Services, said: Sequence[int], model: str, *, cached: bool, carried: bool
-) -> bool:
-    """Whether carrying the tools of all costs less in a run that is known (``run_worst``)."""
-    tools = [tool for tool in team.prefix.tools if isinstance(tool, Tool)]
-    cost, saved = run_worst(
-        run,
-        RunPrices.of(services.profile(model), cached=cached),
-        opening=services.count(team.prefix.text, model) if team.prefix.text else 0,
-        said=said,
-        union=sum(services.count(tool.schema.decode(), model) for tool in tools),
-        carried=carried,
-    )
-    return cost <= saved

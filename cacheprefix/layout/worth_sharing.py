@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cacheprefix.bounded import Bounded
 from cacheprefix.errors import named
 from cacheprefix.layout.team import Team
 from cacheprefix.locks import Lock
@@ -24,7 +23,6 @@ class WorthSharing:
 
     def __init__(self) -> None:
         self._known: set[tuple[str, str, str]] = set()
-        self._runs: Bounded[str, Reason | None] = Bounded(_KEEP)
         self._lock = Lock()
 
     def __contains__(self, key: tuple[str, str, str]) -> bool:
@@ -44,16 +42,6 @@ class WorthSharing:
     def move(self, conversation: str, role: str, model: str) -> None:
         """Remember that it has."""
         self.add((f"{conversation}\0{role}", model, "moved"))
-
-    def refused_in(self, conversation: str, role: str, model: str, why: Callable[[], Reason | None]) -> Reason | None:
-        """Why a role's requests of a run that is known are no forks: what ``why`` says before the first, from then on.
-
-        A layout that is left is paid for from the beginning.
-        """
-        key = f"{conversation}\0{role}\0{model}"
-        if key not in self._runs:
-            self._runs.setdefault(key, why())
-        return self._runs[key]
 
     def refusal(self, team: Team, services: Services, conversation: str, model: str, shared: int) -> Reason | None:
         """Why requests of a conversation that share so many tokens are no forks; None where they may be."""

@@ -1,60 +1,107 @@
-"""Runs that are known beforehand: sharing is decided by what all of their calls will cost."""
+"""Runs that are known beforehand: every layout is played in the cost model, and the cheapest taken."""
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
+from benchmarks.bench_plans import RULES, made
 from benchmarks.role_plans import Plan, played, profile_of, session_for
-from cacheprefix.layout.economics import RunAhead, RunCall, RunPrices, run_costs, run_worst
-
-PRICES = RunPrices(read=0.1)
-
-
-def calls(*roles, text=100, tools=0, **more):
-    """One call of each."""
-    return RunAhead(tuple(RunCall(role, text, tools) for role in roles), **more)
+from cacheprefix.layout.cost_model import Asked, CacheModel, CachePrices
+from cacheprefix.layout.known_runs import KnownRuns, RunAhead, RunCall, RunFacts
 
 
-def test_a_run_costs_what_its_formulas_say():
-    """Worked out by hand: two roles with a handbook of 1,000, texts of 100 and a task of 10, an answer of 20."""
-    own, shared = run_costs(calls("a", "b"), PRICES, opening=1_000, said=10, reply=20, union=0)
-    assert own == (1_000 + 100 + 10) + (1_000 + 100 + 30)
-    assert shared == (1_000 + 10 + 112) + (0.1 * (1_000 + 10) + 20 + 112)
+def costs(prices, *requests):
+    """What each request costs behind those before it."""
+    model = CacheModel(prices)
+    return [round(model.send(one), 3) for one in requests]
 
 
-def test_a_role_that_comes_again_is_read_where_it_stood():
-    """Alone it costs in either layout what was said since, and the read of the rest."""
-    own, shared = run_costs(calls("a", "a"), PRICES, opening=1_000, said=10, reply=20, union=0)
-    assert own == 1_110 + 0.1 * 1_110 + 20
-    assert shared == pytest.approx(1_122 + 0.1 * 1_122 + 20)
+def fork(role, end, at=None, *, text=100, **more):
+    """One behind a head of 1,000 tokens."""
+    return Asked("union", 1_000, "talk", end, end if at is None else at, role, text, **more)
 
 
-def test_what_is_sent_side_by_side_does_not_read_each_other():
-    """The second one of a wave has the task before it, and no answer."""
-    wave = RunAhead((RunCall("a", 100), RunCall("b", 100, beside=True)))
-    own, _ = run_costs(wave, PRICES, opening=1_000, said=10, reply=20, union=0)
-    assert own == 2 * 1_110
+def own(role, end, **more):
+    """One in the application's own layout, with a role's text of 100."""
+    return Asked(f"of {role}", 1_100, "talk", end, end, role, own=True, **more)
 
 
-@pytest.mark.parametrize("prices", [RunPrices(0.1, least=2_000), RunPrices(0.1, keeps_own=False)])
-def test_requests_that_nobody_keeps_are_paid_in_full(prices):
-    """Below the minimum, and in the application's own layout where it marks nothing."""
-    own, _ = run_costs(calls("a", "a"), prices, opening=1_000, said=10, reply=20, union=0)
-    assert own == 1_110 + 1_130
+def test_a_fork_reads_what_stands_before_its_text():
+    """The head and the conversation so far; a role's text where it stood before, with what stood behind it."""
+    found = costs(CachePrices(0.1), fork("a", 10), fork("b", 30), fork("a", 50, 10))
+    assert found == [1_110, 0.1 * 1_010 + 20 + 100, round(0.1 * 1_110 + 40, 3)]
+    assert costs(CachePrices(0.1), own("a", 10), own("b", 30), own("a", 50)) == [1_110, 1_130, 0.1 * 1_110 + 40]
 
 
-def test_long_answers_are_not_counted_on():
-    """The tools of others pay with long answers, and not with those of a line: they are left."""
-    run = calls("a", "b", "a", "b", tools=1_000)
-    cost, saved = run_worst(run, PRICES, opening=0, said=[10], union=2_000)
-    assert cost > saved
-    long = run_costs(run, PRICES, opening=0, said=10, reply=3_000, union=2_000)
-    assert long[1] < long[0]
-    # Once answers were long, half of that is counted on.
-    cost, saved = run_worst(run, PRICES, opening=0, said=[10, 3_000, 3_000], union=2_000)
-    assert cost < saved
+def test_only_whole_blocks_are_read():
+    """1,010 tokens are seven blocks of 128."""
+    assert costs(CachePrices(0.1, block=128), fork("a", 10), fork("b", 30))[1] == round(0.1 * 896 + 234, 3)
+
+
+def test_what_is_marked_is_written_at_its_price():
+    """What stands before a text at the end; all of it where it goes on; nothing in an own layout without marks."""
+    marks = CachePrices(0.1, 1.25, match="breakpoint", keeps_own=False)
+    assert costs(marks, fork("a", 10), fork("b", 30)) == [1.25 * 1_010 + 100, 0.1 * 1_010 + 1.25 * 20 + 100]
+    assert costs(marks, fork("a", 10, continues=True), fork("a", 30, 10, continues=True)) == [
+        1.25 * 1_110,
+        0.1 * 1_110 + 1.25 * 20,
+    ]
+    assert costs(marks, own("a", 10), own("a", 30)) == [1_110, 1_130]
+    assert costs(replace(marks, keeps_own=True), own("a", 10), own("a", 30))[1] == 0.1 * 1_110 + 1.25 * 20
+
+
+def test_what_requests_have_in_common_is_a_unit_from_the_third_on():
+    """After A+B and A+C a request A+D reads A; a request that goes on from a whole one reads that at once."""
+    units = CachePrices(0.1, match="unit")
+    assert costs(units, fork("a", 10), fork("b", 30), fork("c", 50)) == [1_110, 1_130, 0.1 * 1_010 + 140]
+    assert costs(units, own("a", 10), own("a", 30)) == [1_110, 0.1 * 1_110 + 20]
+
+
+def test_requests_below_the_minimum_are_paid_in_full():
+    """Nothing is read of them, and nothing is of what they sent."""
+    assert costs(CachePrices(0.1, least=2_000), own("a", 10), own("a", 30)) == [1_110, 1_130]
+
+
+def test_requests_of_the_same_tools_may_begin_alike_without_us():
+    """Where the shared text stands before the role's own."""
+    first, second = (own(role, 10, kin="of tools", alike=900) for role in "ab")
+    assert costs(CachePrices(0.1), first, second) == [1_110, 0.1 * 900 + 210]
+
+
+def layout(run, said, *, prices=None, tools=None, opening=1_000, runs=None):
+    """How the first call of a run is laid out."""
+    facts = RunFacts(run, prices or CachePrices(0.1), "talk", opening, tools or {}, 112, said)
+    return (runs or KnownRuns()).layout(("key",), facts)
+
+
+def test_others_tools_are_not_carried_for_answers_that_may_be_short():
+    """They would pay with long answers; once answers were long, half of that is counted on."""
+    calls = tuple(RunCall(role, 100, (role,)) for role in "abab" * 3)
+    runs, tools = KnownRuns(), {"a": 1_500, "b": 1_500}
+    found = [layout(RunAhead(calls[at:]), [10] + [3_000] * at, tools=tools, opening=0, runs=runs) for at in range(4)]
+    assert [one.forks for one in found] == [False, False, True, True]
+
+
+def test_the_same_request_is_laid_out_the_same_when_it_is_asked_again():
+    """Its cost is counted once: the next one finds what one request wrote."""
+    runs, run = KnownRuns(), RunAhead(tuple(RunCall(role, 100) for role in "abab"))
+    assert layout(run, [10], runs=runs) == layout(run, [10], runs=runs)
+    assert layout(RunAhead(run.calls[1:]), [10, 20], runs=runs).forks
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_generated_known_runs_are_never_dearer(rules):
+    """Whatever the sizes of texts, tools and answers, and whoever is asked how often."""
+    plans = [plan for plan in (made(random.Random(f"known {rules} {at}")) for at in range(40)) if plan.known]
+    for plan in (plan for plan in plans if len(plan.turns) <= 30):
+        profile, session = profile_of(rules), session_for(plan, rules)
+        unmodified, ours = (
+            sum(one.cost_units(profile) for one in played(plan, rules, some)) for some in (None, session)
+        )
+        assert ours <= unmodified, plan
 
 
 @pytest.mark.parametrize("rules", ["openai", "openai-5.6", "deepseek", "vllm", "anthropic"])
@@ -74,11 +121,11 @@ def test_long_answers_are_not_counted_on():
 )
 @pytest.mark.parametrize("marked", [True, False])
 def test_a_known_run_is_never_dearer(rules, plan, marked):
-    """Beyond the few tokens of a role's name in each request."""
+    """Not by the tokens of a role's name either."""
     known = replace(plan, known=True, tagged=True, marked=marked)
     profile = profile_of(rules)
-    own, ours = (
+    unmodified, ours = (
         sum(one.cost_units(profile) for one in played(known, rules, session))
         for session in (None, session_for(known, rules))
     )
-    assert ours <= own + 14 * len(known.turns) * profile.default_ttl.write
+    assert ours <= unmodified

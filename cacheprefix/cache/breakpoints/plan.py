@@ -137,7 +137,9 @@ def _wishes(prompt: Prompt, profile: Profile, shared: int, *, tail: bool) -> Ite
                 break
             anchor = step
             yield anchor
-    yield from (index for index in (system, _end_of(head, "tools")) if index >= 0)
+    # What no sibling begins with would be written in vain.
+    shared_heads = (index for index in (system, _end_of(head, "tools")) if index < (shared or len(sections)))
+    yield from (index for index in shared_heads if index >= 0)
 
 
 def _last_markable(sections: Sequence[Section]) -> list[int]:
