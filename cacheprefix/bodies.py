@@ -401,7 +401,7 @@ class _Read:
             volatile=role.volatile,
             known=_providers(self.tools),
             own=(reason("kept_by_provider"),) if _kept_elsewhere(session, body, api, role) else (),
-            alike=self.begins,
+            alike=role.ahead is not None and self.begins,
             cached=_marked(body, api),
             ahead=role.ahead,
             joint=role.ahead is None or role.ahead.joint,

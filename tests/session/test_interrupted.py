@@ -47,8 +47,9 @@ def interrupted(session: Session, point: int, place: str, error: type[BaseExcept
             names.append(at.f_code.co_name)
             files.append(at.f_code.co_filename)
             at = at.f_back
-        # Inside its own locks' Python the standard library is not safe from signals; that is not ours to mend.
-        ours = any(file.startswith(ROOM) for file in files) and not files[0].endswith("threading.py")
+        # Inside its own locks' Python, and in what the garbage collector calls there, the standard library is not safe
+        # from signals; that is not ours to mend.
+        ours = any(file.startswith(ROOM) for file in files) and not any(file.endswith("threading.py") for file in files)
         if event == "call" and ours and files[0].endswith(place) and not {"__del__", "<genexpr>"} & set(names):
             count += 1
             if count == point:
