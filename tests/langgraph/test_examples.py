@@ -12,6 +12,7 @@ NAMES = (
     "agent_middleware",
     "compaction",
     "dag",
+    "deep_agents",
     "human_in_the_loop",
     "memory",
     "send_fan_out",

@@ -1,14 +1,9 @@
-"""Graphs on a LangGraph server: ours served, and a forked node that calls one over HTTP."""
+"""A forked node that calls a graph on a LangGraph server over HTTP; our own on one: ``tests/more/test_served.py``."""
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
-from itertools import pairwise
 
-import httpx
 import pytest
 import uvicorn
 from langchain_core.messages import HumanMessage, SystemMessage, convert_to_messages
@@ -21,38 +16,9 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from cacheprefix.errors import SetupError
-from cacheprefix.server import SimulatedProvider
 from cacheprefix_langgraph import PrefixState, forked, subgraph, wrap_model
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
-APPLICATION = f"""
-from langchain_core.messages import SystemMessage
-from langchain_openai import ChatOpenAI
-from langgraph.graph import START, MessagesState, StateGraph
-
-from cacheprefix import Session, SharedPrefix, ToolResultBudget
-from cacheprefix_langgraph import PrefixState, forked, wrap_model
-
-session = Session(SharedPrefix(system={HANDBOOK!r}), budget=ToolResultBudget(max_tokens=200))
-model = wrap_model(ChatOpenAI(model="gpt-5.6", api_key="k", max_retries=0), session)
-
-
-class State(MessagesState, PrefixState):
-    pass
-
-
-def speak(role):
-    @forked(session, role=role)
-    def node(state):
-        return {{"messages": [model.invoke([SystemMessage(f"You are the {{role}}."), *state["messages"]])]}}
-
-    return node
-
-
-graph = StateGraph(State)
-graph.add_sequence([(role, speak(role)) for role in ("planner", "critic")])
-team = graph.add_edge(START, "planner").compile()
-"""
 
 
 class State(MessagesState, PrefixState):
@@ -133,56 +99,3 @@ def test_a_remote_graph_is_refused_as_a_subgraph_with_what_to_do():
     """Its models are asked elsewhere, so there is nothing to wrap here."""
     with get_sync_client(url="http://127.0.0.1:9") as client, pytest.raises(SetupError, match="where it is served"):
         subgraph(RemoteGraph("team", sync_client=client), None)
-
-
-@pytest.fixture
-def server(tmp_path):
-    """LangGraph's own development server with a team of ours, and the provider that the team asks."""
-    pytest.importorskip("langgraph_api", reason="needs pip install 'langgraph-cli[inmem]', LangGraph's own server")
-    (tmp_path / "application.py").write_text(APPLICATION)
-    (tmp_path / "langgraph.json").write_text('{"dependencies": ["."], "graphs": {"team": "./application.py:team"}}')
-    with SimulatedProvider("openai-5.6") as provider:
-        port = httpx.URL(provider.openai_base_url).port + 1
-        given = {"OPENAI_BASE_URL": provider.openai_base_url, "LANGSMITH_TRACING": "false"}
-        command = [sys.executable, "-m", "langgraph_cli", "dev", "--no-browser", "--no-reload", "--port", str(port)]
-        process = subprocess.Popen(
-            command, cwd=tmp_path, env={**os.environ, **given}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        address = f"http://127.0.0.1:{port}"
-        try:
-            for _ in range(300):
-                try:
-                    if httpx.get(f"{address}/ok").is_success:
-                        break
-                except httpx.TransportError:
-                    time.sleep(0.2)
-            yield address, provider
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-def test_a_served_team_shares_its_prefix_and_keeps_its_decisions_in_the_servers_checkpoints(server):
-    """Two runs of one thread and one of another: each request begins with what its thread sent before."""
-    address, provider = server
-    client = get_sync_client(url=address)
-    graph = RemoteGraph("team", sync_client=client)
-    page = "a line that somebody read once. " * 200
-    call = {"id": "c", "name": "read", "args": {}, "type": "tool_call"}
-    first = [
-        {"role": "user", "content": "Begin."},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": page, "tool_call_id": "c"},
-    ]
-    config = {"configurable": {"thread_id": client.threads.create()["thread_id"]}}
-    out = graph.invoke({"messages": first}, config)
-    assert len(out["messages"]) == 5
-    assert out["cacheprefix"]["results"]
-    list(graph.stream({"messages": [{"role": "user", "content": "Go on."}]}, config, stream_mode=["messages"]))
-    prompts = [record.prompt for record in provider.requests]
-    assert len(prompts) == 4
-    for earlier, later in pairwise(prompts):
-        assert later.sections[: len(earlier.sections) - 1] == earlier.sections[:-1]
-    assert all(page not in section.text for prompt in prompts for section in prompt.sections)
-    assert provider.requests[-1].outcome.read_tokens >= 1_200
-    client.close()
