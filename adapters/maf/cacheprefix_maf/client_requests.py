@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,6 +138,14 @@ def watch(client: Any, call: Callable[..., Any]) -> None:
     setattr(client, _BASE, base)
     setattr(client, _PREPARE, aprepare if inspect.iscoroutinefunction(base) else prepare)
     client._inner_get_response = lambda **request: call(inner, **request)
+
+
+def unwatched(client: Any) -> Any:
+    """A copy of a client whose calls are its own."""
+    made = copy.copy(client)
+    for name in (_BASE, _PREPARE, "_inner_get_response"):
+        vars(made).pop(name, None)
+    return made
 
 
 def _usage(raw: Any) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from agent_framework import Agent, Workflow, WorkflowAgent
 
 from cacheprefix import Session
-from cacheprefix.adapter import VolatileRole, given_or_configured, majority_text, users_session
+from cacheprefix.adapter import AdapterSession, VolatileRole, given_or_configured, majority_text, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_maf.member import Member, ToolMemory, Volatile
 from cacheprefix_maf.middleware import PrefixChatMiddleware, PrefixFunctionMiddleware, middleware_of
@@ -49,25 +50,32 @@ def wrap(
         raise SetupError(f"wrap takes an agent or a workflow of agent_framework, found {type(target).__name__}")
     bound = given_or_configured(session)
     name = conversation if isinstance(target, Agent) else conversation or uuid.uuid4().hex
-    found = [(agent, leads) for agent, leads in _agents(target) if session_of(agent) is None]
-    if bound.mode != "observe" and not bound.prefix.text and len(found) > 1:
-        texts = [str(agent.default_options.get("instructions") or "") for agent, leads in found if not leads]
+    asked = Member(bound, role, "", name, tool_memory, volatile, volatile_role, scope)
+    bind([(agent, leads, asked) for agent, leads in agents_of(target) if session_of(agent) is None], bound)
+    return target
+
+
+def bind(found: Sequence[tuple[Any, bool, Member | None]], session: AdapterSession) -> None:
+    """Make agents members of a session, each with whether it leads the others, and the options asked for it."""
+    forks = session.mode != "observe"
+    if forks and not session.prefix.text and len(found) > 1:
+        texts = [str(agent.default_options.get("instructions") or "") for agent, leads, _ in found if not leads]
         if common := majority_text(texts)[0]:
-            bound.adopt_system(common)
-    for agent, leads in found:
+            session.adopt_system(common)
+    for agent, leads, asked in found:
         own = agent.name or agent.id
-        member = Member(bound, role or own, own, name, tool_memory, volatile, volatile_role, scope, layout=not leads)
-        if bound.mode != "observe" and not leads:
+        options = asked or Member(session, "")
+        member = replace(options, session=session, role=options.role or own, name=own, layout=not leads)
+        if forks and not leads:
             adopt(member, agent.default_options.get("tools") or ())
         # A list of its own: several agents may have been given the same one.
         agent.middleware = [*(agent.middleware or ()), *middleware_of(member)]
-    return target
 
 
 def unwrap(target: T) -> T:
     """Take everything back. Does nothing when not wrapped."""
-    for agent, _ in _agents(target):
-        kept = [one for one in agent.middleware or () if not _ours(one)]
+    for agent, _ in agents_of(target):
+        kept = without_ours(agent)
         if len(kept) < len(agent.middleware or ()):
             agent.middleware = kept or None
     return target
@@ -75,15 +83,25 @@ def unwrap(target: T) -> T:
 
 def session_of(target: Any) -> Session | None:
     """The session of a wrapped agent or workflow; None when it is not wrapped."""
-    ours = (one for agent, _ in _agents(target) for one in agent.middleware or () if _ours(one))
-    return next((users_session(one.member.session) for one in ours), None)
+    member = next((found for agent, _ in agents_of(target) if (found := member_of(agent)) is not None), None)
+    return None if member is None else users_session(member.session)
+
+
+def member_of(agent: Any) -> Member | None:
+    """What a wrapped agent was wrapped with; None when it is not wrapped."""
+    return next((one.member for one in agent.middleware or () if _ours(one)), None)
+
+
+def without_ours(agent: Any) -> list[Any]:
+    """An agent's middlewares as the application has them."""
+    return [one for one in agent.middleware or () if not _ours(one)]
 
 
 def _ours(middleware: Any) -> bool:
     return isinstance(middleware, (PrefixChatMiddleware, PrefixFunctionMiddleware))
 
 
-def _agents(target: Any) -> Iterator[tuple[Any, bool]]:
+def agents_of(target: Any) -> Iterator[tuple[Any, bool]]:
     """The agents inside, each once, and whether it leads the others; nested workflows included."""
     if isinstance(target, Agent):
         yield target, False
@@ -98,6 +116,6 @@ def _agents(target: Any) -> Iterator[tuple[Any, bool]]:
                 seen.add(id(agent))
                 yield agent, led
             elif isinstance(agent, WorkflowAgent):
-                yield from _agents(agent)
+                yield from agents_of(agent)
         if isinstance(inner := getattr(executor, "workflow", None), Workflow):
-            yield from _agents(inner)
+            yield from agents_of(inner)

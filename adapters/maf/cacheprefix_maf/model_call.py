@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from agent_framework import AgentSession, ChatContext, Message, ResponseStream
 
 from cacheprefix import Conversation
-from cacheprefix.adapter import FOLLOW, BlockVar, Request, RequestPlan, allowed_choice, reason
+from cacheprefix.adapter import FOLLOW, BlockVar, Request, RequestPlan, Unsent, allowed_choice, reason
 from cacheprefix.errors import BudgetError
 from cacheprefix_maf.client_requests import Laid, Sending, api_of, body_of, prepared_by
 from cacheprefix_maf.history import condensed
@@ -58,6 +58,10 @@ async def _answered(asked: Asked, base: Callable[..., Any], request: dict[str, A
         return await base(**request)
     try:
         response = await base(**request)
+    except Unsent:
+        # A preview's: it counts as the provider's rules let expect.
+        sending.turn.finish(None)
+        raise
     except BaseException:
         sending.turn.fail()
         raise
