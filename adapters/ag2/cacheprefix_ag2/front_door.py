@@ -57,7 +57,7 @@ _PARENT: BlockVar[_Binding] = BlockVar("cacheprefix_ag2_parent")
 
 def known(target: object) -> bool:
     """Whether ``target`` is an ag2 agent, or a list, tuple or dict of agents."""
-    found = _agents(target)
+    found = agents_in(target)
     return bool(found) and all(isinstance(each, Agent) for each in found)
 
 
@@ -80,7 +80,7 @@ def wrap(
     """
     if not known(target):
         raise SetupError(f"wrap takes an ag2 Agent, or a list of them, found {type(target).__name__}")
-    agents = _agents(target)
+    agents = agents_in(target)
     bound = given_or_configured(session)
     names = [agent.name for agent in agents]
     for agent in agents:
@@ -103,7 +103,7 @@ def wrap(
 
 def unwrap(target: T) -> T:
     """Take everything back. Does nothing when not wrapped."""
-    for agent in _agents(target):
+    for agent in agents_in(target):
         binding = vars(agent).pop(_BINDING, None)
         if isinstance(binding, _Binding):
             team_of(binding.session).seats.pop(agent.name, None)
@@ -112,7 +112,7 @@ def unwrap(target: T) -> T:
 
 def session_of(target: Any) -> Session | None:
     """The session of a wrapped agent, or of the first of several; None when it is not wrapped."""
-    found = (vars(agent).get(_BINDING) for agent in _agents(target))
+    found = (vars(agent).get(_BINDING) for agent in agents_in(target))
     return next((users_session(binding.session) for binding in found if isinstance(binding, _Binding)), None)
 
 
@@ -163,7 +163,8 @@ def _watch() -> None:
     Agent._drive_scope, Agent._run_subtask = drive_scope, run_subtask  # type: ignore[method-assign]
 
 
-def _agents(target: Any) -> list[Any]:
+def agents_in(target: Any) -> list[Any]:
+    """The agents of what ``wrap`` takes."""
     if isinstance(target, Mapping):
         return list(target.values())
     return list(target) if isinstance(target, (list, tuple)) else [target]

@@ -24,6 +24,7 @@ from cacheprefix.adapter import (
     Request,
     RequestPlan,
     RestOfRequest,
+    Unsent,
     allowed_choice,
 )
 from cacheprefix.wire import apply, form_of, sendable, views_of
@@ -185,7 +186,12 @@ def _watched(post: Callable[..., Any]) -> Callable[..., Any]:
         full = {name: value for name, value in body.items() if type(value).__name__ not in ("Omit", "NotGiven")}
         full |= (rest.get("options") or {}).get("extra_json") or {}
         with await sending.begin(full, api) as turn:
-            answer = await post(path, body=body if turn.body is full else dict(turn.body), **rest)
+            try:
+                answer = await post(path, body=body if turn.body is full else dict(turn.body), **rest)
+            except Unsent:
+                # A preview's: it counts as the provider's rules let expect.
+                turn.finish(None)
+                raise
         if hasattr(answer, "_iterator"):
             return _watching(answer, ForkBody(sending.session, api, full, full, None).awatch(turn, answer._iterator))
         turn.finish(getattr(answer, "usage", None), diagnostics=_plain(getattr(answer, "diagnostics", None)))
