@@ -13,6 +13,7 @@ from typing_extensions import TypedDict, Unpack
 from cacheprefix.cache import Verdict
 from cacheprefix.calls.begin import Request, Requests
 from cacheprefix.calls.history_runner import HistoryRunner
+from cacheprefix.calls.pending import PendingCall
 from cacheprefix.conversation import Conversation
 from cacheprefix.effects import Call, Flow, adrive, drive
 from cacheprefix.errors import UnsafeForkError
@@ -135,7 +136,7 @@ class SideForks:
     def run(
         self,
         text: str,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | PendingCall,
         api: Api,
         send: Callable[[dict[str, Any]], Any],
         **options: Unpack[ForkOptions],
@@ -146,7 +147,7 @@ class SideForks:
     async def arun(
         self,
         text: str,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | PendingCall,
         api: Api,
         send: Callable[[dict[str, Any]], Awaitable[Any]],
         **options: Unpack[ForkOptions],
@@ -156,24 +157,26 @@ class SideForks:
 
     def summary(
         self,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | PendingCall,
         api: Api,
         send: Callable[[dict[str, Any]], Any],
         conversation: str = "",
         scope: str | None = None,
     ) -> Ask:
         """An ``ask`` for compaction: a fork of ``body``, the request as last sent, so that its prefix is read."""
+        body = as_sent(body)
         return lambda request: drive(self._summary(request, body, api, send, conversation, scope))
 
     def asummary(
         self,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | PendingCall,
         api: Api,
         send: Callable[[dict[str, Any]], Awaitable[Any]],
         conversation: str = "",
         scope: str | None = None,
     ) -> AsyncAsk:
         """``summary`` with an asynchronous ``send``."""
+        body = as_sent(body)
         return lambda request: adrive(self._summary(request, body, api, send, conversation, scope))
 
     def changed(self, fork: Fork) -> Fork:
@@ -219,7 +222,7 @@ class SideForks:
     def _flow(
         self,
         text: str,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | PendingCall,
         api: Api,
         send: Callable[[dict[str, Any]], Any],
         **options: Unpack[ForkOptions],
@@ -234,7 +237,7 @@ class SideForks:
     def _plan(
         self,
         text: str,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | PendingCall,
         api: Api,
         *,
         role: str = "helper",
@@ -248,7 +251,7 @@ class SideForks:
         commit: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
     ) -> Plan:
         """Settle a fork. Raises ``UnsafeForkError`` when it cannot read the parent's prefix and that is not meant."""
-        policy = policy or ForkPolicy()
+        policy, body = policy or ForkPolicy(), as_sent(body)
         field, shared = history_field(api), self.requests.state
         parent = shared.decode(body, api)
         history = list(body.get(field) or []) if not isinstance(body.get(field), str) else [user_message(body[field])]
@@ -359,6 +362,16 @@ class SideForks:
             return apply(messages, decisions, form) if decisions else messages
 
         return self.history.services.notices.attempt("tool-result budget", work, messages)
+
+
+def as_sent(body: Mapping[str, Any] | PendingCall) -> Mapping[str, Any]:
+    """A parent's request as it was sent, whatever becomes of its dictionary from now on.
+
+    Of a ``PendingCall`` it is what went out, also where the application has changed the dictionary since.
+    """
+    if isinstance(body, PendingCall):
+        return copy.deepcopy(body.body) if body.seen is None else encode(body.seen.prompt)
+    return copy.deepcopy(body)
 
 
 def _executed(plan: Plan, call: ToolRequest) -> Any:

@@ -14,6 +14,7 @@ from cacheprefix.cache.lifetimes import Lifetimes
 from cacheprefix.cache.routing import RoutingKeys
 from cacheprefix.calls.counting import TokenCounting
 from cacheprefix.calls.gating import gate_of
+from cacheprefix.calls.pending import PendingCall
 from cacheprefix.calls.report import Call, Report
 from cacheprefix.calls.state import SharedState
 from cacheprefix.calls.tool_calls import ToolCacheOption, ToolCalls
@@ -282,16 +283,17 @@ class Session:
         self,
         text: str,
         *,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | PendingCall,
         api: Api,
         send: Callable[[dict[str, Any]], Any],
         **options: Unpack[ForkOptions],
     ) -> ForkResult:
         """Ask something beside a conversation, on its cached prefix, and run the fork's own tool loop.
 
-        ``body`` is a request body of the parent (its messages, tools and settings); ``send(body)`` makes one
-        call and gives the response as a dict or an SDK's object. ``tool_executor(id, name, arguments)`` (or with
-        ``state`` as fourth argument) runs tools; without one, and when it raises, the model gets an error result.
+        ``body`` is a request body of the parent (its messages, tools and settings), or its ``PendingCall``, whose
+        request it extends as it was sent, also where the dictionary was changed since; ``send(body)`` makes one call
+        and gives the response as a dict or an SDK's object. ``tool_executor(id, name, arguments)`` (or with ``state``
+        as fourth argument) runs tools; without one, and when it raises, the model gets an error result.
         ``overrides`` replaces body fields; what then no longer shares raises ``UnsafeForkError`` before any call.
         ``commit`` takes the fork's messages afterwards unless the policy skips the transcript. ``scope`` is the tenant
         whose cache it is, the session's by default.
@@ -302,7 +304,7 @@ class Session:
         self,
         text: str,
         *,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | PendingCall,
         api: Api,
         send: Callable[[dict[str, Any]], Awaitable[Any]],
         **options: Unpack[ForkOptions],

@@ -472,18 +472,19 @@ class Waiting:
         that this request's own answer, should it lead, will let the others go with its first token; by default it
         does where the body asks for a stream.
         """
-        passed, leave = self.requests.state.gating.passed, FOLLOW
+        passed, leave, keys = self.requests.state.gating.passed, FOLLOW, list[bytes]()
         for key, worth in self._gates(body, api, boundary, scope, streams=streams):
             try:
                 entered = self._entered(key, worth)
             except BaseException:
                 leave.release(ok=False)
                 raise
+            keys.append(key)
             leave = leave.within(entered) if leave.leader else entered
             # Only who leads its own conversation waits for another one's.
             if not leave.leader:
                 break
-        return passed(leave)
+        return passed(leave, *keys)
 
     async def aqueue(
         self,
@@ -495,17 +496,18 @@ class Waiting:
         streams: bool | None = None,
     ) -> Pass:
         """``queue`` without blocking the event loop."""
-        passed, leave = self.requests.state.gating.passed, FOLLOW
+        passed, leave, keys = self.requests.state.gating.passed, FOLLOW, list[bytes]()
         for key, worth in self._gates(body, api, boundary, scope, streams=streams):
             try:
                 entered = await self._aentered(key, worth)
             except BaseException:
                 leave.release(ok=False)
                 raise
+            keys.append(key)
             leave = leave.within(entered) if leave.leader else entered
             if not leave.leader:
                 break
-        return passed(leave)
+        return passed(leave, *keys)
 
     def worth(self, model: str, api: Api, *, cold: int, streams: bool = False) -> Worth | None:
         """What a request gains by waiting for a sibling that writes ``cold`` tokens; None where that is nothing.

@@ -109,16 +109,21 @@ class Gating:
         seconds = Worth.of(tokens=cold, per_token=saves, price=self.price)
         return Worth(seconds, usual, streams, cold, saves, warm)
 
-    def passed(self, leave: Pass, key: bytes = b"") -> Pass:
-        """Count how a request came through that shares what ``key`` names, and give its pass back."""
+    def passed(self, leave: Pass, *keys: bytes) -> Pass:
+        """Count how a request came through, and give its pass back.
+
+        ``keys`` name what it shares with others, the widest last: what it leads, and behind which it followed.
+        """
         if leave is not FOLLOW:
             with self._lock:
                 before, now = self.use, self.use.and_pass(leave.leader, leave.followed, leave.waited)
                 self.use = now
-                if leave.leader or key not in self._newest:
+                behind = self._newest.get(keys[-1]) if keys and (leave.followed or not leave.leader) else None
+                if behind is None:
                     self._numbers += 1
-                    self._newest[key] = self._numbers
-                leave.number = self._newest[key]
+                leave.number = self._numbers if behind is None else behind
+                for key in keys if leave.leader or behind is None else ():
+                    self._newest[key] = leave.number
                 known = self._fan_outs.of(leave.number, FanOut)
                 self._fan_outs[leave.number] = replace(
                     known,

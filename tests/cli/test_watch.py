@@ -187,3 +187,13 @@ def _until(terminal, text):
                 break
     assert text in seen, seen[-2_000:]
     return seen
+
+
+def test_a_session_that_has_not_asked_yet_is_watched(tmp_path, capsys):
+    """Its file is empty, or holds its start alone."""
+    file = tmp_path / "events"
+    file.touch()
+    assert cli.main(["watch", str(file), "--once"]) == 0
+    EventLog(file).bind(Session())
+    assert cli.main(["watch", str(file), "--once"]) == 0
+    assert capsys.readouterr().out.count("waiting for the first call") == 2

@@ -7,6 +7,7 @@ import openai
 import pytest
 
 from cacheprefix import AbortHandle, Caching, ForkPolicy, Session, SharedPrefix, ToolResultBudget
+from cacheprefix.adapter import Request
 from cacheprefix.errors import AbortedError, UnsafeForkError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, SimulatedProvider, ToolCall
@@ -310,3 +311,35 @@ def test_a_plugin_may_change_the_tail_and_nothing_else(client):
     with pytest.warns(UserWarning, match="only the tail may change"):
         ask(client, "plain", on=session(plugins=[PrefixChanger()]))
     assert "plain" in client.prompts()[-1].sections[-1].text
+
+
+def test_a_fork_extends_what_was_sent_though_its_dictionary_was_changed_since(client):
+    """An application goes on in its own list of messages, and may rewrite what stands there."""
+    mine, body = session(), client.parent()
+    turn = mine.adapter.begin(Request(body, client.kind, agent="worker"))
+    sent = client.send(dict(turn.body))
+    turn.finish(sent.usage)
+    messages = body["input" if client.kind == "openai-responses" else "messages"]
+    messages[-1]["content"] = "rewritten"
+    messages.append({"role": "user", "content": "and then?"})
+    body["tools"].clear()
+    result = mine.fork("What is open?", body=turn, api=client.kind, send=client.send, role="helper")
+    assert result.text == "the answer"
+    parent, fork = client.prompts()[-2:]
+    assert fork.digests[: len(parent.sections)] == parent.digests
+    assert len(fork.sections) == len(parent.sections) + 1
+
+
+def test_a_fork_goes_on_as_it_began_though_the_parents_dictionary_changes_meanwhile(client):
+    """What its tools do to the parent's list is not in its later requests."""
+    body = client.parent()
+    field = "input" if client.kind == "openai-responses" else "messages"
+
+    def executor(*_):
+        body[field][-1]["content"] = "rewritten"
+        return "ok"
+
+    options = {"policy": ForkPolicy(max_turns=2), "tool_executor": executor}
+    session().fork("use the tool", body=body, api=client.kind, send=client.send, **options)
+    first, second = client.prompts()[-2:]
+    assert second.digests[: len(first.sections)] == first.digests

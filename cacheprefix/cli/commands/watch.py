@@ -69,7 +69,8 @@ def _checked(file: Path) -> None:
             first = stream.readline()
     except OSError as error:
         raise SetupError(f"cannot read {str(file)!r}: {error.strerror or error}") from None
-    if not is_event(first):
+    # An empty one is a session's that is about to begin.
+    if first and not is_event(first):
         raise SetupError(f"{file} is no event file of a session: write one with cacheprefix.events.EventLog")
 
 
