@@ -1,6 +1,7 @@
 """How fast ``cacheprefix audit`` reads logs, smooth and ragged, and how much memory it needs.
 
-Time is also told as a multiple of what orjson and SHA-256 need for the same bytes in the same process.
+Time is also told as a multiple of what orjson and SHA-256 need for the same bytes in the same process. What a run needs
+whatever it reads (importing, the price library's tables) comes before all clocks; the library's is a row of its own.
 
 ``python -m benchmarks.bench_audit`` prints a table and writes ``benchmarks/results/audit.json``. ``--megabytes``
 sets the size of each log (default 100), ``--rows`` chooses logs. Each log is audited in a process of its own.
@@ -74,8 +75,13 @@ _CHILD = """
 import json, resource, sys, time
 from cacheprefix.audit import audit, write_json
 from cacheprefix.report import write_page
+from cacheprefix.profiles import default_registry
+from cacheprefix.profiles.prices import load_price_library
 import hashlib, orjson
 path, out = sys.argv[1:3]
+start = time.process_time()
+load_price_library(), default_registry()
+loaded = time.process_time() - start
 start = time.process_time()
 with open(path, "rb") as stream:
     for line in stream:
@@ -89,7 +95,7 @@ with audit([path]) as result:
         write_json(result, stream)
     with open(out + "/a.html", "w", encoding="utf-8") as stream:
         write_page(result, stream)
-    told = {"calls": result.calls, "seconds": audited, "base": base, "all_seconds": time.process_time() - start,
+    told = {"calls": result.calls, "seconds": audited, "base": base, "loaded": loaded, "all_seconds": time.process_time() - start,
             "breaks": sum(group.count for group in result.totals.breaks),
             "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 print(json.dumps(told))
@@ -259,6 +265,7 @@ def measure(name: str, megabytes: int) -> list[dict[str, Any]]:
         _table.topic(f"time of orjson and SHA-256, {name}", told["seconds"] / told["base"], "times", digits=1, **base),
         _table.topic(f"peak memory, {name}", told["peak_bytes"] / 1e6, "MB", digits=0, **base),
         _table.topic(f"audit, JSON and HTML, {name}", whole, unit, digits=2, **base),
+        _table.topic(f"loading rules and prices, {name}", told["loaded"] * 1e3, "ms", digits=0, **base),
         _table.topic(f"breaks found, {name}", told["breaks"], "breaks", **base),
     ]
 

@@ -7,7 +7,7 @@ from math import isclose
 from typing import TypeAlias
 
 from cacheprefix.profiles import Profile, Usage, money
-from cacheprefix.profiles.prices import PRICE_SPAN, PRICE_STEP, whole_steps
+from cacheprefix.profiles.prices import PRICE_SPAN, PRICE_STEP, changes_with_time, whole_steps
 
 _Key: TypeAlias = "tuple[str, int, int, float | None]"
 """The model, its profile's identity, the size and the half hour."""
@@ -41,7 +41,9 @@ class Prices:
         """
         if usage.input_tokens is None:
             return None
-        when = None if at is None else at // PRICE_SPAN * PRICE_SPAN
+        when = None
+        if at is not None and changes_with_time(model, profile.provider):
+            when = at // PRICE_SPAN * PRICE_SPAN
         span = (model, id(profile), when)
         if span not in self._flat:
             self._flat[span] = _alike(*(_look_up((*span[:2], size, when), profile) for size in (PRICE_STEP, _LARGEST)))

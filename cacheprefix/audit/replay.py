@@ -181,7 +181,7 @@ class _Run:
 
     def request(self, placed: Placed) -> None:
         """Judge one request; its row is written when its answer ends."""
-        ready, line = placed.ready, placed.line
+        ready, line, conversation = placed.ready, placed.line, placed.conversation
         # The caches' clocks never go back, even where a log's times do.
         now = self._now = max(self._now, ready.at)
         self._answers.until(now)
@@ -199,7 +199,7 @@ class _Run:
             ready.profile,
             scope=record.scope,
             agent=placed.agent,
-            session=placed.conversation,
+            session=conversation,
             at=now,
             events=record.events,
             related=placed.related,
@@ -215,14 +215,14 @@ class _Run:
         known = record.response_started_ts is not None or record.response_ended_ts is not None
         timed = Timed(prompt, ready.profile, record.scope, now, started, ended, known)
         played = self._what_if is not None and self._what_if.add(
-            timed, placed.conversation, record.agent, cost_units(observation.expectation.usage, ready.profile)
+            timed, conversation, record.agent, cost_units(observation.expectation.usage, ready.profile)
         )
         needed = usage is None or usage.cache_read_tokens is None
         # The model's own expectation: what a cache with these rules would have answered.
         simulated = observation.expectation.usage if needed else None
         self.totals.refused += observation.outlook.marks.refused
-        self._warnings.look(prompt, ready.place, record.agent, placed.conversation)
-        rule = self._rule.looks(prompt, placed.conversation)
+        self._warnings.look(prompt, ready.place, record.agent, conversation)
+        rule = self._rule.looks(prompt, conversation)
         call = _Open(ready, line, prompt, observation, usage, simulated, rule, played)
 
         self._answers.at(started, lambda at: self._model.first_token(observation, at), known=known)

@@ -72,18 +72,9 @@ class _Played(NamedTuple):
     agent: str
     units: float
     """What a cache that follows the rules would have made it cost as it was, in cost units."""
-
-    @property
-    def prompt(self) -> Prompt:
-        return self.timed.prompt
-
-    @property
-    def profile(self) -> Profile:
-        return self.timed.profile
-
-    @property
-    def lane(self) -> tuple[int, str, str]:
-        return (id(self.profile), self.prompt.model, self.timed.scope)
+    prompt: Prompt
+    profile: Profile
+    lane: tuple[int, str, str]
 
 
 class WhatIf:
@@ -105,7 +96,8 @@ class WhatIf:
         if self._sections >= SECTIONS:
             return False
         self._sections += len(call.prompt.sections)
-        self._calls.append(_Played(call, session, agent, units))
+        lane = (id(call.profile), call.prompt.model, call.scope)
+        self._calls.append(_Played(call, session, agent, units, call.prompt, call.profile, lane))
         return True
 
     def savings(self, paid: float | None = None) -> tuple[Saving, ...]:

@@ -22,6 +22,7 @@ from cacheprefix.prompt import (
     shared_characters,
     shared_sections,
 )
+from cacheprefix.prompt.sections import relearn
 
 VOLATILE = re.compile(
     r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?"
@@ -60,14 +61,21 @@ class Marking:
         if prompt.top_marker is None and not prompt.marked:
             return prompt
         sections = tuple([one if one.marker is None else self._copy(one, None) for one in prompt.sections])
-        return replace(prompt, sections=sections, top_marker=None)
+        made = replace(prompt, sections=sections, top_marker=None)
+        relearn(made, prompt, set(prompt.marked))
+        return made
 
     def marked(self, prompt: Prompt, chosen: Iterable[Breakpoint]) -> Prompt:
         """A plain prompt with these breakpoints."""
+        places = {point.section: Marker(point.ttl) for point in chosen}
+        if not places:
+            return prompt
         sections = list(prompt.sections)
-        for point in chosen:
-            sections[point.section] = self._copy(sections[point.section], Marker(point.ttl))
-        return replace(prompt, sections=tuple(sections))
+        for at, marker in places.items():
+            sections[at] = self._copy(sections[at], marker)
+        made = replace(prompt, sections=tuple(sections))
+        relearn(made, prompt, {at % len(sections) for at in places})
+        return made
 
     def _copy(self, one: Section, marker: Marker | None) -> Section:
         key = (id(one), marker)

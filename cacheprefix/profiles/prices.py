@@ -257,6 +257,26 @@ def _genai_price(usage: Usage, model: str, provider: str, at: float | None = Non
     return None
 
 
+@lru_cache(maxsize=256)
+def changes_with_time(model: str, provider: str) -> bool:
+    """Whether a model has had several prices, or has prices by the hour; False where the shipped table prices it."""
+    library = _library_for(model, provider)
+    if library is None:
+        return False
+    module = library[0]
+    for spelling in read_model(model).spellings:
+        try:
+            found = module.calc_price(
+                module.Usage(input_tokens=1), model_ref=spelling, provider_id=GENAI_PROVIDERS[provider]
+            )
+        except LookupError:
+            continue
+        except Exception:  # as where a price is asked for
+            return True
+        return isinstance(found.model.prices, list)
+    return False
+
+
 def window_of(model: str, provider: str | None = None) -> int | None:
     """The context window of a model in tokens; None where the library does not know it.
 
