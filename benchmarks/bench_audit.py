@@ -95,8 +95,8 @@ with audit([path]) as result:
         write_json(result, stream)
     with open(out + "/a.html", "w", encoding="utf-8") as stream:
         write_page(result, stream)
-    told = {"calls": result.calls, "seconds": audited, "base": base, "loaded": loaded, "all_seconds": time.process_time() - start,
-            "breaks": sum(group.count for group in result.totals.breaks),
+    told = {"calls": result.calls, "seconds": audited, "base": base, "loaded": loaded,
+            "all_seconds": time.process_time() - start, "breaks": sum(group.count for group in result.totals.breaks),
             "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 print(json.dumps(told))
 """

@@ -10,7 +10,7 @@ import re
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import chain, filterfalse
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from cacheprefix.audit.log_records import Broken
@@ -144,8 +144,10 @@ class _Thread:
     digests: list[bytes] = field(default_factory=list)
     latest: Sequence[bytes] = ()
     """The messages of its last request."""
+    ends: Sequence[int] = (0,)
+    """What stands for each beginning of them."""
     end: int = 0
-    """What stands for them."""
+    """What stands for all of them."""
     at: float = 0.0
     coming: Counter[bytes] = field(default_factory=Counter)
     """How often each system prompt comes among the requests that were read ahead."""
@@ -153,8 +155,8 @@ class _Thread:
     """Whose system prompt each is: agents without names are told apart by theirs."""
     last: dict[int, tuple[bytes, str]] = field(default_factory=dict)
     """The latest system prompt of each seat, and what it says beside ids and times."""
-    words: dict[int, Counter[str]] = field(default_factory=dict)
-    """The words of that system prompt."""
+    systems: dict[int, tuple[Section, ...]] = field(default_factory=dict)
+    """That system prompt."""
     tools: dict[int, frozenset[bytes]] = field(default_factory=dict)
     """The tools beside it."""
     said: dict[int, deque[_Said]] = field(default_factory=dict)
@@ -229,8 +231,8 @@ class Conversations:
                 self._name(identity, -1)
             return _Entered(ready, None)
         messages = prompt.digests[prompt.head :]
-        ends = _ends(messages)
         thread = self._threads.get(known) if known is not None else None
+        ends = _ends(messages, thread)
         branch, opens = None, False
         if thread is None:
             thread, branch = self._continued(ready, messages, ends)
@@ -244,7 +246,7 @@ class Conversations:
         if identity is not None:
             self._name(identity, thread.number)
         self._learn(thread, messages, prompt.sections[prompt.head :])
-        thread.end, thread.at = ends[-1], ready.at
+        thread.ends, thread.end, thread.at = ends, ends[-1], ready.at
         self._ends.put(ends[-1], thread.number)
         system = _system(prompt)
         thread.coming[system] += 1
@@ -390,7 +392,7 @@ class Conversations:
             thread.said[seat].append(_said(messages, sections))
             return seat
         mask = self._mask(prompt, system)
-        words = Counter(_system_text(prompt).split())
+        spoken = tuple(one for one in prompt.sections[: prompt.head] if one.tier == "system")
         tools = frozenset(one.digest for one in prompt.sections[: prompt.head] if one.tier == "tools")
         if seat is None:
             like = [one for one, (_, text) in thread.last.items() if text == mask]
@@ -399,12 +401,12 @@ class Conversations:
                 for one, (was, _) in thread.last.items()
                 if was not in thread.coming
                 and thread.tools[one] == tools
-                and _alike(thread.words[one], words)
+                and _alike(thread.systems[one], spoken)
                 and any(_same_speaker(said, messages, sections) for said in thread.said[one])
             ]
             seat = like[-1] if like else gone[-1] if gone else len(thread.last)
             thread.seats[system] = seat
-        thread.last[seat], thread.words[seat], thread.tools[seat] = (system, mask), words, tools
+        thread.last[seat], thread.systems[seat], thread.tools[seat] = (system, mask), spoken, tools
         thread.said.setdefault(seat, deque(maxlen=_SAID)).append(_said(messages, sections))
         return seat
 
@@ -459,7 +461,10 @@ def _first_mask(sections: Sequence[Section]) -> int:
 
 def _without(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
     """The words of a text, those that hold the pattern left out. Only words with a digit are looked at."""
-    return tuple(word for word in text.split() if word.isalpha() or not pattern.search(word))
+    words = text.split()
+    # Each word that is no plain one is looked at once, however often it comes.
+    found = {word for word in {*filterfalse(str.isalpha, words)} if pattern.search(word)}
+    return tuple(word for word in words if word not in found) if found else tuple(words)
 
 
 def _edges(section: Section) -> tuple[bytes, ...]:
@@ -474,9 +479,10 @@ def _system_text(prompt: Prompt) -> str:
     return "\n".join(one.text for one in prompt.sections[: prompt.head] if one.tier == "system")
 
 
-def _alike(a: Counter[str], b: Counter[str]) -> bool:
+def _alike(a: Sequence[Section], b: Sequence[Section]) -> bool:
     """Whether two texts have half of their words in common."""
-    return 2 * (a & b).total() >= max(a.total(), b.total())
+    ours, theirs = (Counter(word for one in row for word in one.text.split()) for row in (a, b))
+    return 2 * (ours & theirs).total() >= max(ours.total(), theirs.total())
 
 
 def _same_speaker(said: _Said, messages: Sequence[bytes], sections: Sequence[Section]) -> bool:
@@ -501,9 +507,13 @@ def _known_by(section: Section) -> int:
     return hash((len(data), data[:_LOOKED_AT], data[-_LOOKED_AT:]))
 
 
-def _ends(messages: Sequence[bytes]) -> list[int]:
-    """A number for each beginning of a row of messages, the empty one first."""
-    return list(accumulate(messages, lambda end, digest: hash((end, digest)), initial=0))
+def _ends(messages: Sequence[bytes], thread: _Thread | None) -> list[int]:
+    """A number for each beginning of a row of messages, the empty one first; those of the thread's are known."""
+    shared = 0 if thread is None else equal_digests(thread.latest, messages)
+    ends = [0] if thread is None else list(thread.ends[: shared + 1])
+    for digest in messages[shared:]:
+        ends.append(hash((ends[-1], digest)))
+    return ends
 
 
 def _weight(ready: Ready) -> int:

@@ -150,7 +150,7 @@ def _tiers(prompt: Prompt) -> list[int]:
     """Tokens of tools, system and messages."""
     head = prompt.head
     front = prompt.totals[head - 1] if head else 0
-    tools = sum(one.tokens for one in prompt.sections[:head] if one.tier == "tools")
+    tools = sum([one.tokens for one in prompt.sections[:head] if one.tier == "tools"])
     return [tools, front - tools, prompt.tokens - front]
 
 

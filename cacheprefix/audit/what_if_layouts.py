@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from cacheprefix.cache import Breakpoint, equal_digests
 from cacheprefix.errors import BodyError
@@ -186,6 +186,9 @@ class Team:
         return chosen
 
 
+_Keys: TypeAlias = "tuple[tuple[bytes, ...], tuple[bytes, ...]]"
+
+
 class Teams:
     """Which requests could have shared one prefix."""
 
@@ -193,12 +196,18 @@ class Teams:
         self._parent: dict[Any, Any] = {}
         self._teams: dict[Any, Team] = {}
         self._shared: dict[tuple[bytes, ...], Any] = {}
+        self._fronts: dict[tuple[bytes, ...], tuple[tuple[Section, ...], tuple[Section, ...], _Keys]] = {}
+        """What stands before the messages, by its digests: its system sections, its tools, and the keys of both."""
 
     def learn(self, prompt: Prompt, lane: Any, session: str) -> None:
         """Take in one request. Sessions that use one system belong together."""
-        front = prompt.sections[: prompt.head]
-        system, tools = (tuple([one for one in front if one.tier == tier]) for tier in ("system", "tools"))
-        keys = _digests(system), _digests(tools)
+        front = tuple(prompt.digests[: prompt.head])
+        known = self._fronts.get(front)
+        if known is None:
+            head = prompt.sections[: prompt.head]
+            system, tools = (tuple([one for one in head if one.tier == tier]) for tier in ("system", "tools"))
+            known = self._fronts[front] = (system, tools, (_digests(system), _digests(tools)))
+        system, tools, keys = known
         here = (lane, session)
         root = self._root(here)
         if keys[0]:

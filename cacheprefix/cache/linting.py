@@ -141,13 +141,15 @@ def _orders(section: Section, twins: Sequence[Section]) -> Iterator[LintWarning]
     """Rows of the same items in another order, and sets as Python prints them."""
     text = section.text
     seen: set[int] = set()
-    rows = [(match, _items(match.group(1))) for match in _ROW.finditer(text)]
+    rows = [(match, items) for match in _ROW.finditer(text) if len(items := _items(match.group(1))) > 1]
     for twin in twins:
         theirs = {
-            tuple(sorted(items)): items for match in _ROW.finditer(twin.text) if (items := _items(match.group(1)))
+            tuple(sorted(items)): items
+            for match in (_ROW.finditer(twin.text) if rows else ())
+            if (items := _items(match.group(1)))
         }
         for match, items in rows:
-            other = theirs.get(tuple(sorted(items))) if len(items) > 1 else None
+            other = theirs.get(tuple(sorted(items)))
             if other is not None and other != items and match.start() not in seen:
                 seen.add(match.start())
                 keyed = match.group().startswith("{") and ":" in match.group()

@@ -305,6 +305,8 @@ def shape_from(profile: Profile) -> Shape:
     )
 
 
+_MARKS = frozenset(mark for shape in SHAPES for mark in shape.marks[:2])
+_ALL_MARKS = frozenset(mark for shape in SHAPES[:-1] for mark in shape.marks)
 _ABSENT: Final = object()
 _FIRST = re.compile(r"[.\[]")
 _SELECTOR = re.compile(r"^(\w+)\[(\w+)=([^\]]*)\]$")
@@ -380,7 +382,8 @@ def _descend(raw: object) -> tuple[object, object]:
     """The usage object inside ``raw``, and ``raw`` itself for counts that stand beside it."""
     inner = raw
     for _ in range(_DEEPEST):
-        if any(_has(inner, mark) for shape in SHAPES for mark in shape.marks[:2]):
+        # A dict is asked for all of them at once, as fast as for one.
+        if not _MARKS.isdisjoint(inner) if type(inner) is dict else any(_has(inner, mark) for mark in _MARKS):
             break
         held = (_find(inner, key) for key in ("usage", "usageMetadata", "usage_metadata", "message", "response"))
         deeper = next((value for value in held if value is not _ABSENT and value is not None), None)
@@ -395,7 +398,10 @@ def _descend(raw: object) -> tuple[object, object]:
 
 
 def _shape_of(raw: object, api: str | None, provider: str | None, profile: Profile | None) -> Shape | None:
-    fitting = next((shape for shape in SHAPES[:-1] if any(_has(raw, mark) for mark in shape.marks)), None)
+    if type(raw) is dict and _ALL_MARKS.isdisjoint(raw):
+        fitting = None
+    else:
+        fitting = next((shape for shape in SHAPES[:-1] if any(_has(raw, mark) for mark in shape.marks)), None)
     if fitting is None and "anthropic" in {api, provider} and _find(raw, "input_tokens") is not _ABSENT:
         return next(shape for shape in SHAPES if shape.name == "anthropic")
     if fitting is None and profile is not None and profile.usage_fields:

@@ -148,7 +148,10 @@ def _last_markable(sections: Sequence[Section]) -> list[int]:
 
 
 def _end_of(sections: Sequence[Section], tier: str) -> int:
-    return max((index for index, section in enumerate(sections) if section.tier == tier), default=-1)
+    for index in range(len(sections) - 1, -1, -1):
+        if sections[index].tier == tier:
+            return index
+    return -1
 
 
 def _settle(prompt: Prompt, index: int, totals: Sequence[int], profile: Profile) -> int | None:
