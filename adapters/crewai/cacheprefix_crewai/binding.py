@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copyreg
+import inspect
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cacheprefix.adapter import AdapterSession, BlockVar, Bounded, RLock, VolatileRole
@@ -26,6 +28,9 @@ RUN: BlockVar[Binding] = BlockVar("cacheprefix_crewai_run")
 """The installed crew that is running here; its threads and tasks inherit it."""
 KICKOFF: BlockVar[str] = BlockVar("cacheprefix_crewai_kickoff")
 """The id of the conversation that the kickoff under way is."""
+
+FLOW: BlockVar[FlowRun] = BlockVar("cacheprefix_crewai_flow")
+"""The run of an installed flow that is under way here."""
 
 Volatile = Callable[[], Mapping[str, str]]
 """Gives texts by name when a request is about to be sent."""
@@ -66,6 +71,8 @@ class Binding:
     several: bool = False
     """Whether a ``kickoff_for_each`` is under way, of which it is known how many runs it has."""
     undo: list[Callable[[], None]] = field(default_factory=list)
+    passing: dict[int, tuple[weakref.ref[Any], Callable[[Any, Binding], object]]] = field(default_factory=dict)
+    """What became part of it later and is not kept alive by it, with how it is restored."""
     calls: Bounded[int, tuple[str, Call]] = field(default_factory=lambda: Bounded(_KEEP_CALLS))
     """The names of the tasks and the finished requests, by the request's number."""
 
@@ -133,6 +140,84 @@ class Binding:
         """Keep a finished request under its task's name."""
         with self.lock:
             self.calls[call.index] = (task, call)
+
+
+_MIN_CHARS = 200
+"""Shorter texts are not worth a reference to them."""
+
+
+class FlowRun:
+    """One run of a flow, whose crews and agents share the long texts of its state that their own words hold."""
+
+    def __init__(self, binding: Binding, flow: Any) -> None:
+        self.binding = binding
+        self.flow = flow
+        self._texts: dict[str, str] | None = None
+        self._held: dict[str, int] = {}
+        self._methods: Bounded[int, str] = Bounded(_KEEP_CREWS)
+
+    def started(self, owner: object, method: str) -> None:
+        """A crew or agent starts in a method of the flow."""
+        self._methods[id(owner)] = method
+
+    def texts(self) -> Mapping[str, str]:
+        """The names of the long texts that the state had when its first crew or agent asked, by text.
+
+        Not of what came later, which is mostly what the one before answered: requests would begin otherwise each time.
+        """
+        if self._texts is None:
+            self._texts = {text: name for name, text in _strings(getattr(self.flow, "state", None))}
+        return self._texts
+
+    def awaited(self, texts: Iterable[str], owner: object) -> bool:
+        """Whether others are likely to hold one of the texts that ``owner`` (a crew, an agent) holds.
+
+        Methods that have not run yet start crews, as far as their code tells; or an earlier crew held it too, and there
+        are methods left.
+        """
+        ran, methods = getattr(self.flow, "_completed_methods", ()), getattr(self.flow, "_methods", {})
+        here = self._methods.get(id(owner))
+        left = [method for name, method in methods.items() if name not in ran and str(name) != here]
+        again = [self._held.setdefault(text, id(owner)) != id(owner) for text in texts]
+        return bool(again and left) and (any(again) or any(_starts_others(method, type(self.flow)) for method in left))
+
+
+_FUNCTIONS = 50
+"""Functions of the application whose code is looked at, at most."""
+_STARTS = frozenset({"kickoff", "kickoff_async", "akickoff", "kickoff_for_each", "kickoff_for_each_async"})
+
+
+def _starts_others(method: Any, flow: type) -> bool:
+    """Whether a method's code starts a crew or an agent, itself or in functions that it names."""
+    waiting: list[Any] = [getattr(method, "_meth", method)]
+    seen: set[int] = set()
+    while waiting and len(seen) < _FUNCTIONS:
+        function = inspect.unwrap(waiting.pop())
+        code = getattr(function, "__code__", None)
+        if code is None or id(code) in seen:
+            continue
+        seen.add(id(code))
+        codes, names = [code], set(code.co_names)
+        for one in codes:  # and those of the functions within
+            inner = [const for const in one.co_consts if isinstance(const, CodeType)]
+            codes += inner
+            names.update(*(each.co_names for each in inner))
+        if not _STARTS.isdisjoint(names):
+            return True
+        around = inspect.getclosurevars(function) if isinstance(function, FunctionType) else None
+        known = {} if around is None else {**around.globals, **around.nonlocals}
+        found = [known.get(name, inspect.getattr_static(flow, name, None)) for name in {*names, *known}]
+        waiting += [one for one in found if isinstance(one, FunctionType)]
+    return False
+
+
+def _strings(state: Any, depth: int = 2) -> Iterator[tuple[str, str]]:
+    fields = state if isinstance(state, Mapping) else getattr(state, "__dict__", None) or {}
+    for name, value in list(fields.items()):
+        if isinstance(value, str) and len(value) >= _MIN_CHARS:
+            yield str(name), value
+        elif depth > 1 and not isinstance(value, str):
+            yield from _strings(value, depth - 1)
 
 
 class Bound:

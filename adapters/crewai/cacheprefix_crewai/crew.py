@@ -25,13 +25,21 @@ def parts_of(target: Any) -> tuple[Any, list[Any]]:
         return None, [target]
     if isinstance(target, (list, tuple)):
         return None, list(target) if all(isinstance(one, BaseAgent) for one in target) else []
-    if not isinstance(target, Crew):
+    if not isinstance(target, Crew) and not is_flow(target):
         made = getattr(target, "crew", None)
         target = made() if callable(made) else target
-    return (target, _agents(target)) if isinstance(target, Crew) else (None, [])
+    return (target, agents_of(target)) if isinstance(target, Crew) else (None, [])
 
 
-def _agents(crew: Any) -> list[Any]:
+def is_flow(target: Any) -> bool:
+    """Whether an object is a flow, which has its crews and agents in its methods."""
+    from crewai.flow.flow import Flow  # noqa: PLC0415 - CrewAI loads slowly
+
+    return isinstance(target, Flow)
+
+
+def agents_of(crew: Any) -> list[Any]:
+    """A crew's agents, those of its tasks and its manager among them; each once."""
     found = list(crew.agents)
     found += [task.agent for task in crew.tasks if task.agent is not None]
     if crew.manager_agent is not None:
@@ -40,7 +48,10 @@ def _agents(crew: Any) -> list[Any]:
 
 
 def binding_on(target: Any) -> Binding | None:
-    """What is installed on a crew or on one of its agents; None without."""
+    """What is installed on a crew, on one of its agents, or on a flow; None without."""
+    found = binding_of(target)
+    if found is not None:
+        return found
     crew, agents = parts_of(target)
     return next((one for each in (crew, *agents) if (one := binding_of(each)) is not None), None)
 
@@ -60,13 +71,13 @@ def bind_crew(binding: Binding, crew: Any, *, copy: bool = False) -> None:
     if not hasattr(kind, _MARK):
         object.__setattr__(crew, "__class__", _subclass(kind))
     if not copy:
-        binding.undo.append(functools.partial(_freed, crew, binding))
+        binding.undo.append(functools.partial(freed, crew, binding))
     for name in ("manager_llm", "planning_llm", "function_calling_llm", "chat_llm"):
         _bind_llm(binding, crew, name, copy=copy)
     _bind_memory(binding, getattr(crew, "_memory", None), copy=copy)
 
 
-def _freed(target: Any, binding: Binding) -> None:
+def freed(target: Any, binding: Binding) -> None:
     """Take an installation off a crew or agent, and the generated class with the last one."""
     if unbind(target, binding) and hasattr(type(target), _MARK):
         object.__setattr__(target, "__class__", type(target).__mro__[1])
@@ -77,7 +88,7 @@ def bind_agent(binding: Binding, agent: Any, *, copy: bool = False) -> None:
     bind(agent, binding)
     if not copy:
         binding.agents.append(agent)
-        binding.undo.append(functools.partial(_freed, agent, binding))
+        binding.undo.append(functools.partial(freed, agent, binding))
     for name in ("llm", "function_calling_llm"):
         _bind_llm(binding, agent, name, copy=copy)
 
@@ -85,7 +96,7 @@ def bind_agent(binding: Binding, agent: Any, *, copy: bool = False) -> None:
 def _bind_copy(binding: Binding, crew: Any) -> None:
     if binding_of(crew) is None:
         bind_crew(binding, crew, copy=True)
-    for agent in _agents(crew):
+    for agent in agents_of(crew):
         if binding_of(agent) is None:
             bind_agent(binding, agent, copy=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -12,8 +13,9 @@ from typing_extensions import Self
 from cacheprefix import Call, Session
 from cacheprefix.adapter import VolatileRole, given_or_configured, users_session
 from cacheprefix.errors import SetupError
-from cacheprefix_crewai.binding import Binding, Options, Volatile, binding_of
-from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, parts_of
+from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of
+from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, freed, is_flow, parts_of
+from cacheprefix_crewai.flows import join, parts_in, watch
 from cacheprefix_crewai.framing import SYSTEM
 from cacheprefix_crewai.history import RESULT_BUDGET
 from cacheprefix_crewai.tool_cache import TOOL_CACHE
@@ -84,6 +86,11 @@ def take_back(binding: Binding) -> None:
     binding.active = False
     while binding.undo:
         binding.undo.pop()()
+    for kept, back in binding.passing.values():
+        target = kept()
+        if target is not None:
+            back(target, binding)
+    binding.passing = {}
 
 
 def install(
@@ -99,7 +106,8 @@ def install(
 ) -> Installation:
     """Make the agents of a crew send forks of one shared prefix, until ``undo()`` or the end of a ``with``.
 
-    ``target`` is a crew, an instance of a ``@CrewBase`` class, an agent, or a list of agents (those of a flow).
+    ``target`` is a crew, an instance of a ``@CrewBase`` class, a flow, an agent, or a list of agents. Crews and agents
+    that start in a flow become part of its installation, and share the long texts of its state that they hold.
     Inputs of at least 200 characters that two tasks contain stand once in the shared part of these tasks;
     ``shared_inputs`` names inputs for all tasks instead. ``shared_context`` is a text that the prompts of a flow's
     agents contain. ``gate=False`` lets tasks that start together all write the shared part. ``volatile`` gives texts by
@@ -112,10 +120,11 @@ def install(
     own installation's.
     Raises ``SetupError`` for anything else. Nothing global changes; models are changed in place and restored.
     """
+    flow = target if is_flow(target) else None
     crew, agents = parts_of(target)
-    if crew is None and not agents:
+    if flow is None and crew is None and not agents:
         raise _not_taken(target)
-    known = binding_of(crew if crew is not None else agents[0])
+    known = binding_of(next(one for one in (flow, crew, *agents) if one is not None))
     if known is not None:
         same = session is None or known.session is session.adapter
         if same and scope in (None, known.scope) and all(binding_of(a) is known for a in agents):
@@ -125,7 +134,7 @@ def install(
     declared = bool(bound.prefix.context or bound.prefix.roles) or bound.prefix.system not in ("", SYSTEM)
     inputs = None if shared_inputs is None else tuple(shared_inputs)
     options = Options(inputs, shared_context, declared, gate, volatile, volatile_role, scope)
-    binding = Binding(bound, options, _conversation(crew, agents))
+    binding = Binding(bound, options, _conversation(target, crew, agents))
     if bound.mode != "observe":
         bound.adopt_system(SYSTEM)
         none: list[dict[str, Any]] = []
@@ -135,6 +144,12 @@ def install(
             binding.undo.append(RESULT_BUDGET.use(binding))
         if bound.tool_cache is not None:
             binding.undo.append(TOOL_CACHE.use(binding))
+    if flow is not None:
+        bind(flow, binding)
+        binding.undo += [lambda: freed(flow, binding), watch(binding)]
+        for part in parts_in(flow):
+            if binding_of(part) is None:
+                bound.attempt("flow", functools.partial(join, binding, part), otherwise=False)
     if crew is not None:
         bind_crew(binding, crew)
     for agent in agents:
@@ -145,7 +160,7 @@ def install(
 def uninstall(target: Any) -> None:
     """Take an installation back, whoever made it. Does nothing where there is none."""
     crew, agents = parts_of(target)
-    for one in (crew, *agents):
+    for one in (target if is_flow(target) else None, crew, *agents):
         while (binding := binding_of(one)) is not None:
             take_back(binding)
 
@@ -180,27 +195,29 @@ def conversation_of(target: Any) -> str:
     ``install`` does not take.
     """
     crew, agents = parts_of(target)
-    if crew is None and not agents:
+    if crew is None and not agents and not is_flow(target):
         raise _not_taken(target)
     found = binding_on(target)
-    return _conversation(crew, agents) if found is None else found.conversation
+    return _conversation(target, crew, agents) if found is None else found.conversation
 
 
 def known(target: Any) -> bool:
     """Whether ``install`` can take the object."""
     crew, agents = parts_of(target) if not isinstance(target, type) else (None, [])
-    return crew is not None or bool(agents)
+    return crew is not None or bool(agents) or is_flow(target)
 
 
-def _conversation(crew: Any, agents: Sequence[Any]) -> str:
+def _conversation(target: Any, crew: Any, agents: Sequence[Any]) -> str:
     """A name for the ledger that is the same in another process."""
+    if is_flow(target):
+        return f"crewai:flow:{target.name or type(target).__name__}"
     if crew is None:
         return "crewai:" + ",".join(str(agent.role) for agent in agents)
     return f"crewai:{crew.name or 'crew'}:{crew.key}"
 
 
 def _not_taken(target: Any) -> SetupError:
-    return SetupError(f"install takes a crew, a @CrewBase instance or agents, found {type(target).__name__}")
+    return SetupError(f"install takes a crew, a @CrewBase instance, a flow or agents, found {type(target).__name__}")
 
 
 def _caller(wanted: Any) -> Any:

@@ -25,7 +25,7 @@ from cacheprefix.adapter import (
     find_text,
     reason,
 )
-from cacheprefix_crewai.binding import owners_of
+from cacheprefix_crewai.binding import FLOW, owners_of
 from cacheprefix_crewai.durable import DurableTexts
 from cacheprefix_crewai.framing import IN_FRONT, SYSTEM, input_label, result_label, role_again
 from cacheprefix_crewai.history import Executions
@@ -305,7 +305,9 @@ class Layouts:
         """What they have in common; for a crew, found once and kept for as long as its tasks say the same."""
         binding, options = self.binding, self.binding.options
         inputs = dict(getattr(crew, "_inputs", None) or {})
-        key, found_in = (model, id(crew)), ([(one.task, one.background) for one in words], inputs, binding.constant)
+        flow = self.flow_texts()
+        said = [(one.task, one.background) for one in words]
+        key, found_in = (model, id(crew)), (said, inputs, binding.constant, flow)
         known = self._material.get(key)
         if crew is not None and known is not None and known[0] == found_in:
             return known[1]
@@ -316,10 +318,16 @@ class Layouts:
             names=options.shared_inputs,
             constant=binding.constant,
             known=binding.session.prefix.system if options.declared else "",
+            flow=flow,
         )
         if crew is not None:
             self._material[key] = found_in, made
         return made
+
+    def flow_texts(self) -> dict[str, str]:
+        """The long texts of the flow that is running here, with their names; none outside of one."""
+        run = FLOW.get()
+        return {} if run is None or run.binding is not self.binding else dict(run.texts())
 
     def tokens(self, text: str, model: str) -> int:
         """The tokens of a text, counted once: a crew's tasks carry the same ones."""
@@ -375,7 +383,11 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
     if contradicts:
         return own(reason("tool_schema_differs", contradicts))
     offered = Offer(None) if text_mode else offer(session, model, getattr(agent, "llm", None), call.tools)
-    alone = _speaks_alone(crew, agent)
+    texts = [text for text in layouts.flow_texts() if find_text(text, opening.task) is not None]
+    run = FLOW.get()
+    awaited = run is not None and run.awaited(texts, crew if crew is not None else agent)
+    # Others of the flow share more than an agent that speaks alone shares with itself: its role goes behind.
+    alone = not texts and _speaks_alone(crew, agent)
     if alone and call.tools and binding.alike(crew):
         # In CrewAI's order, in which a manager's workers find their own tools cached.
         offered = Offer([ordered(tool) for tool in call.tools])
@@ -400,7 +412,7 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
         plain, offer=offered, opened=opened, start=start, pieces=tuple(pieces), log=log, text_mode=text_mode
     )
     instruction = "" if alone else instruction_of(session, role, opening, moved)
-    case = _Case(layouts, call, draft, crew, tasks, words, material, moved, referred(instruction, pieces))
+    case = _Case(layouts, call, draft, crew, tasks, words, material, moved, referred(instruction, pieces), awaited)
     return _planned(case, plain, session.plan(case.asked(instruction)), instruction)
 
 
@@ -488,6 +500,8 @@ class _Case:
     """The part of the agent's system text that stands in the shared one."""
     front: str
     """The agent's text as a fork would say it."""
+    awaited: bool = False
+    """Whether other crews of the flow that this one runs in are to hold the same texts."""
 
     @property
     def at(self) -> int | None:
@@ -528,7 +542,7 @@ class _Case:
                 self.standing(),
                 further=tuple(self._further()),
                 declared=options.declared or bool(layout.durable),
-                wanted=bool(options.shared_context) or (options.declared and cards),
+                wanted=self.awaited or bool(options.shared_context) or (options.declared and cards),
             )
             if isinstance(found, Reason):
                 self.layouts.add(listed)

@@ -6,6 +6,7 @@ from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from types import MappingProxyType
 
 from cacheprefix.adapter import SearchedText, find_text, majority_text
 from cacheprefix_crewai.framing import CONTEXT_LABEL, block_label, headed, input_label, reference
@@ -185,12 +186,17 @@ def common_material(
     names: Iterable[str] | None = None,
     constant: frozenset[str] = frozenset(),
     known: str = "",
+    flow: Mapping[str, str] = MappingProxyType({}),
 ) -> Material:
     """What the tasks have in common: the user's shared ``context``, inputs, blocks of lines, and a background.
 
-    ``names`` are the inputs that the user named; ``known`` is the session's system text, which is shared without us.
+    ``names`` are the inputs that the user named; ``known`` is the session's system text, which is shared without us;
+    ``flow`` are the texts of a flow's state with their names, which its other crews may hold too.
     """
     pieces = [Piece(CONTEXT_LABEL, context, for_all=True)] if context else []
+    others = [Piece(input_label(name), text) for text, name in flow.items() if text != context]
+    pieces += [piece for piece in others if any(find_text(piece.text, one.task) is not None for one in words)]
+    places = {piece: at for at, piece in enumerate(others)}
     texts = [referred(one.task, pieces) for one in words]
     pieces += given_inputs(inputs, texts, names, constant)
     blocks = common_blocks([referred(one.task, pieces) for one in words])
@@ -206,5 +212,10 @@ def common_material(
     held = tuple(frozenset(used(f"{one.background}\n{one.task}", pieces)) for one in words)
     counts = {piece: sum(piece in mine for mine in held) for piece in pieces}
     stays = {input_label(name) for name in constant}
-    ordered = sorted(pieces, key=lambda piece: (not piece.for_all, piece.label not in stays, -counts[piece]))
+
+    def order(piece: Piece) -> tuple[bool, int, bool, int]:
+        # A flow's crews begin alike, whatever each of them has besides.
+        return not piece.for_all, places.get(piece, len(places)), piece.label not in stays, -counts[piece]
+
+    ordered = sorted(pieces, key=order)
     return Material(tuple(ordered), held, frozenset(background))

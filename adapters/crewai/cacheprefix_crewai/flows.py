@@ -1,0 +1,170 @@
+"""Flows: the crews and agents that start in one belong to its installation, and share the long texts of its state."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cacheprefix.adapter import Lock
+from cacheprefix_crewai.binding import FLOW, Binding, FlowRun, binding_of, owners_of
+from cacheprefix_crewai.crew import agents_of, bind_agent, bind_crew, freed
+from cacheprefix_crewai.llm import unswap
+from cacheprefix_crewai.tools import adopt, crew_tools
+
+_CREWS = (
+    "kickoff",
+    "kickoff_async",
+    "akickoff",
+    "kickoff_for_each",
+    "kickoff_for_each_async",
+    "akickoff_for_each",
+    "replay",
+)
+_AGENTS = ("kickoff", "kickoff_async", "akickoff")
+_FLOWS = ("kickoff", "kickoff_async", "akickoff", "resume", "resume_async")
+_MODELS = ("llm", "function_calling_llm", "manager_llm", "planning_llm", "chat_llm")
+
+_LOCK = Lock()
+_USERS: list[Binding] = []
+_CHANGED: list[Callable[[], None]] = []
+"""How CrewAI's classes become what they were."""
+
+
+def parts_in(flow: Any) -> list[Any]:
+    """The crews and agents that a flow has as attributes of its own or of its class."""
+    from crewai import Crew  # noqa: PLC0415 - CrewAI loads slowly
+    from crewai.agents.agent_builder.base_agent import BaseAgent  # noqa: PLC0415 - as above
+
+    kept = [vars(flow), getattr(flow, "__pydantic_private__", None) or {}, *map(vars, type(flow).__mro__)]
+    found = [value for names in kept for value in names.values() if isinstance(value, (Crew, BaseAgent))]
+    return list({id(one): one for one in found}.values())
+
+
+def watch(binding: Binding) -> Callable[[], None]:
+    """Have crews and agents look whether they start in an installed flow; the function returned ends that.
+
+    Nobody tells of the crews that a flow makes in its methods. CrewAI's own hooks would, with an event at each run that
+    the application sees; so the methods that start a run look for themselves, as long as a flow is installed.
+    """
+    from crewai import Agent, Crew  # noqa: PLC0415 - CrewAI loads slowly
+    from crewai.flow.flow import Flow  # noqa: PLC0415 - as above
+
+    with _LOCK:
+        if not _USERS:
+            for kind, names, around in ((Crew, _CREWS, _joining), (Agent, _AGENTS, _joining), (Flow, _FLOWS, _running)):
+                _CHANGED.extend(_change(kind, name, around) for name in names if hasattr(kind, name))
+        _USERS.append(binding)
+    return lambda: _leave(binding)
+
+
+def _leave(binding: Binding) -> None:
+    with _LOCK:
+        _USERS[:] = [one for one in _USERS if one is not binding]
+        while not _USERS and _CHANGED:
+            _CHANGED.pop()()
+
+
+def _change(kind: Any, name: str, around: Callable[[Any, str], Any]) -> Callable[[], None]:
+    """Replace a class's method; the function returned puts it back."""
+    own, method = name in vars(kind), getattr(kind, name)
+    setattr(kind, name, around(method, name))
+
+    def back() -> None:
+        if own:
+            setattr(kind, name, method)
+        else:
+            delattr(kind, name)
+
+    return back
+
+
+def _joining(method: Any, name: str) -> Any:
+    """A method that starts a crew or an agent: in a flow, as part of the flow's installation."""
+
+    def run(self: Any, *given: Any, **named: Any) -> Any:
+        # Once it is part of it, its class is another one, which says that it is running.
+        return getattr(self, name)(*given, **named) if _joins(self) else method(self, *given, **named)
+
+    async def arun(self: Any, *given: Any, **named: Any) -> Any:
+        return await (getattr(self, name)(*given, **named) if _joins(self) else method(self, *given, **named))
+
+    return functools.wraps(method)(arun if inspect.iscoroutinefunction(method) else run)
+
+
+def _running(method: Any, _: str) -> Any:
+    """A method that runs a flow."""
+
+    def run(self: Any, *given: Any, **named: Any) -> Any:
+        with _flow(self):
+            return method(self, *given, **named)
+
+    async def arun(self: Any, *given: Any, **named: Any) -> Any:
+        with _flow(self):
+            return await method(self, *given, **named)
+
+    return functools.wraps(method)(arun if inspect.iscoroutinefunction(method) else run)
+
+
+@contextmanager
+def _flow(flow: Any) -> Iterator[None]:
+    """What starts here belongs to the flow's installation; a flow within one belongs to the outer one."""
+    outer, binding = FLOW.get(), binding_of(flow)
+    if outer is not None and binding is None and type(outer.flow) is type(flow):
+        binding = outer.binding  # restored from a checkpoint
+    # CrewAI's own loops are flows too: what runs in them belongs to the application's.
+    if binding is None or (outer is not None and outer.flow is flow):
+        yield
+        return
+    token = FLOW.set(FlowRun(binding, flow))
+    try:
+        yield
+    finally:
+        FLOW.reset(token)
+
+
+def _joins(target: Any) -> bool:
+    """Make a crew or agent that starts in a flow part of the flow's installation; whether it has become so now."""
+    from crewai.flow.flow_context import current_flow_method_name  # noqa: PLC0415 - CrewAI loads slowly
+
+    run = FLOW.get()
+    if run is None or not run.binding.active:
+        return False
+    run.started(target, current_flow_method_name.get())
+    if binding_of(target) is not None:
+        return False
+    if getattr(target, "crew", None) is not None:  # an agent of a crew, which is asked for itself
+        return False
+    return run.binding.session.attempt("flow", lambda: join(run.binding, target), otherwise=False)
+
+
+def join(binding: Binding, target: Any) -> bool:
+    """A crew or agent becomes part of a flow's installation, which does not keep it alive."""
+    crew = target if hasattr(target, "tasks") else None
+    agents = [target] if crew is None else agents_of(crew)
+    if binding.session.mode != "observe":
+        binding.clash = binding.clash or adopt(binding.session, crew_tools(crew, agents))
+    if crew is not None:
+        bind_crew(binding, crew, copy=True)
+        _remember(binding, crew, freed)
+    for agent in agents:
+        if binding_of(agent) is None:
+            bind_agent(binding, agent, copy=True)
+            _remember(binding, agent, freed)
+    for owner in (crew, *agents):
+        for name in _MODELS:
+            llm = None if owner is None else vars(owner).get(name)
+            if owners_of(llm) is not None:
+                _remember(binding, llm, unswap)
+    return True
+
+
+def _remember(binding: Binding, target: Any, back: Callable[[Any, Binding], object]) -> None:
+    """Have an object restored at the end, where it is still there."""
+    with binding.lock:
+        binding.passing = {key: one for key, one in binding.passing.items() if one[0]() is not None}
+        binding.passing[id(target)] = weakref.ref(target), back
+

@@ -1,0 +1,182 @@
+"""A flow that is installed: crews and agents that it makes in its methods share the long texts of its state."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from crew_wire import BRIEF, bodies, prompts, raw
+
+from benchmarks.crewai_workloads import CrewModel, SearchTool, agents, crew, prose
+from cacheprefix import Caching, Session
+from cacheprefix.profiles import cost_units, default_registry, normalise_usage
+from cacheprefix_crewai import conversation_of, install, session_of, uninstall
+
+PLANS = ("research", "analysis", "writing")
+
+
+def flow_of(llm: Any, *, kind: str = "crews", tools: bool = False) -> Any:
+    """Three steps on one brief, each with a crew (or an agent) that its method makes."""
+    from crewai import Task
+    from crewai.flow.flow import Flow, listen, start
+
+    def asked(self: Any, at: int) -> str:
+        who = agents(lambda: llm, tools=False)[at]
+        who.tools = [SearchTool()] if tools else []
+        about = f"Do your part (plan {PLANS[at] if tools else 'none'}).\n\nThe brief:\n"
+        before = f"\n\nBefore: {self.state.get('draft', '')}"
+        if kind == "agents":
+            self.state["draft"] = who.kickoff(f"{about}{self.state['brief']}{before}").raw
+        else:
+            task = Task(description=f"{about}{{brief}}{before}", expected_output="A text.", agent=who)
+            self.state["draft"] = crew([who], [task]).kickoff(inputs={"brief": self.state["brief"]}).raw
+        return str(self.state["draft"])
+
+    class Paper(Flow):  # type: ignore[misc, type-arg]
+        """One after the other."""
+
+        @start()
+        def collect(self) -> str:
+            """First."""
+            return asked(self, 0)
+
+        @listen(collect)
+        def work_out(self) -> str:
+            """Second."""
+            return asked(self, 1)
+
+        @listen(work_out)
+        def write(self) -> str:
+            """Last."""
+            return asked(self, 2)
+
+    made = Paper()
+    made.memory = None
+    return made
+
+
+def units(server: Any, rules: str = "openai") -> float:
+    """What the requests cost."""
+    profile = default_registry().get(rules)
+    return sum(cost_units(normalise_usage(one.usage, one.api), profile) for one in server.requests)
+
+
+@pytest.mark.parametrize("start", ["kickoff", "kickoff_async", "akickoff"])
+@pytest.mark.parametrize("kind", ["crews", "agents"])
+def test_one_call_shares_a_flows_text_between_what_its_methods_make(servers, new_llm, kind, start) -> None:
+    """Its crews and agents begin with the brief, for much less, and say what they said before."""
+    server = servers("openai", CrewModel(tools=False))
+    llm = new_llm(server)
+
+    def go(flow: Any) -> Any:
+        found = getattr(flow, start)(inputs={"brief": BRIEF})
+        return asyncio.run(found) if asyncio.iscoroutine(found) else found
+
+    expected, plain = go(flow_of(llm, kind=kind)), units(server)
+    server.reset()
+    flow, session = flow_of(llm, kind=kind), Session()
+    with install(flow, session) as installed:
+        assert go(flow) == expected
+        assert session_of(flow) is session
+    assert units(server) < 0.56 * plain
+    heads = {one.sections[0].data for one in prompts(server)}
+    assert len(heads) == 1
+    assert BRIEF in next(iter(heads)).decode()
+    assert len(session.calls) == 3
+    assert {call.conversation.rpartition(":")[0] for call in session.calls} == {installed.conversation}
+    assert session.failures == {}
+
+
+@pytest.mark.parametrize("rules", ["openai", "anthropic"])
+def test_a_flow_of_one_crew_costs_no_more(servers, new_llm, rules) -> None:
+    """Where no method follows that starts another one, a text that one task holds stays where it is."""
+    from crewai import Task
+    from crewai.flow.flow import Flow, listen, start
+
+    server = servers(rules, CrewModel(tools=False))
+    llm = new_llm(server, "anthropic" if rules == "anthropic" else "openai")
+
+    class Lone(Flow):  # type: ignore[misc, type-arg]
+        """A crew, and what is done with its answer."""
+
+        @start()
+        def ask(self) -> str:
+            """The crew."""
+            who = agents(lambda: llm, tools=False)[:1]
+            task = Task(description="Do it (plan none).\n{brief}", expected_output="A text.", agent=who[0])
+            return str(crew(who, [task]).kickoff(inputs={"brief": self.state["brief"]}).raw)
+
+        @listen(ask)
+        def keep(self) -> str:
+            """No crew."""
+            return "kept"
+
+    Lone().kickoff(inputs={"brief": BRIEF})
+    plain = units(server, rules)
+    server.reset()
+    flow = Lone()
+    with install(flow, Session()):
+        flow.kickoff(inputs={"brief": BRIEF})
+    assert units(server, rules) <= plain
+
+
+def test_agents_are_shown_no_text_of_the_state_that_they_do_not_hold(servers, new_llm) -> None:
+    """A secret in the state reaches nobody who was not told of it."""
+    server = servers("openai", CrewModel(tools=False))
+    flow = flow_of(new_llm(server))
+    with install(flow, Session()):
+        flow.kickoff(inputs={"brief": BRIEF, "secret": f"SECRET {prose(200, 4)}"})
+    assert "SECRET" not in json.dumps(bodies(server))
+
+
+def test_observing_and_undoing_leave_every_byte_and_class(servers, new_llm) -> None:
+    """Observed, requests are counted; taken back, CrewAI's classes are what they were, and made crews nobody's."""
+    from crewai import Agent, Crew
+    from crewai.flow.flow import Flow
+
+    server = servers("openai", CrewModel(tools=False))
+    llm = new_llm(server)
+    kind, methods = type(llm), [(one, one.kickoff) for one in (Agent, Crew, Flow)]
+    flow_of(llm).kickoff(inputs={"brief": BRIEF})
+    before = raw(server)
+    for session in (Session(mode="observe"), None):
+        server.reset()
+        flow = flow_of(llm)
+        if session is None:
+            install(flow, Session())
+            uninstall(flow)
+            assert session_of(flow) is None
+            flow.kickoff(inputs={"brief": BRIEF})
+        else:
+            with install(flow, session):
+                flow.kickoff(inputs={"brief": BRIEF})
+            assert len(session.calls) == 3
+        assert raw(server) == before
+        assert type(llm) is kind
+        assert [one.kickoff for one, _ in methods] == [method for _, method in methods]
+
+
+def test_what_runs_outside_of_the_flow_is_left_alone(servers, new_llm) -> None:
+    """Another flow of the same class, and a crew beside them, send what they sent."""
+    server = servers("openai", CrewModel(tools=False))
+    llm = new_llm(server)
+    flow_of(llm).kickoff(inputs={"brief": BRIEF})
+    before = raw(server)
+    server.reset()
+    with install(flow_of(llm), Session()) as installed:
+        flow_of(llm).kickoff(inputs={"brief": BRIEF})
+    assert raw(server) == before
+    assert installed.session.calls == ()
+
+
+def test_zones_and_a_handbook_reach_every_crew_of_a_flow(servers, new_llm) -> None:
+    """The flow's conversation can be had beforehand."""
+    server = servers("openai", CrewModel(tools=False))
+    flow, session = flow_of(new_llm(server)), Session("The handbook.", caching=Caching(provider="openai"))
+    session.conversation(conversation_of(flow)).set_zone("project", "We build heat pumps.")
+    with install(flow, session):
+        flow.kickoff(inputs={"brief": BRIEF})
+    said = [json.dumps(body) for body in bodies(server)]
+    assert [text.count("The handbook.") + text.count("We build heat pumps.") for text in said] == [2, 2, 2]
