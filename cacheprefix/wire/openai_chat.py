@@ -97,6 +97,11 @@ def split_tool(reader: Reader, tier: Tier, path: str, tool: Any) -> list[Section
 
 def split_message(reader: Reader, tier: Tier, path: str, message: Any) -> list[Section]:
     """Reasoning and unknown fields, then content blocks, then tool calls, each a section."""
+    if type(message) is dict and len(message) == 2 and message.get("content") and message.get("role"):
+        plain_role, text = message["role"], message["content"]
+        if type(plain_role) is str and type(text) is str:
+            # A role and a text, as most messages are: nothing else is to be looked for.
+            return [reader.text(tier, path if tier == "system" else f"{path}.content", envelope(plain_role), text)]
     fields, marker = pop_marker(mapping(message, path), path)
     role = string(fields.get("role"), f"{path}.role")
     head = envelope(role, **{name: fields.get(name) for name in _ENVELOPE[1:]})
