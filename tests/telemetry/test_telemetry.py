@@ -10,6 +10,7 @@ import re
 import httpx
 import openai
 import pytest
+import yaml
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -22,7 +23,7 @@ from cacheprefix import Caching, Session
 from cacheprefix.adapter import Request
 from cacheprefix.errors import MissingExtraError, SetupError
 from cacheprefix.server import SimulatedProvider
-from cacheprefix.telemetry import METRICS, CallLog, Telemetry, dashboard
+from cacheprefix.telemetry import METRICS, CallLog, Telemetry, alert_rules, dashboard
 from cacheprefix.toolcache import ToolSpec
 
 HANDBOOK = "Rule 7 of the secret handbook: cite the place. " * 200
@@ -245,7 +246,7 @@ def _labels(text, name):
 
 
 def test_the_dashboard_asks_for_metrics_and_labels_that_prometheus_gets(provider):
-    """Every query of the Grafana dashboard, against what OpenTelemetry's Prometheus exporter really shows."""
+    """Every query of dashboard and alerts, against what OpenTelemetry's Prometheus exporter really shows."""
     meters = MeterProvider([PrometheusMetricReader()])
     session = Telemetry(None, meters, spans="off").bind(Session(HANDBOOK, tool_cache=True))
     session.tool_cache.call(ToolSpec("look", cacheable=True), {}, lambda: "x")
@@ -261,7 +262,10 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_prometheus_gets(provider
     board = json.loads(dashboard())
     queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     queries += [one["query"] for one in board["templating"]["list"] if one["type"] == "query"]
-    assert len(queries) > 12
+    (group,) = yaml.safe_load(alert_rules())["groups"]
+    assert all(rule.keys() == {"alert", "expr", "for", "labels", "annotations"} for rule in group["rules"])
+    queries += [rule["expr"] for rule in group["rules"]]
+    assert len(queries) > 16
     for query in queries:
         names = re.findall(r"\b(?:cacheprefix|gen_ai)_\w+?(?:_total|_bucket|_entries|_bytes)\b", query)
         assert names, query
