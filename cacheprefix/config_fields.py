@@ -220,6 +220,7 @@ FIELDS: Mapping[str, Field] = {
     "compaction.batch": Field(number(0, 1), scalar, "share of the trigger that a removal takes at least"),
     "compaction.slack": Field(number(0, 1), scalar, "where protections fall, from target 0 to trigger 1"),
     "compaction.summarise": Field(choice("extract", "fork", "none"), plain, "who writes the summary"),
+    "compaction.summaries": Field(integer(off=True), scalar, "numbered summaries that stand; none: one, unnumbered"),
     "compaction.summary_tokens": Field(integer(off=True), scalar, "tokens of a summary"),
     "compaction.horizon": Field(number(off=True), scalar, "turns within which a compaction must pay"),
     "request_budget.window": Field(integer(), scalar, "tokens of the model's window"),

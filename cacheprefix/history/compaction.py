@@ -20,7 +20,17 @@ from cacheprefix.history.record import actions_of, record
 from cacheprefix.history.replaying import sent, summary_view
 from cacheprefix.history.shape import Shape
 from cacheprefix.history.situation import Policy, Situation, referenced_by_later
-from cacheprefix.history.summary import INSTRUCTION, REMOVED, Removed, Summarise, SummaryRequest, extract, summarised
+from cacheprefix.history.summary import (
+    INSTRUCTION,
+    REMOVED,
+    Removed,
+    Summarise,
+    SummaryRequest,
+    extract,
+    number_of,
+    numbered,
+    summarised,
+)
 from cacheprefix.history.window import RequestBudget
 from cacheprefix.history.zones import Consolidate, concatenate
 from cacheprefix.prompt import estimate_tokens
@@ -65,6 +75,8 @@ class Compaction:
     word in their place, not even a note."""
     summary_tokens: int | None = None
     """Tokens of a summary; a twelfth of what the target leaves for the history by default. Under 40 a note stands."""
+    summaries: int | None = None
+    """How many of the newest summaries stand, each under its number; None for one without, which takes the older in."""
     horizon: float | None = None
     """Turns within which a compaction must pay; by default as many as there were so far."""
     thinking_bound: str = ""
@@ -78,6 +90,8 @@ class Compaction:
             raise SetupError(f"Compaction.target {self.target} is above its trigger {self.trigger}")
         if self.keep_turns < 1:
             raise SetupError(f"Compaction.keep_turns must be at least 1, found {self.keep_turns}")
+        if self.summaries is not None and self.summaries < 1:
+            raise SetupError(f"Compaction.summaries must be at least 1, found {self.summaries}; None for one unnumbered")
         if not all(0 <= share < 1 for share in (self.keep_head, self.batch, self.slack)):
             raise SetupError("Compaction.keep_head, batch and slack are shares: 0 or more and below 1")
 
@@ -160,7 +174,7 @@ def plan_compaction(
     # Near the target is near enough while the next compaction is far: no protection goes for the rest.
     ceiling = goal if reason in ("window", "forced") else int(goal + rules.slack * (trigger - goal))
     head = head_of(whole, int(rules.keep_head * history))
-    work = _Work(draft, row, rules, trigger, head, readable, Protection.of(whole))
+    work = _Work(draft, row, rules, trigger, head, readable, Protection.of(whole, _standing(rules, whole)))
     work.relax(max(1, goal - max(summary, note)), min(ceiling, room or ceiling))
     if here.request is not None and draft.tokens > here.request.room:
         work.relax_all(max(1, here.request.room - note))
@@ -301,7 +315,7 @@ class _Work:
     def relax_all(self, room: int) -> None:
         """The last resort: also the head that was to stay, the users' words and what was referenced."""
         edge, _ = relaxations(self.draft.whole, self.rules.keep_turns)[-1]
-        free = self.protection.free(0, edge, keep_users=False)
+        free = Protection.of(self.draft.whole).free(0, edge, keep_users=False)
         for policy in (*self.row, sliding_window(batch=0)):
             if self.draft.tokens > room:
                 self.failed = frozenset()
@@ -359,6 +373,15 @@ def _sums_up(draft: Draft, tokens: int, room: int | None) -> bool:
     return sum(view.tokens for view in (*draft.lost(), *standing)) > 2 * tokens
 
 
+def _standing(rules: Compaction, whole: Sequence[MessageView]) -> Sequence[int]:
+    """The newest summaries that stay beside the one that comes now."""
+    if rules.summaries is None:
+        return ()
+    told = [index for index, view in enumerate(whole) if number_of(view)]
+    told.sort(key=lambda index: number_of(whole[index]))
+    return told[max(0, len(told) - rules.summaries + 1) :]
+
+
 def _tell(draft: Draft, rules: Compaction, tokens: int, note: int, room: int | None) -> bool:
     """Tell the model that something is gone, by one text a compaction in the place of the first loss.
 
@@ -373,11 +396,16 @@ def _tell(draft: Draft, rules: Compaction, tokens: int, note: int, room: int | N
         if fits and draft.lacks and not draft.says_so(place):
             draft.insert(Insert(place, "user", REMOVED))
         return False
-    for index in [index for index, view in enumerate(draft.whole) if view.summary]:
+    stay = _standing(rules, draft.whole)
+    # Behind the summaries that stand, whose messages came before.
+    place = max(place, *(index + 1 for index in stay)) if stay else place
+    for index in [index for index, view in enumerate(draft.whole) if view.summary and index not in stay]:
         draft.remove(index)
     kept = [view for view in draft.views if view is not None]
     write = extract if rules.summarise == "fork" else rules.summarise
-    text = summarised(Removed(draft.lost(), kept, tokens, draft.count), write)
+    opening = "" if rules.summaries is None else numbered(1 + max(map(number_of, draft.whole), default=0))
+    text = summarised(Removed(draft.lost(), kept, max(1, tokens - draft.count(opening)), draft.count), write)
+    text = f"{opening}{text}" if text and text != REMOVED else text
     if text and (text != REMOVED or draft.lacks):
         draft.insert(Insert(place, "user", text))
     return True

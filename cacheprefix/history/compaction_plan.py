@@ -10,7 +10,7 @@ from cacheprefix.errors import SetupError, StoreError
 from cacheprefix.history.budget import Results
 from cacheprefix.history.ledger import Ledger
 from cacheprefix.history.shape import Shape
-from cacheprefix.history.summary import SummaryRequest, fitted
+from cacheprefix.history.summary import SummaryRequest, fitted, opening_of
 from cacheprefix.prompt import estimate_tokens
 from cacheprefix.prompt.views import Count, digest_of
 
@@ -185,5 +185,5 @@ class Plan:
 
 
 def _with_text(value: str, text: str) -> str:
-    role, _, *spans = json.loads(value)
-    return json.dumps([role, text, *spans])
+    role, old, *spans = json.loads(value)
+    return json.dumps([role, f"{opening_of(old)}{text}", *spans])

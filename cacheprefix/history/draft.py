@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cacheprefix.history.groups import Group, groups_of, is_open, reasons_of
@@ -311,8 +311,8 @@ class Protection:
     """Where an open call begins; nothing from there on is touched."""
 
     @classmethod
-    def of(cls, views: Sequence[MessageView]) -> Protection:
-        """Read the protections off a history, once."""
+    def of(cls, views: Sequence[MessageView], kept: Collection[int] = ()) -> Protection:
+        """Read the protections off a history, once; ``kept`` are summaries that stay."""
         said = {index for index, view in enumerate(views) if view.role == "user" and view.is_prompt}
         task = max(said, default=-1)
         words = [view.role != "system" and view.key is None and not view.pinned for view in views]
@@ -327,7 +327,9 @@ class Protection:
             # Parallel calls that are items of their own stand in a row, and are one step.
             while end and views[end].item and views[end - 1].calls:
                 end -= 1
-        summaries = [index for index, view in enumerate(views) if view.summary and not view.pinned]
+        summaries = [index for index, view in enumerate(views) if view.summary and not view.pinned and index not in kept]
+        for index in kept:
+            words[index] = rest[index] = False
         return cls(words, rest, summaries, end)
 
     def free(self, head: int, edge: int, *, keep_users: bool) -> list[bool]:

@@ -6,6 +6,7 @@ It is a pure function of them, needs no call, and says what it is.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -87,6 +88,26 @@ def summarised(removed: Removed, summarise: Summarise) -> str:
         warnings.warn(f"the summary failed ({told(error)}); an extract stands in its place", stacklevel=2)
         text = ""
     return fitted(text or extract(removed), removed.max_tokens, removed.count)
+
+
+_NUMBERED = re.compile(r"\[Summary (\d+) of this conversation\]\n")
+
+
+def numbered(number: int) -> str:
+    """How a summary begins that is one of several."""
+    return f"[Summary {number} of this conversation]\n"
+
+
+def number_of(view: MessageView) -> int:
+    """The number of a summary that is one of several; 0 of any other message."""
+    found = _NUMBERED.match(view.text) if view.summary else None
+    return int(found[1]) if found else 0
+
+
+def opening_of(text: str) -> str:
+    """The number that a summary begins with, as it stands; empty without one."""
+    found = _NUMBERED.match(text)
+    return found[0] if found else ""
 
 
 def fitted(text: str, max_tokens: int, count: Count) -> str:

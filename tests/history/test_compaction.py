@@ -663,3 +663,20 @@ def test_a_note_beside_an_older_one_is_said_once():
     notes = [at for at, message in enumerate(out) if "_cacheprefix" in message]
     assert notes == [4]
     assert len(out) < len(messages) - 3
+
+
+def test_the_newest_summaries_stand_numbered():
+    """With ``summaries=2`` a compaction leaves the one before it, and takes the older ones away."""
+    ledger, messages = Ledger(), []
+    rules = Compaction(trigger=6_000, horizon=10**6, summary_tokens=200, summaries=2)
+    for n in range(160):
+        messages += _turn(n, result=f"id ZX-{n:04d} " + "lorem ipsum dolor " * 60)
+        views = views_of(messages, "openai-chat")
+        plan = plan_compaction(views, ledger, rules)
+        ledger = plan.with_summary(f"what came before turn {n}").commit() if plan.due else ledger
+    assert ledger.epoch >= 3
+    out = apply(messages, replay(views, ledger).decisions, "openai-chat")
+    told = [message["content"] for message in out if message.get("_cacheprefix", {}).get("summary")]
+    numbers = [int(text.removeprefix("[Summary ").split(" ")[0]) for text in told]
+    assert len(numbers) == 2
+    assert numbers[1] == numbers[0] + 1 >= 3
