@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from cacheprefix import history
@@ -36,7 +37,7 @@ from cacheprefix.history.saved import read, written
 from cacheprefix.history.settling import Ask, AsyncAsk, Attempt, HistoryAccess, Terms, plainly, settling
 from cacheprefix.history.state import Cutting, appended, closes_cycle
 from cacheprefix.locks import RLock
-from cacheprefix.prompt import Role
+from cacheprefix.prompt import Role, digest_of
 from cacheprefix.unnamed import is_named
 from cacheprefix.wire import Form, decode, views_of
 from cacheprefix.wire.apis import CHATS
@@ -105,6 +106,8 @@ class Conversation:
         self._answers = _Answers()
         self._branches: OrderedDict[str, _Branch] = OrderedDict()
         self._newest: Conversation | None = None
+        self._files: dict[str, str] = {}
+        """Digests of the texts that zones were read from files, by their names."""
         self.messages_seen: dict[str, tuple[int, int] | None] = {}
         """The framework's history when it was last seen: its length and its last message's hash, by the name of the
         graph that has it; "" is the outermost."""
@@ -287,6 +290,30 @@ class Conversation:
     def set_zone(self, name: str, text: str) -> None:
         """Stage a zone's text (project, memories), most stable first; shown with the next break of the prefix."""
         self._change(lambda state: history.set_zone(state, name, text))
+
+    def read_zone(self, name: str, path: str | os.PathLike[str]) -> bool:
+        """Stage a zone's text from a file (the project's notes) where that is another one now; says whether it is.
+
+        A file that was changed or emptied since, or is gone, is told in the session's notes; its text is shown with
+        the next break of the prefix, as ``set_zone`` says. Raises ``SetupError`` for one that cannot be read.
+        """
+        try:
+            text = Path(path).read_text("utf-8")
+        except FileNotFoundError:
+            text = ""
+        except (OSError, ValueError) as error:
+            message = f"zone {name!r}: cannot read {os.fspath(path)!r} ({error}); give a text file in UTF-8"
+            raise SetupError(message) from error
+        digest = digest_of(text)
+        known = self._files.get(name)
+        self._files[name] = digest
+        if digest == known or (known is None and not text):
+            return False
+        if known is not None:
+            said = "was changed" if text.strip() else "is empty now"
+            self._terms.note(f"zone {name!r}: {os.fspath(path)} {said}; told with the next break of the prefix")
+        self.set_zone(name, text if text.strip() else "")
+        return True
 
     def commit(self, hook: TransitionHook | None = None) -> None:
         """Commit the turn to the history, through ``hook`` or the conversation's own."""

@@ -91,7 +91,7 @@ class Compaction:
         if self.keep_turns < 1:
             raise SetupError(f"Compaction.keep_turns must be at least 1, found {self.keep_turns}")
         if self.summaries is not None and self.summaries < 1:
-            raise SetupError(f"Compaction.summaries must be at least 1, found {self.summaries}; None for one unnumbered")
+            raise SetupError(f"Compaction.summaries must be at least 1, found {self.summaries}")
         if not all(0 <= share < 1 for share in (self.keep_head, self.batch, self.slack)):
             raise SetupError("Compaction.keep_head, batch and slack are shares: 0 or more and below 1")
 

@@ -327,7 +327,7 @@ class Protection:
             # Parallel calls that are items of their own stand in a row, and are one step.
             while end and views[end].item and views[end - 1].calls:
                 end -= 1
-        summaries = [index for index, view in enumerate(views) if view.summary and not view.pinned and index not in kept]
+        summaries = [at for at, view in enumerate(views) if view.summary and not view.pinned and at not in kept]
         for index in kept:
             words[index] = rest[index] = False
         return cls(words, rest, summaries, end)

@@ -31,8 +31,8 @@ def compaction_hook(
     results; the system's and pinned messages, and the last turns, stay. ``settings`` is the ``Compaction`` it goes by,
     but for its trigger and target, ``api`` the form of the messages. Nothing is remembered: called again with the
     original history and more, it decides anew, and the cache is lost. So keep what it gives and append to that, or
-    have a ``Conversation`` do it, which decides once. Raises ``SetupError`` for a target below 1, and ``BodyError`` for a
-    malformed message.
+    have a ``Conversation`` do it, which decides once. Raises ``SetupError`` for a target below 1, and ``BodyError`` for
+    a malformed message.
     """
     if target < 1:
         raise SetupError(f"compaction_hook needs a target of at least 1 token, found {target}")

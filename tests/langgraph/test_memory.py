@@ -228,3 +228,15 @@ def test_a_run_without_a_thread_has_a_memory_of_its_own(bench, later):
     assert ["bob" in body for body in bodies] == [False] * 5 + [True]
     assert len([item for space in store.list_namespaces() for item in store.search(space)]) == 2
     assert not session.failures
+
+
+def test_a_memory_under_a_limit_shows_the_newest_entries_first():
+    """No list pushes the newest of another one out, and what is left out is the oldest."""
+    memory = SessionMemory(tuple(f"likes {n}" for n in range(50)), ("the repo is a monorepo",))
+    text = memory.to_markdown(40, count=lambda said: len(said.split()))
+    assert len(text.split()) <= 40
+    lines = text.splitlines()
+    assert lines[:3] == ["## Preferences", "- likes 49", "- likes 48"]
+    assert "- the repo is a monorepo" in lines
+    assert "- likes 0" not in lines
+    assert memory.to_markdown(10**6).count("\n- ") == 51

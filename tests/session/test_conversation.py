@@ -405,3 +405,27 @@ def test_cleared_results_are_kept_under_the_conversations_scope():
     ref = text.split("read_full_result(ref='")[1].split("'")[0]
     assert WORDS in session.adapter.histories.results.get(ref, scope="tenant-a").text
     assert session.adapter.histories.results.get(ref, scope="tenant-b") is None
+
+
+def test_project_context_is_read_from_a_file_and_changes_are_told(tmp_path):
+    """Read again where it is another one; that it was changed or emptied stands in the notes and the prompt."""
+    file = tmp_path / "AGENTS.md"
+    session = Session()
+    chat = session.conversation("t", api="openai-chat")
+    assert not chat.read_zone("project", file)
+    file.write_text("Use tabs.")
+    assert chat.read_zone("project", file)
+    assert not chat.read_zone("project", file)
+    chat.append({"role": "user", "content": "go"}, {"role": "assistant", "content": "yes"})
+    assert "Use tabs." in str(chat.build_messages())
+    file.write_text("Use spaces.")
+    assert chat.read_zone("project", file)
+    assert "Use tabs." in str(chat.build_messages())
+    file.write_text(" ")
+    assert chat.read_zone("project", file)
+    notes = " ".join(session.report().notes)
+    assert "AGENTS.md was changed" in notes
+    assert "AGENTS.md is empty now" in notes
+    file.write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(SetupError, match="UTF-8"):
+        chat.read_zone("project", file)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from cacheprefix.adapter import default_counter
 from cacheprefix_langgraph.teams.json_answers import object_in, strings_in
 
 _TITLES = {
@@ -48,12 +49,34 @@ class SessionMemory:
             changed[name] = tuple(kept)
         return SessionMemory(**changed)
 
-    def to_markdown(self) -> str:
-        """The memory as text: for a prompt's durable context, and for people. Empty when nothing is remembered."""
+    def to_markdown(self, max_tokens: int | None = None, *, count: Callable[[str], int] | None = None) -> str:
+        """The memory as text: for a prompt's durable context, and for people. Empty when nothing is remembered.
+
+        With ``max_tokens`` each list begins with its newest entry, and the oldest are left out until all fits;
+        ``count`` counts tokens, by an estimate without it.
+        """
+        if max_tokens is None:
+            return self._text({name: getattr(self, name) for name in _TITLES})
+        counter = count or (lambda text: default_counter().count(text, ""))
+        shown = {name: list[str]() for name in _TITLES}
+        waiting = {name: list(getattr(self, name)) for name in _TITLES}
+        while any(waiting.values()):
+            # In turns, so that no list pushes the newest of another one out.
+            for name, left in waiting.items():
+                if not left:
+                    continue
+                shown[name].append(left.pop())
+                if counter(self._text(shown)) > max_tokens:
+                    shown[name].pop()
+                    left.clear()
+        return self._text(shown)
+
+    @staticmethod
+    def _text(lists: Mapping[str, Sequence[str]]) -> str:
         parts = [
-            f"## {title}\n" + "\n".join(f"- {text}" for text in getattr(self, name))
+            f"## {title}\n" + "\n".join(f"- {text}" for text in lists[name])
             for name, title in _TITLES.items()
-            if getattr(self, name)
+            if lists[name]
         ]
         return "\n\n".join(parts)
 
