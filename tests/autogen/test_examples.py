@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import sys
 
 import pytest
+
+from cacheprefix.profiles import default_registry
+from cacheprefix.server import Echo
 
 NAMES = (
     "memory_extraction",
@@ -37,3 +41,23 @@ def test_an_example_runs_offline_in_both_layouts(repository, monkeypatch, capsys
         assert report["failures"] == {}
         units[layout] = report["total"]["cost_units"]
     assert units["shared"] < units["unmodified"]
+
+
+def test_workers_of_the_grpc_runtime_share_a_prefix_across_processes(repository, provide, monkeypatch, capsys):
+    """Two processes answer behind one planner; what all three cost is what the provider says."""
+    folder, units = repository / "examples" / "autogen", {}
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "_run", raising=False)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for layout in ("unmodified", "shared"):
+        provider = provide("openai", Echo())
+        monkeypatch.setenv("OPENAI_BASE_URL", provider.openai_base_url)
+        monkeypatch.setattr(sys, "argv", ["grpc_workers", "--layout", layout, "--json"])
+        runpy.run_path(str(folder / "grpc_workers.py"), run_name="__main__")
+        said = json.loads(capsys.readouterr().out)
+        assert said["report"]["failures"] == {}
+        assert [line.partition(":")[0] for line in said["answer"].splitlines() if ": " in line][:1] == ["critic"]
+        assert len(provider.requests) == 3
+        units[layout] = sum(one.outcome.cost_units(default_registry().get("openai")) for one in provider.requests)
+    assert units["shared"] < 0.7 * units["unmodified"]

@@ -247,7 +247,9 @@ def _langgraph_benchmark() -> Iterator[Workload]:
 
 def _autogen() -> Iterator[Workload]:
     for path in sorted((ROOT / "examples" / "autogen").glob("[a-z]*.py")):
-        yield example(f"autogen/{path.name}", both())
+        # The workers of AutoGen's gRPC runtime ask from processes of their own, which nobody records.
+        if path.stem != "grpc_workers":
+            yield example(f"autogen/{path.name}", both())
     yield tutorial("autogen")
     from benchmarks import bench_autogen as bench
     from benchmarks.autogen_workloads import WORKLOADS
