@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cacheprefix import history
 from cacheprefix.effects import Flow, adrive, drive
@@ -36,8 +36,9 @@ from cacheprefix.history.rewriting import carried_out, standing, with_beside
 from cacheprefix.history.saved import read, written
 from cacheprefix.history.settling import Ask, AsyncAsk, Attempt, HistoryAccess, Terms, plainly, settling
 from cacheprefix.history.state import Cutting, appended, closes_cycle
+from cacheprefix.history.zones import ZONES
 from cacheprefix.locks import RLock
-from cacheprefix.prompt import Role, digest_of
+from cacheprefix.prompt import MessageView, Role, digest_of
 from cacheprefix.unnamed import is_named
 from cacheprefix.wire import Form, decode, views_of
 from cacheprefix.wire.apis import CHATS
@@ -70,6 +71,15 @@ class _Branch:
     def loose(self) -> Ledger:
         """What no checkpoint will hold."""
         return Ledger() if self.returned else self.twin.ledger.since(self.base)
+
+
+class _FreshZones(NamedTuple):
+    """The zones' texts where they are not what is shown."""
+
+    address: str
+    value: str
+    live: list[str]
+    """Addresses of what is shown."""
 
 
 class Conversation:
@@ -314,6 +324,37 @@ class Conversation:
             self._terms.note(f"zone {name!r}: {os.fspath(path)} {said}; told with the next break of the prefix")
         self.set_zone(name, text if text.strip() else "")
         return True
+
+    def show_zones(self, views: Sequence[MessageView], *, rewritten: bool) -> bool:
+        """Record the zones' texts as shown before a framework's history, where that breaks nothing; whether it changed.
+
+        Nothing breaks before the first answer, and behind a compaction that rewrites the prefix (``rewritten``). They
+        stand in the ledger, so that forks and resumed conversations repeat them.
+        """
+        fresh = self._fresh_zones(views)
+        if fresh is None or (not rewritten and (fresh.live or any(view.role == "assistant" for view in views))):
+            return False
+        entries = [("actions", f"{key}/i", "d") for key in fresh.live]
+        self.merge(self.ledger.record([*entries, ("inserts", fresh.address, fresh.value)]))
+        return True
+
+    def zones_wait(self, views: Sequence[MessageView]) -> bool:
+        """Whether the next rewrite of the prefix shows other texts than stand before the history now."""
+        return self._fresh_zones(views) is not None
+
+    def _fresh_zones(self, views: Sequence[MessageView]) -> _FreshZones | None:
+        zones = (zone.refreshed() for zone in self._state.zones)
+        texts = [zone.text() for zone in zones if zone.shown]
+        if not texts or not views:
+            return None
+        value = json.dumps(["user", "\n\n".join(texts)])
+        inserts, actions = self.ledger.section("inserts"), self.ledger.section("actions")
+        mark = f"{views[0].digest}{ZONES}"
+        known = sorted(key for key in inserts if key.startswith(mark))
+        live = [key for key in known if f"{key}/i" not in actions]
+        if live and inserts[live[-1]] == value:
+            return None
+        return _FreshZones(f"{mark}{len(known):04}", value, live)
 
     def commit(self, hook: TransitionHook | None = None) -> None:
         """Commit the turn to the history, through ``hook`` or the conversation's own."""

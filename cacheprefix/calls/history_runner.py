@@ -267,6 +267,7 @@ class HistoryRunner:
             compaction=self.compaction if self.active else None,
             request=self.request_budget,
             count=services.counter(model),
+            base=self.team.prefix.context,
             fit=partial(self._fit, model, api),
             attempt=services.notices.attempt,
             note=services.notices.note,

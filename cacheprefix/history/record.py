@@ -16,6 +16,7 @@ from cacheprefix.history.zones import Consolidate, blocks_of, concatenate, joine
 from cacheprefix.prompt.decisions import Drop, DropCall, DropResult, DropThinking, ReplaceResult
 from cacheprefix.prompt.views import MessageView, digest_of
 
+_NO_BASE: Mapping[str, str] = {}
 _KINDS: dict[type, str] = {
     ReplaceResult: "results cleared",
     DropCall: "tool uses dropped",
@@ -152,11 +153,13 @@ def to_join(views: Sequence[MessageView], ledger: Ledger) -> dict[str, list[int]
 
 
 def join_context(
-    views: Sequence[MessageView], ledger: Ledger, hook: Consolidate = concatenate
+    views: Sequence[MessageView], ledger: Ledger, hook: Consolidate = concatenate, base: Mapping[str, str] = _NO_BASE
 ) -> list[tuple[str, str, str]]:
     """Ledger entries that make one block a key of durable context; for a moment in which the prefix is rewritten.
 
-    ``hook`` gets the block so far and then what was appended since. Raises ``SetupError`` when it returns no text.
+    ``hook`` gets the block so far, or the text that ``base`` has in the shared prefix under its key, and then what was
+    appended since. Without a hook a block is what was appended, and the base stands before it. Raises
+    ``SetupError`` when it returns no text.
     """
     fresh = to_join(views, ledger)
     if not fresh:
@@ -167,8 +170,11 @@ def join_context(
     entries: list[tuple[str, str, str]] = []
     for key, new in fresh.items():
         old = standing.get(key)
-        base = [old.text] if old is not None and old.text else []
-        texts = [*base, *(views[index].text for index in new)]
+        # A history that the conversation keeps holds its block as a message, which has the base in it.
+        fresh_base = hook is not concatenate and key in base and base[key] not in views[new[0]].text
+        begun = [base[key]] if fresh_base else []
+        begun = [old.text] if old is not None and old.text else begun
+        texts = [*begun, *(views[index].text for index in new)]
         plain = hook is concatenate and (old is None or not old.written)
         text = None if plain or (len(texts) == 1 and old is None) else joined_text(key, texts, hook)
         at = [names[index] for index in (*(() if old is None else old.sources), *new)]

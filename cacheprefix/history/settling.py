@@ -6,10 +6,10 @@ keeps itself is rewritten by the same decisions when they are taken (``rewriting
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -74,6 +74,8 @@ class Terms:
     """Tokens that all durable context may have."""
     hook: TransitionHook | None = None
     consolidate: Consolidate = concatenate
+    base: Mapping[str, str] = field(default_factory=dict)
+    """Durable context that stands in the static text, by its keys: it is consolidated with what is appended to it."""
     count: Count = estimate_tokens
     fit: Fit | None = None
     attempt: Attempt = plainly
@@ -217,7 +219,7 @@ def decided(now: Standing, plan: Plan, terms: Terms, scope: str, attempt: Attemp
         return None
     if plan.joins:
         # A consolidation hook that fails costs the joining alone.
-        made = attempt("consolidation", partial(_joined, now, made, terms.consolidate), made)
+        made = attempt("consolidation", partial(_joined, now, made, terms), made)
     return made
 
 
@@ -237,8 +239,8 @@ def _taken(history: HistoryAccess, now: Standing, plan: Plan, epoch: int) -> boo
     return taken
 
 
-def _joined(now: Standing, made: Ledger, hook: Consolidate) -> Ledger:
-    return made.record(join_context(now.views, made, hook))
+def _joined(now: Standing, made: Ledger, terms: Terms) -> Ledger:
+    return made.record(join_context(now.views, made, terms.consolidate, terms.base))
 
 
 def guarded(attempt: Attempt, step: str, work: Callable[[], T], otherwise: T) -> T:

@@ -13,6 +13,7 @@ from cacheprefix import (
     History,
     RequestBudget,
     Session,
+    SharedPrefix,
     ToolResultBudget,
 )
 from cacheprefix.errors import BodyError, BudgetError, SetupError, StateError
@@ -429,3 +430,27 @@ def test_project_context_is_read_from_a_file_and_changes_are_told(tmp_path):
     file.write_bytes(b"\xff\xfe\xff")
     with pytest.raises(SetupError, match="UTF-8"):
         chat.read_zone("project", file)
+
+
+def test_durable_context_of_the_prefix_and_what_was_appended_to_it_are_consolidated_together():
+    """The hook gets the base of the key first, once; from then on what it made of it."""
+    seen = []
+
+    def joined(key, texts):
+        seen.append((key, tuple(texts)))
+        return " / ".join(texts)
+
+    session = Session(
+        SharedPrefix(system="S", context={"world": "BASE"}), compaction=Compaction(trigger=2_000, target=600)
+    )
+    talk = session.conversation("t", consolidate=joined)
+    for delta in ("FIRST", "SECOND"):
+        for number in range(8):
+            talk.append(
+                {"role": "user", "content": f"q{number} " + "x " * 300}, {"role": "assistant", "content": "a " * 300}
+            )
+        talk.append_context(delta, key="world")
+        talk.append({"role": "user", "content": "last"})
+        talk.compact(force=True)
+    assert seen == [("world", ("BASE", "FIRST")), ("world", ("BASE / FIRST", "SECOND"))]
+    assert "BASE / FIRST / SECOND" in str(talk.build_messages())

@@ -4,7 +4,7 @@ from cacheprefix_autogen.asking import ask
 from cacheprefix_autogen.client import CachedUsage, PrefixClient, PrefixClientConfig
 from cacheprefix_autogen.fork_agent import ForkAgent, ForkAgentConfig
 from cacheprefix_autogen.fork_request import ForkRequest
-from cacheprefix_autogen.front_door import session_of, unwrap, wrap
+from cacheprefix_autogen.front_door import conversation_of, session_of, unwrap, wrap
 from cacheprefix_autogen.model_context import ForkContext
 from cacheprefix_autogen.reading import read_tool
 from cacheprefix_autogen.settings import PrefixSettings, forget_sessions
@@ -21,6 +21,7 @@ __all__ = [
     "PrefixSettings",
     "ask",
     "cached",
+    "conversation_of",
     "forget_sessions",
     "read_tool",
     "session_of",

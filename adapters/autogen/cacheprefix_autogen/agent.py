@@ -54,7 +54,7 @@ def bind_agent(agent: BaseChatAgent, group: Group, *, rank: int = FROM_OUTSIDE, 
         options=group.options,
     )
     member.tools = tools_of(agent)
-    member.group = group
+    member.group, member.hears = group, group.told
     binding = Binding(agent, session, member, group)
     group.members.append((agent, member))
     member.own_prompts = not forks

@@ -183,6 +183,22 @@ def session_of(target: Any) -> Session | None:
     return None if binding is None else users_session(binding.session)
 
 
+def conversation_of(target: Any) -> str:
+    """The id of a wrapped team's conversation, or of an agent's, which can be had before its first run.
+
+    ``session.conversation(conversation_of(team)).set_zone("memories", text)`` says something to all its agents before
+    the first request, and later with the next compaction; ``append_context(text, key="world")`` with each agent's next
+    turn, behind what was said by then. A team whose state is loaded goes on under the id that was saved. Raises
+    ``SetupError`` for what is not wrapped, and for what has no conversation of its own (clients, ``RoutedAgent``).
+    """
+    binding = binding_of(target) if hasattr(target, "__dict__") else None
+    group = None if binding is None else binding.joins
+    if group is None:
+        message = f"conversation_of takes a wrapped team or agent, found {type(target).__name__}; wrap it first"
+        raise SetupError(message)
+    return group.transcript.id
+
+
 def _settled(session: AdapterSession, agents: Sequence[BaseChatAgent]) -> AdapterSession:
     """The session with what most of the agents' system texts have in common, unless it has a system text."""
     if session.mode == "observe" or session.prefix.text:

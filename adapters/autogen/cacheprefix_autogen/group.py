@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,12 +12,13 @@ from cacheprefix import Conversation
 from cacheprefix.adapter import AdapterSession, economics, instruction_of, make_message, make_result
 from cacheprefix.errors import ToolClashError
 from cacheprefix_autogen.member import Member, Options
+from cacheprefix_autogen.messages import durable
 from cacheprefix_autogen.provider_clients import model_of, name_of
 from cacheprefix_autogen.run_plan import RunPlan
 from cacheprefix_autogen.sending import failed
 from cacheprefix_autogen.settings import shown_to
 from cacheprefix_autogen.tool_restriction import frozen_schema
-from cacheprefix_autogen.transcript import Entry, Transcript
+from cacheprefix_autogen.transcript import FROM_OUTSIDE, Entry, Transcript
 
 OTHERS = ("",)
 """Stands in a lane for those outside the group: a nested team, agents wrapped one by one."""
@@ -46,6 +48,7 @@ class Group:
         """Whether a state is being loaded that holds nothing of ours: then the views follow from the team's thread."""
         self.nested = False
         """Whether others read the same prefix: a team inside, around or beside this one, or a client by itself."""
+        self._told: list[Entry] = []
         self._prepared = False
         self._used_tools = False
 
@@ -63,6 +66,33 @@ class Group:
     def conversation(self) -> Conversation:
         """The decisions taken for this conversation."""
         return self.session.conversation(self.transcript.id, scope=self.options.scope)
+
+    def told(self, depth: int) -> Sequence[Entry]:
+        """What the application appended to the conversation as durable context, each where it was first seen.
+
+        What is new stands behind the messages of this depth, for everybody.
+        """
+        if self.session.mode == "observe":
+            return ()
+        talk = self.session.known(self.transcript.id, self.options.scope)
+        if talk is None or not talk.state.messages:
+            return self._told
+        said = zip([*talk.state.committed.messages, *talk.state.turn.messages], talk.state.views, strict=True)
+        texts = [(view.key, view.text) for _, view in said if view.key is not None]
+        for key, text in texts[len(self._told) :]:
+            depth = max([depth, *(entry.depth for entry in self._told)]) + 1
+            entry = Entry(uuid.uuid4().hex, depth, FROM_OUTSIDE, (durable(key, text),))
+            self._told.append(self.transcript.keep(entry))
+        return self._told
+
+    @property
+    def told_so_far(self) -> Sequence[Entry]:
+        """Durable context that somebody was told."""
+        return self._told
+
+    def resume(self, told: Sequence[str]) -> None:
+        """Go on from a saved state, with durable context that was told before."""
+        self._told = [self.loaded[one] for one in told if one in self.loaded]
 
     def _shortened(self, tool: str, text: str) -> str:
         """What stands in the public transcript for one tool's result."""
@@ -169,6 +199,7 @@ class Group:
         views = [member.view for _, member in self.members if member.view is not None]
         if not any(view.everything() for view in views):
             self.session.forget(self.transcript.id, self.options.scope)
+            self._told = []
 
     def use_tools(self) -> None:
         """A member's tool was called through the tool cache."""

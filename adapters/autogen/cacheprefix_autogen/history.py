@@ -35,7 +35,7 @@ from cacheprefix.adapter import (
     make_result,
 )
 from cacheprefix.errors import BudgetError
-from cacheprefix_autogen.messages import SENDER, Seen, speaker_of
+from cacheprefix_autogen.messages import SENDER, Seen, durable, durable_in, speaker_of
 from cacheprefix_autogen.provider_clients import schema_of
 
 _TOOLS = 1_000
@@ -100,20 +100,26 @@ def condensed(
     first_own: int = 0,
     beside: str = "",
     tools: Collection[str] | None = None,
+    zones: bool = True,
 ) -> Condensed:
     """The messages with the core's decisions carried out, and where the first of the agent's own stands now.
 
     Large tool results are cut once; where the session compacts, old messages are dropped or summed up. Whatever
     was not decided on stays the same object. ``first_own`` is the index of the first message of the agent's own,
-    ``beside`` is what this request has of its own beside them, ``tools`` are the names of the agent's. Raises
-    ``BudgetError`` where the session's request budget cannot be met.
+    ``beside`` is what this request has of its own beside them, ``tools`` are the names of the agent's. ``zones``
+    is False where what the application set as the conversation's zones is said elsewhere. Raises ``BudgetError`` where
+    the session's request budget cannot be met.
     """
     session = views.session
-    if not session.histories.decides(conversation):
+    zones = zones and session.mode != "observe" and bool(conversation.state.zones)
+    if not zones and not session.histories.decides(conversation):
         return Condensed(list(messages), first_own, list(range(len(messages))))
-    found = [views.of(message) for message in messages]
-    rest = RestOfRequest(views.static_tokens(), views.own_tokens(beside), tools=tools)
+    found, epoch = [views.of(message) for message in messages], conversation.ledger.epoch
+    moves = zones and conversation.zones_wait(found)
+    rest = RestOfRequest(views.static_tokens(), views.own_tokens(beside), front_moves=moves, tools=tools)
     decisions = session.histories.condense(conversation, found, views.model, rest=rest)
+    if zones and conversation.show_zones(found, rewritten=conversation.ledger.epoch > epoch):
+        decisions = session.histories.condense(conversation, found, views.model, rest=rest)
     if not decisions:
         return Condensed(list(messages), first_own, list(range(len(messages))))
     by_index: dict[int, list[Decision]] = defaultdict(list)
@@ -125,7 +131,7 @@ def condensed(
     for index in range(len(messages) + 1):
         if index == first_own:
             own_start = len(out) + sum(isinstance(decision, Insert) for decision in by_index[index])
-        out += [UserMessage(content=d.text, source=SENDER) for d in by_index[index] if isinstance(d, Insert)]
+        out += [_inserted(d) for d in by_index[index] if isinstance(d, Insert)]
         if index < len(messages):
             out += _decided(messages[index], [d for d in by_index[index] if not isinstance(d, Insert)])
         origins += [index] * (len(out) - len(origins))
@@ -148,6 +154,12 @@ async def summarised(
         with suppress(BudgetError):  # raised again where the request is laid out
             rest = RestOfRequest(static, views.own_tokens(beside), tools=tools)
             await session.histories.acondense(conversation, found, views.model, rest=rest, ask=ask)
+
+
+def _inserted(new: Insert) -> UserMessage:
+    if new.key is None or new.key.startswith("~"):  # the application's zones, which name themselves
+        return UserMessage(content=new.text, source=SENDER)
+    return durable(new.key, new.text)
 
 
 def _decided(message: LLMMessage, decisions: Sequence[Decision]) -> list[LLMMessage]:
@@ -191,6 +203,9 @@ def view_of(message: LLMMessage, count: Callable[[str], int]) -> MessageView:
 
 
 def _user_view(message: UserMessage, count: Callable[[str], int]) -> MessageView:
+    known = durable_in(message)
+    if known is not None:
+        return make_message("user", (known[1],), count, key=known[0])
     if isinstance(message.content, str):
         # An agent's public message is sent as a user's; for what may be dropped, it is an agent's.
         agent = speaker_of(message) not in (None, SENDER)

@@ -17,7 +17,7 @@ from cacheprefix.adapter import AdapterSession, OwnTools, economics, reason, use
 from cacheprefix_autogen.binding import Binding
 from cacheprefix_autogen.client import PrefixClient, unwrapped
 from cacheprefix_autogen.group import Group
-from cacheprefix_autogen.history import Views
+from cacheprefix_autogen.history import Views, condensed
 from cacheprefix_autogen.layout import Layout
 from cacheprefix_autogen.member import Member, Options, Planned
 from cacheprefix_autogen.messages import ABOVE, SENDER, lead
@@ -55,7 +55,7 @@ class SelectorMember(Member):
         messages = [message for message in thread if isinstance(message, BaseChatMessage)]
         self._said = [line for message in messages for line in _lines(message)]
         if self.view is not None:
-            self.view.receive(messages)
+            self.view.receive(messages, self._told)
 
     def layout(self, client: Any, given: Request) -> Planned:
         """The selector's question behind the shared transcript; as it came where the prompt is not AutoGen's.
@@ -68,7 +68,8 @@ class SelectorMember(Member):
         if found is None or self.view is None or not self.view.entries:
             why = self._why_own() if self.bounded else reason("own_prompt", "selector_prompt")
             return None, self._plan_own(asked, why)
-        views, shared = asked.views, self.view.forms()
+        views = asked.views
+        shared = condensed(views, asked.talk, self.view.forms(), beside=asked.beside).messages
         if self.joins is None:
             opening = sum(views.count(str(form.content)) for form in shared)
             # A text that was found in the agents' own is not the selector's to read.
@@ -187,7 +188,7 @@ def bind_manager(team: BaseGroupChat, group: Group, binding: Binding) -> None:
 def _selector(team: SelectorGroupChat, group: Group, binding: Binding, models: Sequence[str]) -> Member:
     binding.patches.expect("_selector_prompt", "_selector_func", "_model_context")
     member = SelectorMember(group.session, group.transcript, team._selector_prompt, models, group.callers_options)
-    member.context = team._model_context
+    member.context, member.hears = team._model_context, group.told
     group.callers.append(member)
     if group.session.mode == "observe":
         return member

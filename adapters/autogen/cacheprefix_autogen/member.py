@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
 from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
-from autogen_core.models import LLMMessage, SystemMessage, UserMessage
+from autogen_core.models import FunctionExecutionResultMessage, LLMMessage, SystemMessage, UserMessage
 
 from cacheprefix import Conversation
 from cacheprefix.adapter import (
@@ -159,10 +159,15 @@ class Member:
         self._words: Seen[UserMessage] = Seen()
         self.held: int | None = 0
         """Messages in that context when the last turn had ended; None where it does not say."""
+        self.told: list[tuple[int, str]] = []
+        """Where durable context of the conversation stands among the messages of the agent's own context, by its id."""
         self.joins: bool | None = None
         """Whether a selector's questions extend the agents' prefix; settled with the first and saved with the state."""
         self.group: Lanes | None = None
         """Who decides with whom the agent shares; None for clients that stand alone."""
+        self.hears: Callable[[int], Sequence[Entry]] | None = None
+        """Gives durable context of the conversation, new one behind the messages of a depth; None where there is none.
+        """
         self.broken = False
         """Set when the view no longer holds all that the agent was told; requests are then left as they are."""
 
@@ -194,7 +199,7 @@ class Member:
     def enter(self, messages: Sequence[BaseChatMessage], own: int) -> None:
         """A turn begins with these messages, behind ``own`` ones in the agent's context."""
         if self.view is not None:
-            self.view.receive(messages)
+            self.view.receive(messages, self._told)
         if self.context is not None and not self.bounded:
             incoming = sum(1 + (len(m.context) if isinstance(m, HandoffMessage) else 0) for m in messages)
             if self.held not in (None, own) and not (self.broken or self.alone):
@@ -202,6 +207,11 @@ class Member:
                 self.give_up("the application changed its model context")
             self.start = own + incoming
             self._turn(own, self.start)
+            known = {one for _, one in self.told}
+            self.told += [(self.start, entry.id) for entry in self._told(0) if entry.id not in known]
+
+    def _told(self, depth: int) -> Sequence[Entry]:
+        return () if self.hears is None else self.hears(depth)
 
     def _turn(self, own: int, start: int) -> None:
         """Note a turn that begins behind ``own`` messages of the agent's context.
@@ -238,7 +248,7 @@ class Member:
     def reset(self) -> None:
         """Forget everything that was said."""
         self.start, self.broken, self.held = None, False, self.length
-        self.before, self.turns, self._closed = 0, [], []
+        self.before, self.turns, self._closed, self.told = 0, [], [], []
         self._size = self._bare = self._bare_sent = 0
         self._lost = 0.0
         self.keeps_layout = self.resumed = False
@@ -424,8 +434,11 @@ class Member:
         together = self.group is not None and self.group.together
         return together and bool(system) and "\n\n".join(asked.texts).startswith(system)
 
-    def _unsaid(self, messages: Sequence[LLMMessage]) -> str:
-        """What only the session knows of the shared and of the role's text; it arrives in every layout."""
+    def _unsaid(self, messages: Sequence[LLMMessage], further: Sequence[str] = ()) -> str:
+        """What only the session knows of the shared and of the role's text; it arrives in every layout.
+
+        ``further`` is what else the application said to the conversation, and stands nowhere else.
+        """
         if self.session.mode == "observe":
             return ""
         prefix = self.session.prefix
@@ -433,6 +446,7 @@ class Member:
         texts = [own_card.strip()] if (own_card := prefix.roles.get(self.name, "")) else []
         if shown_to(self.session, (said,)):
             texts = [*(text.strip() for text in durable_texts(prefix)), *texts]
+        texts += further
         return "\n\n".join(text for text in texts if text and find_text(text, said) is None)
 
     def heard(self, asked: Asked) -> Heard | None:
@@ -523,8 +537,13 @@ class Member:
         changed.
         """
         given = asked.given
-        unsaid = self._unsaid(given.messages)
-        done = condensed(asked.views, asked.talk, asked.rest, beside=asked.beside, tools=self._tool_names).messages
+        # Where the messages are not ours to know, there is no place among them.
+        among = not (self.bounded or self.own_prompts)
+        rest, further = self._with_told(asked.rest) if among else (asked.rest, self._said_to_all(asked.talk))
+        unsaid = self._unsaid(given.messages, further)
+        done = condensed(
+            asked.views, asked.talk, rest, beside=asked.beside, tools=self._tool_names, zones=among
+        ).messages
         first = None if left_alone else self._shared_first(asked.texts, done)
         messages = first or [*given.messages[: len(asked.texts)], *done]
         messages = introduced(messages, unsaid)
@@ -540,6 +559,24 @@ class Member:
         if restriction.tools is given.tools and same:
             return None
         return Layout(messages, restriction, shared)
+
+    def _with_told(self, rest: list[LLMMessage]) -> tuple[list[LLMMessage], Sequence[str]]:
+        """The agent's own messages with the conversation's durable context where it was told, and what has no place."""
+        entries = {entry.id: entry for entry in self._told(0)}
+        made = list(rest)
+        for at, one in reversed(self.told):
+            parts = any(isinstance(behind, FunctionExecutionResultMessage) for behind in rest[at : at + 1])
+            if one in entries and at <= len(rest) and not parts:
+                made[at:at] = entries.pop(one).forms
+        texts = [str(form.content) for entry in entries.values() for form in entry.forms]
+        return (made, texts) if len(made) > len(rest) else (rest, texts)
+
+    def _said_to_all(self, talk: Conversation) -> Sequence[str]:
+        """What the application said to the conversation: its zones and its durable context."""
+        if self.session.mode == "observe":
+            return ()
+        zones = [zone.text() for zone in (one.refreshed() for one in talk.state.zones) if zone.shown]
+        return [*zones, *(str(form.content) for entry in self._told(0) for form in entry.forms)]
 
     def _shared_first(self, texts: Sequence[str], rest: Sequence[LLMMessage]) -> list[LLMMessage] | None:
         """For agents that share no conversation: the common text as the system's, the role's own behind it."""

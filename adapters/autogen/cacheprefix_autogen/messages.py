@@ -6,6 +6,7 @@ agents never share a history. Here the speaker stands in the text too, and is th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -17,6 +18,8 @@ from autogen_core.models import (
     SystemMessage,
     UserMessage,
 )
+
+from cacheprefix.adapter import context_block
 
 T = TypeVar("T")
 
@@ -46,6 +49,8 @@ NOT_RUN = "Tool {!r} was not run: tools available to the role {!r} are: {}."
 
 KEEP_MESSAGES = 20_000
 """Messages of which is remembered what was made of them; all are let go when there are more."""
+
+_DURABLE = re.compile(r'<context key="([^"]*)">\n(.*)\n</context>', re.DOTALL)
 
 Shorten = Callable[[str, str], str]
 """``shorten(tool_name, text)`` gives what stands in the prompt for a tool's result."""
@@ -94,6 +99,18 @@ def _carried(item: LLMMessage, shorten: Shorten) -> list[UserMessage]:
             for result in item.content
         ]
     return [spoken("system", item.content, SENDER)]
+
+
+def durable(key: str, text: str) -> UserMessage:
+    """Durable context of the conversation, as every agent sees it."""
+    return UserMessage(content=context_block(key, text), source=SENDER)
+
+
+def durable_in(message: UserMessage) -> tuple[str, str] | None:
+    """The key and the text of durable context; None for any other message."""
+    content = message.content
+    found = _DURABLE.fullmatch(content) if isinstance(content, str) and message.source == SENDER else None
+    return None if found is None else (found[1], found[2])
 
 
 def _is_spoken(message: UserMessage) -> bool:

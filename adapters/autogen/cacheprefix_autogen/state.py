@@ -29,6 +29,7 @@ def save_member(member: Member, group: Group) -> dict[str, Any]:
         "keeps": member.keeps_layout,
         "before": member.before,
         "turns": [(turn.start, turn.end, turn.at) for turn in member.turns],
+        **({"told": member.told} if member.told else {}),
     }
     if not group.team:
         state |= save_transcript(group)
@@ -51,6 +52,7 @@ def load_member(member: Member, group: Group, state: Mapping[str, Any] | None) -
     # Of a state that names none, all is from before.
     member.before = state.get("before", 0)
     member.turns = [Turn(*turn) for turn in state.get("turns", ())]
+    member.told = [(at, one) for at, one in state.get("told", ())]
     member.keeps_layout = member.resumed = bool(state.get("keeps"))
     member.broken = any(i not in known for i in (*state["view"], *state["own"]))
 
@@ -71,6 +73,7 @@ def save_transcript(group: Group) -> dict[str, Any]:
         "joins": {caller.name: caller.joins for caller in group.callers},
         "entries": [entry.as_dict() for entry in ordered],
         "conversation": group.conversation.to_json(),
+        **({"told": [entry.id for entry in group.told_so_far]} if group.told_so_far else {}),
         "places": group.session.places(group.conversation),
         **({"costs": alone} if alone else {}),
     }
@@ -85,6 +88,9 @@ def load_transcript(group: Group, state: Mapping[str, Any]) -> None:
             "the state was saved under another prefix (system text or tools changed since): "
             "the first requests after loading are paid in full once"
         )
+    if group.conversation.state.messages:
+        # What was appended since the state was saved is not in it.
+        session.forget(group.transcript.id, group.options.scope)
     group.conversation.restore(state["conversation"], rebase=True)
     group.session.restore_places(group.conversation, state.get("places") or {})
     for caller in group.callers:
@@ -95,6 +101,7 @@ def load_transcript(group: Group, state: Mapping[str, Any]) -> None:
         saved = {name: economics.Lane(tuple(lane), *costs.get(name, ())) for name, lane in saved.items()}
     group.lanes = saved
     group.loaded = {item["id"]: group.transcript.keep(entry_from(item)) for item in state["entries"]}
+    group.resume(state.get("told") or ())
 
 
 def carry_over(original: Binding, copy: Binding) -> None:

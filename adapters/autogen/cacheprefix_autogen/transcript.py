@@ -7,7 +7,7 @@ side by side have the same depth and stand in the order of the participants, whe
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
@@ -88,8 +88,13 @@ class View:
         """Depth of the newest message seen; 0 before the first."""
         return max((entry.depth for entry in self.entries), default=0)
 
-    def receive(self, messages: Iterable[BaseChatMessage]) -> None:
-        """Take in what came since the last turn; own messages stand where the transcript has them."""
+    def receive(
+        self, messages: Iterable[BaseChatMessage], beside: Callable[[int], Sequence[Entry]] = lambda _: ()
+    ) -> None:
+        """Take in what came since the last turn; own messages stand where the transcript has them.
+
+        ``beside`` gives what else everybody is told, from the depth of the newest message on.
+        """
         new, self._own = self._own, []
         depth = max(self.depth, max((entry.depth for entry in new), default=0))
         taken = {entry.id for entry in new}
@@ -100,6 +105,9 @@ class View:
             depth = max(depth, entry.depth)
             taken.add(entry.id)
             new.append(entry)
+        told = [entry for entry in beside(depth) if entry.id not in self._ids]
+        new += told
+        taken |= {entry.id for entry in told}
         new.sort(key=lambda entry: (entry.depth, entry.rank))
         self.entries += new
         self._ids |= taken

@@ -26,7 +26,6 @@ from cacheprefix_langgraph.fork_context import Frame, Rewritten
 from cacheprefix_langgraph.history import Decided, carried_out
 from cacheprefix_langgraph.parts import Parts
 from cacheprefix_langgraph.views import Views
-from cacheprefix_langgraph.zones import has_zones, show_zones, zones_wait
 
 _BETWEEN: Final = "cacheprefix_between"
 _HANDED_BACK: Final = "__is_handoff_back"
@@ -212,14 +211,14 @@ class _Settling:
 
     def front_moves(self) -> bool:
         """Whether a compaction changes what stands before the history, too."""
-        return self.session.attempt("zones", lambda: has_zones(self.state) and zones_wait(self.state, self.seen), False)  # noqa: FBT003 - what is answered when it fails
+        return self.session.attempt("zones", lambda: self.state.zones_wait(self.seen), False)  # noqa: FBT003 - what is answered when it fails
 
     def refreshed(self) -> bool:
         """Record what changes only together with a rewritten prefix; whether that changed the conversation."""
         rewritten = self.state.ledger.epoch > self.epoch
 
         def shown() -> bool:
-            return has_zones(self.state) and show_zones(self.state, self.seen, rewritten=rewritten)
+            return self.state.show_zones(self.seen, rewritten=rewritten)
 
         return self.session.attempt("zones", shown, False)  # noqa: FBT003 - what is answered when it fails
 
@@ -229,7 +228,7 @@ def _settling(
 ) -> _Settling | None:
     """None where there is nothing to decide on."""
     session, state, messages, head = frame.session, frame.state, parts.rest, parts.head
-    if state is None or not (session.histories.limited or state.ledger.alters or has_zones(state)):
+    if state is None or not (session.histories.limited or state.ledger.alters or state.state.zones):
         return None
     count = session.counter(model)
     seen = session.attempt("views", lambda: views.of(messages, count), None)
