@@ -7,17 +7,23 @@ beginning, as inference engines do. Answers take no time here: what matters is w
 from __future__ import annotations
 
 import zlib
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
-from typing import Literal
+from typing import Literal, TypeVar
 
+from cacheprefix.cache.routing import Keys, RoutingKeys
 from cacheprefix.errors import SetupError
 from cacheprefix.profiles import Profile
 
-Routing = Literal["spread", "sticky"]
+Routing = Literal["spread", "sticky", "keys"]
 
+T = TypeVar("T")
+
+RATE = 15
+"""Requests a minute that one key serves, where a profile does not say (OpenAI's guide, read 2026-11-21)."""
+_MINUTE = 60.0
 _CONTINUES = 0.5
 """A prompt of which an earlier one begins more than this share is taken for the same conversation's."""
 
@@ -40,13 +46,16 @@ class Setting:
     """One fleet: lifetime of an unused block in seconds, tokens a replica holds, replicas, and who goes where.
 
     None lifts a bound. ``spread`` sends requests to the replicas in turn; ``sticky`` sends what continues a
-    conversation to the replica that has it, and everything else to the one with the least work so far.
+    conversation to the replica that has it, and everything else to the one with the least work so far. ``keys`` is a
+    provider that routes by key: requests of one key go to one replica, and those beyond the rate that a key serves to
+    any; ``keys`` says how many the conversations of one prefix have (``Caching.routing_keys``).
     """
 
     ttl: float | None = 300.0
     capacity: int | None = None
     replicas: int = 1
     routing: Routing = "spread"
+    keys: Keys = 1
 
     def __post_init__(self) -> None:
         for name, value in (("ttl", self.ttl), ("capacity", self.capacity), ("replicas", self.replicas)):
@@ -84,7 +93,7 @@ class Outcome:
 def play(arrivals: Iterable[Arrival], setting: Setting, profile: Profile) -> Outcome:
     """Send arrivals, oldest first, through a fleet; prices, minimum and block size are the profile's."""
     fleet = [_Replica(setting.ttl, setting.capacity) for _ in range(setting.replicas)]
-    router = _Router(fleet, setting.routing)
+    router = _Keyed(fleet, setting.keys, profile) if setting.routing == "keys" else _Router(fleet, setting.routing)
     write = profile.default_ttl.write
     requests = total = read = written = 0
     cost = 0.0
@@ -164,6 +173,35 @@ class _Replica:
             self._held -= size
 
 
+class _Keyed:
+    """Finds the replica of a request by its routing key, as a provider does that bounds a key's requests a minute."""
+
+    def __init__(self, fleet: Sequence[_Replica], keys: Keys, profile: Profile) -> None:
+        self._fleet = fleet
+        self._profile = replace(profile, rate_per_key=profile.rate_per_key or RATE)
+        self._keys = RoutingKeys(keys)
+        self._talks: dict[Hashable, int] = {}
+        self._starts: dict[str, deque[float]] = {}
+        self._count = 0
+
+    def replica(self, arrival: Arrival) -> _Replica:
+        """That of the key; beyond what one key serves in a minute, any."""
+        self._count += 1
+        talk = next(_known(arrival, self._talks), self._count)
+        for name in arrival.blocks:
+            self._talks[name] = talk
+        # What all begin with alike is the prefix; a conversation's own blocks follow.
+        prefix = str(arrival.blocks[0]) if arrival.blocks else ""
+        key, _ = self._keys.key(prefix, self._profile, talk=("", str(talk)), now=arrival.at)
+        starts = self._starts.setdefault(key, deque())
+        while starts and arrival.at - starts[0] >= _MINUTE:
+            starts.popleft()
+        served = len(starts) < (self._profile.rate_per_key or RATE)
+        if served:
+            starts.append(arrival.at)
+        return self._fleet[zlib.crc32((key if served else f"{key} beyond {self._count}").encode()) % len(self._fleet)]
+
+
 class _Router:
     """Finds the replica of a request."""
 
@@ -178,17 +216,18 @@ class _Router:
             self._count += 1
             # Spread as a balancer does that knows nothing, and the same in every run.
             return self._fleet[zlib.crc32(self._count.to_bytes(8, "big")) % len(self._fleet)]
-        found = self._known(arrival) or min(self._fleet, key=lambda each: each.load)
+        found = next(_known(arrival, self._home), None) or min(self._fleet, key=lambda each: each.load)
         for name in arrival.blocks:
             self._home[name] = found
         return found
 
-    def _known(self, arrival: Arrival) -> _Replica | None:
-        least = len(arrival.blocks) * _CONTINUES
-        for depth in range(len(arrival.blocks), 0, -1):
-            if depth <= least:
-                return None
-            home = self._home.get(arrival.blocks[depth - 1])
-            if home is not None:
-                return home
-        return None
+
+def _known(arrival: Arrival, by_block: Mapping[Hashable, T]) -> Iterator[T]:
+    """What an earlier request of the same conversation left under its blocks, the deepest one first."""
+    least = len(arrival.blocks) * _CONTINUES
+    for depth in range(len(arrival.blocks), 0, -1):
+        if depth <= least:
+            return
+        name = arrival.blocks[depth - 1]
+        if name in by_block:
+            yield by_block[name]

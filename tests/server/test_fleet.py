@@ -179,3 +179,32 @@ def test_a_recorded_hour_gives_the_figures_of_the_docs(traces):
     spread, sticky = (play(found, Setting(300.0, None, 8, way), EXACT).hit_rate for way in ("spread", "sticky"))
     assert long > 2 * short
     assert sticky > 2 * spread
+
+
+def test_more_routing_keys_keep_conversations_where_they_are_read():
+    """One key serves 15 requests a minute; those beyond go anywhere, and read nothing there."""
+    busy = [
+        Arrival(talk * 3.0 + turn * 5.0, ("common", *((talk, i) for i in range(turn + 1))), (100,) * (turn + 2))
+        for talk in range(100)
+        for turn in range(12)
+    ]
+    busy.sort(key=lambda one: one.at)
+    where = Setting(ttl=None, replicas=8, routing="keys")
+    one, auto, many = (play(busy, replace(where, keys=keys), EXACT).read_tokens for keys in (1, "auto", 64))
+    sticky = play(busy, Setting(ttl=None, replicas=8, routing="sticky"), EXACT).read_tokens
+    assert one < auto < many
+    assert many > 0.8 * sticky
+
+
+def test_few_requests_need_one_key(capsys, tmp_path):
+    """Within its rate a key is as good as knowing the conversation; the command shows it beside the others."""
+    calm = turns(4, conversations=3, pause=10.0)
+    alone = play(calm, Setting(ttl=None, replicas=8, routing="keys"), EXACT)
+    assert alone.read_tokens == play(calm, FREE, EXACT).read_tokens
+    log = tmp_path / "trace.jsonl"
+    rows = ({"timestamp": n * 1_000, "input_length": 1_024, "output_length": 1, "hash_ids": [1, n]} for n in range(9))
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert cli.main(["simulate", str(log), "--replicas", "4", "--keys", "1", "--keys", "auto", "--json"]) == 0
+    shown = [(row["routing"], row.get("keys")) for row in json.loads(capsys.readouterr().out)["rows"]]
+    assert shown == [("spread", None), ("sticky", None), ("keys", 1), ("keys", "auto")]
+    assert cli.main(["simulate", str(log), "--replicas", "4", "--keys", "0"]) == 2

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 if TYPE_CHECKING:
     import typer
 
+    from cacheprefix.cache.routing import Keys
     from cacheprefix.server import Outcome, Setting
 
 TTLS = ("60", "300", "900", "3600", "none")
@@ -45,6 +46,13 @@ def register(app: "typer.Typer") -> None:
                 help="Send a conversation where it was, or every request anywhere; by default both are compared.",
             ),
         ] = None,
+        keys: Annotated[
+            list[str] | None,
+            typer.Option(
+                metavar="KEYS",
+                help="Route by prompt_cache_key, with so many keys a prefix, or auto; repeat it to compare.",
+            ),
+        ] = None,
         rules: Annotated[
             str, typer.Option(help="Prices, minimum and block size: a profile's name, see cacheprefix profiles.")
         ] = "exact",
@@ -60,6 +68,8 @@ def register(app: "typer.Typer") -> None:
         with one of them all combinations are played. Cost 1.00 is no cache at all. Exit code 0: played; 1: some lines
         could not be read; 2: wrong use.
         """
+        from dataclasses import replace
+
         from cacheprefix.audit import arrivals
         from cacheprefix.cli.commands.audit import rules_in_force
         from cacheprefix.plugins import Plugins
@@ -71,6 +81,7 @@ def register(app: "typer.Typer") -> None:
         plugins.call_all("profiles", register=registry.register)
         profile = registry.get(rules)
         settings = _settings(ttl, capacity, replicas, sticky=sticky)
+        settings += [replace(one, routing="keys", keys=_keys(said)) for one in _apart(settings) for said in keys or ()]
         found, skipped = arrivals(logs, registry=registry, readers=readers, limit=requests)
         outcomes = [play(found, setting, profile) for setting in settings]
         span = found[-1].at - found[0].at
@@ -107,6 +118,24 @@ def _settings(
     return list(dict.fromkeys(found))
 
 
+def _apart(settings: "Sequence[Setting]") -> "list[Setting]":
+    """Those of several replicas, each once whatever its routing: with one, everybody goes there."""
+    from dataclasses import replace
+
+    return list(dict.fromkeys(replace(one, routing="spread") for one in settings if one.replicas > 1))
+
+
+def _keys(text: str) -> "Keys":
+    from cacheprefix.errors import SetupError
+
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal() or int(text) < 1:
+        message = f"--keys {text}: write a number from 1 on, or auto"
+        raise SetupError(message)
+    return int(text)
+
+
 def _number(option: str, text: str) -> float | None:
     from cacheprefix.errors import SetupError
 
@@ -137,6 +166,7 @@ def _print_json(outcomes: "Iterable[Outcome]", rules: str, span: float, skipped:
             "capacity_tokens": each.setting.capacity,
             "replicas": each.setting.replicas,
             "routing": each.setting.routing,
+            **({"keys": each.setting.keys} if each.setting.routing == "keys" else {}),
             "hit_rate": round(each.hit_rate, 4),
             "cost_ratio": round(each.cost_ratio, 4),
             "cost_units": round(each.cost_units, 1),
@@ -158,7 +188,7 @@ def _table(outcomes: "Sequence[Outcome]", rules: str, span: float, skipped: int)
     first = outcomes[0]
     damaged = f", {skipped:,} lines could not be read" if skipped else ""
     heads = (
-        f"{'ttl':>6} {'capacity':>10} {'replicas':>8} {'routing':>8} {'read':>7} {'cost':>6} {'peak tokens':>13} "
+        f"{'ttl':>6} {'capacity':>10} {'replicas':>8} {'routing':>9} {'read':>7} {'cost':>6} {'peak tokens':>13} "
         f"{'evicted':>14} {'busiest':>8}"
     )
     return [
@@ -173,8 +203,9 @@ def _row(each: "Outcome") -> str:
     setting = each.setting
     ttl = "none" if setting.ttl is None else f"{setting.ttl:g}"
     capacity = "none" if setting.capacity is None else f"{setting.capacity:,}"
+    routing = f"keys {setting.keys}" if setting.routing == "keys" else setting.routing
     return (
-        f"{ttl:>6} {capacity:>10} {setting.replicas:>8} {setting.routing if setting.replicas > 1 else '':>8} "
+        f"{ttl:>6} {capacity:>10} {setting.replicas:>8} {routing if setting.replicas > 1 else '':>9} "
         f"{each.hit_rate:>7.1%} {each.cost_ratio:>6.3f} {each.peak_tokens:>13,} {each.evicted_tokens:>14,} "
         f"{each.busiest:>8.1%}"
     )
