@@ -1,6 +1,6 @@
 """One process at the gate of a shared store: each pair on its line is a command and its argument, answered by a dict.
 
-``enter`` takes a pass, ``release`` gives it back, and ``ask`` sends one request of a session whose siblings are the
+``ready`` does nothing, ``enter`` takes a pass, ``release`` gives it back, and ``ask`` sends one request of a session whose siblings are the
 other processes.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from cacheprefix import Caching, Gate, Session, SharedPrefix
 from cacheprefix.adapter import Request
-from cacheprefix.layout import StoreGate
+from cacheprefix.layout import StoreGate, store_gate
 from cacheprefix.stores import RedisStore, SqliteStore, Store
 
 SYSTEM = "The handbook says that every statement needs a source. " * 200
@@ -47,6 +47,8 @@ def ask(session: Session, url: str, name: str) -> int | None:
 
 def serve(line: Connection, where: str, limit: float, lease: float, url: str) -> None:
     """Answer commands until the line is closed."""
+    # A busy machine may take longer for a call than a store is given, and then each process would lead.
+    store_gate.CALL_SECONDS = 30.0
     store: Store = RedisStore(where, cooldown=0.2) if where.startswith("redis") else SqliteStore(where)
     errors: list[str] = []
     gate = StoreGate(store, limit, lease=lease, failed=lambda error: errors.append(str(error)))
