@@ -528,9 +528,10 @@ class Conversation:
         made.restore(text)
         return made
 
-    def restore(self, state: str | Mapping[str, Any], *, rebase: bool = False) -> None:
-        """Merge a saved state into this conversation.
+    def restore(self, state: str | Mapping[str, Any], *, rebase: bool = False, merge: bool = True) -> None:
+        """Merge a saved state into this conversation; with ``merge=False`` take it in place of what was decided here.
 
+        The latter goes back to where the state was saved: what was decided behind that, in this process, is dropped.
         Raises ``StateError`` when it is of another shape, of a newer version, or was saved under another
         prefix; ``rebase=True`` takes it over to the prefix now in force. A saved history needs an empty one here.
         """
@@ -544,8 +545,12 @@ class Conversation:
                     raise StateError(message)
                 now = replace(saved.history, ledger=now.ledger)
                 self._answers.cold_after = saved.cold_after
-            self._state = now
-            self.merge(saved.ledger)
+            self._state = now if merge else replace(now, ledger=saved.ledger)
+            if merge:
+                self.merge(saved.ledger)
+            else:
+                self._branches.clear()
+                self._newest = None
             self.id = self.id or saved.id
 
     # ------------------------------------------------------------------ inside

@@ -298,9 +298,11 @@ class RolePositions:
             return {name: _plain(talk) for name, talk in talks.items()}
 
     def load(self, scope: str, conversation: str, saved: Mapping[str, Any]) -> None:
-        """Go on with places that were saved, in another process too."""
+        """Go on with places that were saved, in another process too, in place of those that came about since."""
         with self._lock:
-            self._talks.of((scope, conversation), dict).update({name: _talk_of(one) for name, one in saved.items()})
+            talks = self._talks.of((scope, conversation), dict)
+            talks.clear()
+            talks.update({name: _talk_of(one) for name, one in saved.items()})
 
     def forget(self, scope: str, conversation: str) -> None:
         """Let a conversation go, with all models."""

@@ -14,7 +14,7 @@ from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_core.models import UserMessage
 from autogen_teams import HANDBOOK, ROLES, TASK, Says, role, search
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Compaction, Session, SharedPrefix
 from cacheprefix.server import Reply, ToolCall
 from cacheprefix_autogen import session_of, wrap
 
@@ -57,6 +57,32 @@ async def test_a_resumed_team_sends_the_same_bytes(provide, new_client):
     await other.run(task="Go on.")
     assert _bodies(provider.requests) == uninterrupted
     assert session_of(other).failures == {}
+
+
+async def test_a_team_that_goes_back_to_a_state_sends_what_a_fresh_one_sends(provide, new_client):
+    """What was decided behind that state, in the process that went on, is dropped."""
+    provider = provide("openai", Says())
+    compaction = Compaction(trigger=6_000, keep_turns=1, keep_users=False, horizon=10_000)
+
+    def made():
+        team = RoundRobinGroupChat([role(name, new_client(provider)) for name in ROLES], max_turns=2)
+        return wrap(team, Session(SharedPrefix(system=HANDBOOK), compaction=compaction))
+
+    async def goes_on(team):
+        await team.load_state(json.loads(state))
+        provider.simulator.script = Says()
+        provider.requests.clear()
+        await team.run(task="Go on.")
+        return _bodies(provider.requests)
+
+    team = made()
+    long = "Some words of the task. " * 160
+    for number in range(5):
+        if number == 3:
+            state = json.dumps(await team.save_state())
+        await team.run(task=f"{number}: {long}")
+    assert b"Earlier messages were removed" in provider.requests[-1].body
+    assert await goes_on(team) == await goes_on(made())
 
 
 def _searches(request):

@@ -91,7 +91,10 @@ def load_transcript(group: Group, state: Mapping[str, Any]) -> None:
     if group.conversation.state.messages:
         # What was appended since the state was saved is not in it.
         session.forget(group.transcript.id, group.options.scope)
-    group.conversation.restore(state["conversation"], rebase=True)
+    # Of a team, or an agent by itself, the state holds all that was decided on what it holds: in the process that went
+    # on, too, nothing that came behind it counts.
+    several = not group.team and len(group.members) > 1
+    group.conversation.restore(state["conversation"], rebase=True, merge=several)
     group.session.restore_places(group.conversation, state.get("places") or {})
     for caller in group.callers:
         caller.joins = (state.get("joins") or {}).get(caller.name)
