@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from test_layout import NAMES, discuss, named, session
 
-from cacheprefix import Caching, Session, SharedPrefix
+from cacheprefix import Caching, Compaction, Session, SharedPrefix
 from cacheprefix.profiles import cost_units, normalise_usage
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.testing.driver import Role, Team, script
@@ -91,6 +91,30 @@ async def test_a_saved_place_is_taken_up_elsewhere(fresh):
     assert first.body == second.body
     assert "<role" not in texts(first)[-1]
     assert any("<role" in text for text in texts(first))
+
+
+@pytest.mark.parametrize("at", [0, 3])
+async def test_a_stream_that_goes_back_sends_what_a_fresh_process_sends(fresh, at):
+    """What was decided behind that point, in the process that went on, is dropped."""
+    server = fresh("openai-chat")
+    options = {"compaction": Compaction(trigger=6_000, keep_turns=1, keep_users=False, horizon=10_000)}
+    async with configured("openai-chat", server) as config:
+
+        def made():
+            return wrap([Agent(n, f"{role_text(n)}\n\n{HANDBOOK}", config=config) for n in NAMES], session(**options))
+
+        stream, agents = MemoryStream(), made()
+        for number in range(6):
+            if number == at:
+                saved = list(await stream.history.get_events())
+            await agents[number % 2].ask(f"{number}: " + "Some words of the task. " * 160, stream=stream)
+        assert b"Earlier messages were removed" in server.requests[-1].body
+        await stream.history.replace(saved)
+        await agents[0].ask("And now?", stream=stream)
+        again = MemoryStream(id=stream.id)
+        await again.history.replace(saved)
+        await made()[0].ask("And now?", stream=again)
+    assert server.requests[-1].body == server.requests[-2].body
 
 
 def spent(servers, plan, api, shared=None):

@@ -13,7 +13,7 @@ from maf_teams import HANDBOOK, LONG, NAMES, TASK, call, look, prompts, role, se
 from pydantic import BaseModel
 
 import cacheprefix
-from cacheprefix import Caching, Gate, History, Session, SharedPrefix, ToolResultBudget
+from cacheprefix import Caching, Compaction, Gate, History, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.errors import BudgetError, SetupError
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Fault, Reply
@@ -314,6 +314,26 @@ async def test_a_saved_session_goes_on_with_the_same_bytes(servers):
     bodies = [record.body for record in provider.requests]
     assert LONG not in bodies[1].decode()
     assert bodies[3] == bodies[2]
+
+
+@pytest.mark.parametrize(("at", "trigger"), [(1, 4_000), (2, 4_000), (4, 6_000), (6, 5_000)])
+async def test_a_session_that_goes_back_sends_what_a_fresh_process_sends(servers, at, trigger):
+    """What was decided behind the saved state, in the process that went on, is dropped."""
+    compaction = Compaction(trigger=trigger, keep_turns=1, keep_users=False, horizon=10_000)
+
+    def made(client):
+        return wrap(role(client, "planner"), session_for("openai-chat", compaction=compaction))
+
+    async with served(servers, "openai-chat", planner=["Said."] * 9) as (client, provider):
+        planner, held = made(client), AgentSession(session_id="s")
+        for number in range(8):
+            if number == at:
+                saved = json.dumps(held.to_dict())
+            await planner.run(f"{number}: " + "Some words of the task. " * 160, session=held)
+        assert b"Earlier messages were removed" in provider.requests[-1].body
+        for each in (planner, made(client)):
+            await each.run("Go on.", session=AgentSession.from_dict(json.loads(saved)))
+    assert provider.requests[-1].body == provider.requests[-2].body
 
 
 @pytest.mark.parametrize("api", ["openai-chat", "anthropic"])

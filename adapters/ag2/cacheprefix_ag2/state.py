@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,18 +33,32 @@ class Talk:
     layouts: dict[str, list[bool]] = field(default_factory=dict)
     """By role and the place of its text: whether its requests are forks, and whether they carry the union of tools."""
     saved: dict[str, Any] = field(default_factory=dict)
-    loaded: bool = False
+    states: dict[str, int] = field(default_factory=dict)
+    """How many of our events the history of each of its streams held when it was last read."""
 
-    def load(self, session: AdapterSession, events: Iterable[BaseEvent]) -> None:
-        """Take over what the stream's history holds."""
-        self.loaded = True
-        found = next((e.state for e in reversed(list(events)) if isinstance(e, PrefixState)), None)
-        if found is None or found.get("version") != VERSION:
+    def behind(self, stream: str, events: Iterable[BaseEvent]) -> bool:
+        """Whether a history holds fewer events of ours than when it was last read."""
+        return sum(isinstance(event, PrefixState) for event in events) < self.states.get(stream, 0)
+
+    def load(self, session: AdapterSession, stream: str, events: Sequence[BaseEvent]) -> None:
+        """Take over what a stream's history holds: at first sight, and where it went back to before an event of ours."""
+        held = [event.state for event in events if isinstance(event, PrefixState)]
+        known, back = stream in self.states, self.behind(stream, events)
+        self.states[stream] = len(held)
+        # What several streams have in common is not undone by one of them.
+        if known and not (back and len(self.states) == 1):
+            return
+        if back:
+            self.speakers, self.layouts, self.saved = set(), {}, {}
+        found = next((state for state in reversed(held) if state.get("version") == VERSION), None)
+        if found is None:
+            if back:
+                session.forget(self.id)
             return
         self.speakers |= set(found["speakers"])
         self.layouts |= found["layouts"]
         # The ledger's own budget is taken over with it, whatever the prefix is now.
-        session.conversation(self.id).restore(found["conversation"], rebase=True)
+        session.conversation(self.id).restore(found["conversation"], rebase=True, merge=not back)
         self.saved = self.state(session)
 
     def state(self, session: AdapterSession) -> dict[str, Any]:

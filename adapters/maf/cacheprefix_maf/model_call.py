@@ -205,9 +205,16 @@ def _conversation(asked: Asked, name: str) -> Conversation:
     if held is None:
         return conversation
     taken, saved = _TAKEN.get(held), held.state.get(_STATE)
-    # Agents of one conversation have sessions of their own, each with the decisions up to its agent's last turn.
-    if saved and (taken is None or taken() is not conversation):
-        member.session.attempt("restore", lambda: conversation.restore(saved, rebase=True), None)
+    # Agents of one conversation have sessions of their own, each with the decisions up to its agent's last turn. Else
+    # what was saved is all that was decided: a session that goes back to it sends what another process would.
+    several = bool(member.conversation)
+    if taken is None or taken() is not conversation:
+        if saved:
+            member.session.attempt("restore", lambda: conversation.restore(saved, rebase=True, merge=several), None)
+        elif not several and any(isinstance(one, Mapping) and one.get("messages") for one in held.state.values()):
+            # It holds its history itself, and was saved before anything was decided on it.
+            member.session.forget(name, member.scope)
+            conversation = member.session.conversation(name, scope=member.scope)
     _TAKEN[held] = weakref.ref(conversation)
     return conversation
 
