@@ -64,10 +64,10 @@ class PrefixPolicy:
             talk = team_of(session).talk(conversation_id(None, context) if own is None else own)
             # From the history itself: the application's own policies leave out what is no conversation.
             stream, history = str(context.stream.id), context.stream.history
-            held = await history.get_events()
+            held = list(await history.get_events())
             if talk.behind(stream, held):
                 # It went back, or was read before another agent's event and is looked at behind it.
-                held = await history.get_events()
+                held = list(await history.get_events())
             talk.load(session, stream, held)
             return self._laid(prompts, events, context, talk, said)
         except Exception as error:
