@@ -454,3 +454,16 @@ def test_durable_context_of_the_prefix_and_what_was_appended_to_it_are_consolida
         talk.compact(force=True)
     assert seen == [("world", ("BASE", "FIRST")), ("world", ("BASE / FIRST", "SECOND"))]
     assert "BASE / FIRST / SECOND" in str(talk.build_messages())
+
+
+def test_a_state_is_merged_or_taken_in_place_of_what_was_decided_since():
+    """Going back to it drops what came behind it; a joined state loses nothing."""
+    conversation = Conversation("c")
+    conversation.decide("results", "early", "kept")
+    saved = conversation.dumps()
+    conversation.decide("results", "late", "kept")
+    conversation.restore(saved)
+    assert conversation.decided_keys("results") == ["early", "late"]
+    conversation.restore(saved, merge=False)
+    assert conversation.decided_keys("results") == ["early"]
+    assert conversation.dumps() == saved
