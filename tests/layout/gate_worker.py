@@ -1,7 +1,7 @@
 """One process at the gate of a shared store: each pair on its line is a command and its argument, answered by a dict.
 
-``ready`` does nothing, ``enter`` takes a pass, ``release`` gives it back, and ``ask`` sends one request of a session whose siblings are the
-other processes.
+``ready`` does nothing, ``enter`` takes a pass, ``release`` gives it back, and ``ask`` sends one request of a session
+whose siblings are the other processes.
 """
 
 from __future__ import annotations

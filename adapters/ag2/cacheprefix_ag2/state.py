@@ -41,7 +41,7 @@ class Talk:
         return sum(isinstance(event, PrefixState) for event in events) < self.states.get(stream, 0)
 
     def load(self, session: AdapterSession, stream: str, events: Sequence[BaseEvent]) -> None:
-        """Take over what a stream's history holds: at first sight, and where it went back to before an event of ours."""
+        """Take over what a stream's history holds: at first sight, and where an event of ours is gone."""
         held = [event.state for event in events if isinstance(event, PrefixState)]
         known, back = stream in self.states, self.behind(stream, events)
         self.states[stream] = len(held)
