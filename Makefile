@@ -54,7 +54,7 @@ $(CORE)/$(READY): pyproject.toml adapters/langgraph/pyproject.toml adapters/sdk/
 $(AUTOGEN)/$(READY): WHAT = -e '.[dev]' -e './adapters/autogen[openai,anthropic,grpc,mcp]'
 $(AUTOGEN)/$(READY): PINS = constraints/autogen.txt
 $(AUTOGEN)/$(READY): pyproject.toml adapters/autogen/pyproject.toml constraints/autogen.txt
-$(CREWAI)/$(READY): WHAT = -e '.[dev]' -e './adapters/crewai[anthropic,azure,litellm]'
+$(CREWAI)/$(READY): WHAT = -e '.[dev]' -e './adapters/crewai[anthropic,azure,bedrock,gemini,litellm]'
 $(CREWAI)/$(READY): PINS = constraints/crewai.txt
 $(CREWAI)/$(READY): pyproject.toml adapters/crewai/pyproject.toml constraints/crewai.txt
 # Without what only the core's own tests need.

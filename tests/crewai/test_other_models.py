@@ -9,6 +9,7 @@ from crew_wire import INPUTS, heads, outputs, prompts, raw
 
 from benchmarks.crewai_workloads import agents, crew, tasks
 from cacheprefix import Caching, Session
+from cacheprefix.profiles import cost_units, normalise_usage
 from cacheprefix_crewai import install
 
 NATIVE = ("gemini", "bedrock", "snowflake")
@@ -137,6 +138,60 @@ def test_azures_own_class_is_laid_out_and_measured(servers, stream, tools) -> No
     assert len(installed.session.calls) == len(server.requests)
     assert all(call.usage.reported for call in installed.session.calls)
     assert installed.session.failures == {}
+
+
+def gemini(server: Any, **options: Any) -> Any:
+    """CrewAI's own class for Gemini."""
+    from crewai import LLM
+
+    where = {"http_options": {"base_url": server.url}}
+    return LLM(model="gemini/gemini-2.5-flash", api_key="any", client_params=where, **options)
+
+
+def bedrock(server: Any, **options: Any) -> Any:
+    """CrewAI's own class for Bedrock, asking for Claude."""
+    from crewai import LLM
+
+    known = {"aws_access_key_id": "any", "aws_secret_access_key": "any", "region_name": "us-east-1"}
+    model = "bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+    return LLM(model=model, **known, **options)
+
+
+NATIVES = {"gemini": gemini, "bedrock": bedrock}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("tools", [False, True], ids=["bare", "tools"])
+@pytest.mark.parametrize("name", NATIVES)
+def test_geminis_and_bedrocks_own_classes_are_laid_out_and_measured(servers, monkeypatch, name, stream, tools) -> None:
+    """What their SDKs are given stands for the body: observed byte for byte, forked with one beginning, for less."""
+    server, new = servers("auto"), NATIVES[name]
+    monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", server.url)
+    who = agents(lambda: new(server, stream=stream), tools=tools)
+    team = crew(who, tasks(who))
+    expected = outputs(team.kickoff(inputs=INPUTS))
+    plain, cost = raw(server), units(server)
+    server.reset()
+    with install(team, Session(mode="observe")) as installed:
+        assert outputs(team.kickoff(inputs=INPUTS)) == expected
+    assert raw(server) == plain
+    assert [call.usage.reported for call in installed.session.calls] == [True] * len(plain)
+    server.reset()
+    with install(team, Session(), volatile=lambda: {"now": "It is noon."}) as installed:
+        assert outputs(team.kickoff(inputs=INPUTS)) == expected
+    assert not [record.error for record in server.requests if record.status != 200]
+    assert len(heads(prompts(server))) == 1
+    assert all("It is noon." in one.sections[-1].text for one in prompts(server))
+    assert len(installed.session.calls) == len(server.requests)
+    assert all(call.usage.reported and call.layout == "fork" for call in installed.session.calls)
+    assert units(server) < 0.95 * cost
+    assert installed.session.failures == {}
+
+
+def units(server: Any) -> float:
+    """What the requests cost, by the server's own rules."""
+    rules = server.simulator.profile_for
+    return sum(cost_units(normalise_usage(one.usage, one.api), rules(one.model, one.api)) for one in server.requests)
 
 
 def narrower(shape: str) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cacheprefix.adapter import AdapterSession, Bounded, ReplaceResult, RestOfRequest, dumps, plan_compaction, replay
-from cacheprefix.wire import apply, views_of
+from cacheprefix.wire import apply, form_of, views_of
 from cacheprefix_crewai.binding import KICKOFF, binding_of
 from cacheprefix_crewai.clients import sender
 from cacheprefix_crewai.tools import ToolHooks, name_of
@@ -154,7 +154,7 @@ def condensed(session: AdapterSession, execution: Execution, messages: Sequence[
     beside = [dumps(tool, f"tool {name_of(tool)}").decode() for tool in around.tools or ()]
     static = sum(session.count(text, around.model) for text in (*beside, around.volatile) if text)
     held, ask = execution.conversation, None
-    if session.histories.compaction is not None and session.histories.compaction.summarise == "fork" and execution.body:
+    if session.histories.compaction is not None and session.histories.compaction.summarise == "fork" and execution.body and form_of(execution.api):
         ask = session.side_forks.summary(
             body=execution.body,
             api=execution.api,

@@ -18,6 +18,7 @@ from cacheprefix_crewai.azure import as_arguments, as_body
 from cacheprefix_crewai.binding import KEY, Binding, Owners, binding_for, owners_of, subclassed
 from cacheprefix_crewai.history import limits
 from cacheprefix_crewai.layout import LLMCall
+from cacheprefix_crewai.native import alternating, gemini_arguments, gemini_body
 from cacheprefix_crewai.sending import PendingRequest, halved
 
 if TYPE_CHECKING:
@@ -30,13 +31,31 @@ _KINDS: Mapping[str, str] = {
     "crewai.llms.providers.openai.completion": "openai",
     "crewai.llms.providers.anthropic.completion": "anthropic",
     "crewai.llms.providers.azure.completion": "azure",
+    "crewai.llms.providers.gemini.completion": "gemini",
+    "crewai.llms.providers.bedrock.completion": "bedrock",
     "crewai.llm": "litellm",
 }
+_BODIES = {
+    "gemini": (
+        "_handle_completion",
+        "_ahandle_completion",
+        "_handle_streaming_completion",
+        "_ahandle_streaming_completion",
+    ),
+    "bedrock": (
+        "_handle_converse",
+        "_ahandle_converse",
+        "_handle_streaming_converse",
+        "_ahandle_streaming_converse",
+    ),
+}
+"""The methods of classes that make no body of their own, which give their SDK's client what it sends."""
 _DEFERRED = 0.25
 """Share of the window above which CrewAI moves a tool result to a file (crewai 1.15.30, base_llm.py)."""
 _USAGE = ("_extract_openai_token_usage", "_extract_responses_token_usage", "_extract_anthropic_token_usage")
 _AZURE_USAGE = ("_extract_azure_token_usage", "_extract_finish_reason_and_id")
 """The second one sees each chunk of a stream, whose usage the class reads without what was cached."""
+_READERS = {"azure": _AZURE_USAGE, "gemini": ("_extract_token_usage",)}
 
 
 def kind_of(llm: Any) -> str | None:
@@ -45,7 +64,7 @@ def kind_of(llm: Any) -> str | None:
         kind = _KINDS.get(base.__module__)
         if kind == "azure" and getattr(llm, "api", None) == "responses":
             return None  # asked by a model object of OpenAI's class that nobody else sees
-        if kind is not None and hasattr(base, "_prepare_completion_params"):
+        if kind is not None and all(hasattr(base, name) for name in _BODIES.get(kind, ("_prepare_completion_params",))):
             return kind
         if base.__module__.startswith("crewai.llms.providers.") and base.__module__ not in _KINDS:
             # A provider that derives from another one (Azure, compatible servers) is its own kind.
@@ -207,13 +226,42 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
             return base._prepare_completion_params(self, formatted, system, tools, functions)
         return base._prepare_completion_params(self, messages, tools, True)  # noqa: FBT003
 
+    def _converse(self: Any, messages: Any, tools: Any) -> tuple[Any, dict[str, Any]]:
+        said, system = base._format_messages_for_converse(self, messages)
+        body: dict[str, Any] = {"system": [{"text": system}]} if system else {}
+        return said, {**body, "toolConfig": {"tools": base._format_tools_for_converse(tools)}} if tools else body
+
+    def _original_native(self: Any, messages: Any, tools: Any) -> Any:
+        if kind == "bedrock":
+            said, rest = _converse(self, messages, tools)
+            return {"modelId": self.model_id, "messages": said, **rest}
+        contents, system = base._format_messages_for_gemini(self, messages)
+        return gemini_body(self.model, contents, base._prepare_generation_config(self, system, tools, None))
+
+    def native(self: Any, said: Any, rest: Any) -> tuple[Any, Any]:
+        """The arguments of a class that makes no body, as they are to be sent; the very same without a request."""
+        request = REQUEST.get()
+        if request is None or request.call.llm is not self:
+            return said, rest
+        original = functools.partial(_original_native, self)
+        if kind == "bedrock":
+            body = {"modelId": self.model_id, "messages": alternating(said) if request.forked else said, **rest}
+            sent = request.begin(body, "bedrock", original)
+            return sent["messages"], {name: sent[name] for name in sent if name not in ("modelId", "messages")}
+        attempt = request.binding.session.attempt
+        body = attempt("body", lambda: gemini_body(self.model, said, rest), {})
+        if not body:
+            return said, rest
+        sent = request.begin(body, "gemini", original)
+        return attempt("body", lambda: gemini_arguments(said, rest, body, sent), (said, rest))
+
     def _original_responses(self: Any, messages: Any, tools: Any) -> Any:
         return base._prepare_responses_params(self, base._format_messages(self, messages), tools)
 
     def _track_token_usage_internal(self: Any, usage_data: Any) -> Any:
         request = REQUEST.get()
         if request is not None:
-            request.reported(usage_data, exact=kind == "litellm")
+            request.reported(usage_data, exact=kind in ("litellm", "bedrock"))
         return base._track_token_usage_internal(self, usage_data)
 
     def is_context_window_overflowing_threshold(
@@ -261,8 +309,31 @@ def _subclass(base: Any, kind: str) -> Any:  # noqa: PLR0915 - one class in one 
     counting = getattr(base, "is_tool_result_overflowing_threshold", None)
     if "tuple" not in str(getattr(counting, "__annotations__", {}).get("return")):
         own.pop("is_tool_result_overflowing_threshold", None)  # another version answers in another shape
-    own |= {name: _watched(base, name) for name in (_AZURE_USAGE if kind == "azure" else _USAGE) if hasattr(base, name)}
+    own |= {name: _watched(base, name) for name in _READERS.get(kind, _USAGE) if hasattr(base, name)}
+    own |= {name: _given(getattr(base, name), native) for name in _BODIES.get(kind, ())}
+    if kind in _BODIES:
+        own["_cacheprefix_native"] = native
     return subclassed(base, own)
+
+
+def _given(method: Any, native: Callable[[Any, Any, Any], tuple[Any, Any]]) -> Any:
+    """A method that sends its first two arguments, with those of the request under way."""
+    names = list(inspect.signature(method).parameters)[1:3]
+
+    def changed(self: Any, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        said = {**dict(zip(names, given, strict=False)), **{name: named[name] for name in names if name in named}}
+        sent = dict(zip(names, native(self, *(said[name] for name in names)), strict=True))
+        return tuple(given[2:]), {**named, **sent}
+
+    def run(self: Any, *given: Any, **named: Any) -> Any:
+        rest, by_name = changed(self, given, named)
+        return method(self, by_name.pop(names[0]), by_name.pop(names[1]), *rest, **by_name)
+
+    async def arun(self: Any, *given: Any, **named: Any) -> Any:
+        rest, by_name = changed(self, given, named)
+        return await method(self, by_name.pop(names[0]), by_name.pop(names[1]), *rest, **by_name)
+
+    return functools.wraps(method)(arun if inspect.iscoroutinefunction(method) else run)
 
 
 def _bounding(llm: Any) -> Binding | None:
@@ -286,6 +357,9 @@ def _watched(base: type, name: str) -> Any:
         if request is not None:
             usage = getattr(given[-1], "usage", None)
             dump = getattr(usage, "as_dict", None)
+            counted = getattr(given[-1], "usage_metadata", None)
+            if counted is not None:  # Gemini's, in the spelling of its API
+                usage = counted.model_dump(mode="json", by_alias=True, exclude_none=True)
             request.reported(dump() if callable(dump) else usage, exact=True)
         return getattr(base, name)(*given)
 

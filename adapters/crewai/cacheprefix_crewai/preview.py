@@ -236,6 +236,14 @@ def _body(llm: Any, messages: Any, tools: Any) -> None:
         llm._prepare_responses_params(llm._format_messages(messages), tools)
     elif kind == "openai":
         llm._prepare_completion_params(llm._format_messages(messages), tools)
+    elif kind == "gemini":
+        contents, system = llm._format_messages_for_gemini(messages)
+        llm._cacheprefix_native(contents, llm._prepare_generation_config(system, tools, None))
+    elif kind == "bedrock":
+        said, system = llm._format_messages_for_converse(messages)
+        rest: dict[str, Any] = {"system": [{"text": system}]} if system else {}
+        rest |= {"toolConfig": {"tools": llm._format_tools_for_converse(tools)}} if tools else {}
+        llm._cacheprefix_native(said, rest)
     elif kind == "azure":
         llm._prepare_completion_params(llm._format_messages_for_azure(messages), tools)
     elif kind == "anthropic":

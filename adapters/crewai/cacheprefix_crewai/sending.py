@@ -26,6 +26,7 @@ from cacheprefix_crewai.clients import for_litellm, is_claude
 from cacheprefix_crewai.events import announce
 from cacheprefix_crewai.history import Around, Execution, Executions, compact_now, condensed, limits, shortened
 from cacheprefix_crewai.layout import Layouts, LLMCall, TaskLayout, kept_elsewhere, opening_of, unmarked
+from cacheprefix_crewai.native import with_last
 from cacheprefix_crewai.tools import Offer, differing, foreign_call, name_of, offer, with_choice
 
 if TYPE_CHECKING:
@@ -101,6 +102,11 @@ class PendingRequest:
     """Whether the application's own request has taken the place of the one laid out, which could not be begun."""
 
     # ------------------------------------------------------------------ the messages
+
+    @property
+    def forked(self) -> bool:
+        """Whether it is laid out as a fork."""
+        return self.offer is not None and self.layout is not None
 
     @classmethod
     def opened(cls, binding: Binding, call: LLMCall) -> PendingRequest | None:
@@ -258,6 +264,8 @@ class PendingRequest:
             return sent
         if api == "openai-responses" and kept_elsewhere(self.call.llm):
             return {**sent, "instructions": "\n\n".join(filter(None, (sent.get("instructions"), self.volatile)))}
+        if api in ("gemini", "bedrock"):
+            return with_last(sent, api, self.volatile)
         # LiteLLM would move a system message to the front of Anthropic's request, before all that is cached.
         role: VolatileRole = "user" if self._claude_by_litellm(api) else self.binding.options.volatile_role
         return with_volatile(sent, api, self.volatile, role)
@@ -271,7 +279,7 @@ class PendingRequest:
             self.usage = None
         elif layout is not None and execution is not None:
             runs.asked(execution, has_tools=layout.has_tools)
-        forked = self.offer is not None and layout is not None
+        forked = self.forked
         body = with_choice(params, self.offer.choice, api) if self.offer is not None else params
         held: str | Conversation = binding.kickoff_id or binding.conversation
         if execution is not None:

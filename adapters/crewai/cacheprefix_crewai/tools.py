@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cacheprefix.adapter import AdapterSession, Api, Lock, allowed_choice, dumps, loads, restrict
 from cacheprefix.errors import ToolClashError
 from cacheprefix_crewai.framing import coworkers
+from cacheprefix_crewai.native import KEPT_IN_WORDS
 
 DELEGATION = frozenset({"delegate_work_to_coworker", "ask_question_to_coworker"})
 """CrewAI words these for each agent by its coworkers; in the union they name the whole crew."""
@@ -126,6 +127,8 @@ def offer(session: AdapterSession, model: str, llm: Any, tools: Sequence[Any] | 
     # LiteLLM 1.88.6 refuses a ``tool_choice`` that is a list; the limits are then said in the tail.
     lists = not getattr(llm, "is_litellm", False)
     limits = restrict(own, names, session.profile(model), lists=lists)
+    if limits.allowed is not None and any(kind.__module__ in KEPT_IN_WORDS for kind in type(llm).__mro__):
+        limits = replace(limits, allowed=None, said=tuple(own))
     # A request without tools carries the union too, or it would share nothing.
     return Offer([*natives, *extra], limits.allowed, limits.said, forbidden=not own, late=late)
 
@@ -145,6 +148,8 @@ def with_choice(params: dict[str, Any], names: Choice, api: Api) -> dict[str, An
     """Restrict a finished body to tools by ``tool_choice``; the array of tools stays as it is."""
     if names is None or not params.get("tools"):
         return params
+    if api in ("gemini", "bedrock"):
+        return params  # kept to them in words
     if names and api == "anthropic":
         return params  # its ``tool_choice`` takes one name or all, and voids the cached messages
     return {**params, "tool_choice": allowed_choice(names, api)}
