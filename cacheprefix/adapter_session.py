@@ -386,6 +386,7 @@ class AdapterSession:
         notices, tools, last = self.shared.notices, self.tool_calls.stats(), self.shared.totals.last
         advice = last and self.shared.cards.advice(last.profile, last.model, self.count)
         notes = (*notices.notes, advice) if advice else notices.notes
+        notes = (*notes, *notices.unasked) if last is None else notes
         use = self.shared.gating.told
         made = self.shared.totals.report(self.counter_name, notes, notices.failures)
         return replace(made, tool_cache=tools, gate=None if use == GateUse() else use, arms=self.shared.arms.report())
@@ -401,6 +402,10 @@ class AdapterSession:
     def attempt(self, step: str, work: Callable[[], T], otherwise: T) -> T:
         """Do our own work; whatever it raises is counted and named once, and ``otherwise`` is the answer."""
         return self.shared.notices.attempt(step, work, otherwise)
+
+    def note_if_unasked(self, text: str) -> None:
+        """Remember what the report is to say as long as no request has come: what was probably wrapped amiss."""
+        self.shared.notices.note_if_unasked(text)
 
     def note(self, text: str) -> None:
         """Remember something the user should know, once; it stands in the report and the log."""

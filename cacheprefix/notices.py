@@ -39,6 +39,7 @@ class Notices:
     def __init__(self) -> None:
         self.failures: Counter[str] = Counter()
         self._notes: dict[str, None] = {}
+        self._unasked: dict[str, None] = {}
         self._said: set[str] = set()
         self._lock = Lock()
 
@@ -85,6 +86,17 @@ class Notices:
             self._notes[text] = None
         if new:
             log.info(text)
+
+    def note_if_unasked(self, text: str) -> None:
+        """Remember what a report is to say as long as no request has come: what was probably wrapped amiss."""
+        with self._lock:
+            self._unasked[plain(text)] = None
+
+    @property
+    def unasked(self) -> tuple[str, ...]:
+        """What to say where no request has come."""
+        with self._lock:
+            return tuple(self._unasked)
 
     def warn_once(self, key: str, text: str) -> None:
         """Warn about something the application did, once."""

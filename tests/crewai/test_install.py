@@ -113,6 +113,18 @@ def test_the_last_who_leaves_takes_it_back(team) -> None:
     assert session_of(plain) is None
 
 
+@pytest.mark.parametrize("mode", ["fork", "observe", "off"])
+def test_a_report_that_saw_no_call_says_what_was_probably_installed_amiss(team, mode) -> None:
+    """Until a request comes; nothing of it where cacheprefix is off."""
+    _, made = team("openai")
+    session = Session(mode=mode)
+    with install(made, session):
+        said = [note for note in session.report().notes if "no request has come from crew" in note]
+        assert len(said) == (mode != "off")
+        made.kickoff(inputs={"brief": BRIEF})
+    assert not [note for note in session.report().notes if "no request has come" in note]
+
+
 def test_what_was_in_force_before_is_so_again(team) -> None:
     """Another session inside a block rules there, and nowhere else; taken back in whatever order."""
     _, plain = team()

@@ -194,6 +194,17 @@ def units(server: Any) -> float:
     return sum(cost_units(normalise_usage(one.usage, one.api), rules(one.model, one.api)) for one in server.requests)
 
 
+def test_a_temperature_reaches_anthropic(servers, new_llm) -> None:
+    """With the SDK that the adapter's extra installs, which is CrewAI's own."""
+    server = servers("anthropic")
+    llm = new_llm(server, "anthropic", temperature=0.3)
+    who = agents(lambda: llm, tools=False)
+    with install(crew(who, tasks(who)), Session()) as installed:
+        llm.call("Are you there?")
+    assert [record.json["temperature"] for record in server.requests] == [0.3]
+    assert installed.session.failures == {}
+
+
 def narrower(shape: str) -> Any:
     """An application's own class of CrewAI's for OpenAI, whose ``call`` takes less than that."""
     from crewai.llms.providers.openai.completion import OpenAICompletion

@@ -154,7 +154,9 @@ def condensed(session: AdapterSession, execution: Execution, messages: Sequence[
     beside = [dumps(tool, f"tool {name_of(tool)}").decode() for tool in around.tools or ()]
     static = sum(session.count(text, around.model) for text in (*beside, around.volatile) if text)
     held, ask = execution.conversation, None
-    if session.histories.compaction is not None and session.histories.compaction.summarise == "fork" and execution.body and form_of(execution.api):
+    rules = session.histories.compaction
+    # Of Gemini's and Bedrock's answers the core reads no text: there, old steps go without a summary.
+    if rules is not None and rules.summarise == "fork" and execution.body and form_of(execution.api):
         ask = session.side_forks.summary(
             body=execution.body,
             api=execution.api,

@@ -154,6 +154,12 @@ def install(
         bind_crew(binding, crew)
     for agent in agents:
         bind_agent(binding, agent)
+    if not bound.off:
+        bound.note_if_unasked(
+            f"no request has come from {_named(flow, crew, agents)}: install on the very object that is kicked off, "
+            "before it is (CrewBase classes and functions may make another crew at each call; of a crew's agents alone, "
+            "the crew's own requests are not theirs), and read the report after its run"
+        )
     return Installation(target, binding)
 
 
@@ -214,6 +220,14 @@ def _conversation(target: Any, crew: Any, agents: Sequence[Any]) -> str:
     if crew is None:
         return "crewai:" + ",".join(str(agent.role) for agent in agents)
     return f"crewai:{crew.name or 'crew'}:{crew.key}"
+
+
+def _named(flow: Any, crew: Any, agents: Sequence[Any]) -> str:
+    """What was installed on, for a person."""
+    if flow is not None:
+        return f"flow {type(flow).__name__}"
+    roles = ", ".join(str(agent.role).strip() for agent in agents)
+    return f"the agents {roles}" if crew is None else f"crew {crew.name!r} of {roles}"
 
 
 def _not_taken(target: Any) -> SetupError:

@@ -1,4 +1,4 @@
-"""Requests of CrewAI's classes for Gemini and Bedrock: the arguments of their SDKs as the body that goes out, and back."""
+"""Requests of CrewAI's classes for Gemini and Bedrock: what their SDKs are given, as the body that goes out; back."""
 
 from __future__ import annotations
 
