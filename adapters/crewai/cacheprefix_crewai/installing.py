@@ -157,7 +157,7 @@ def install(
     if not bound.off:
         bound.note_if_unasked(
             f"no request has come from {_named(flow, crew, agents)}: install on the very object that is kicked off, "
-            "before it is (CrewBase classes and functions may make another crew at each call; of a crew's agents alone, "
+            "before it is (CrewBase classes may make another crew at each call; of a crew's agents alone, "
             "the crew's own requests are not theirs), and read the report after its run"
         )
     return Installation(target, binding)
