@@ -191,7 +191,8 @@ environment_of = $(if $(filter autogen%,$1),$(AUTOGEN),$(if $(filter crewai%,$1)
 .SECONDEXPANSION:
 bench-%: $$(call environment_of,$$*)/$(READY)
 	@test -f benchmarks/bench_$*.py || { echo 'no benchmark $*; there are: $(BENCHES)'; exit 2; }
-	$(call environment_of,$*)/bin/python -m benchmarks.bench_$* $(ARGS)
+	@# 77: its data is not at hand, which it has said; that is no failure of the others.
+	$(call environment_of,$*)/bin/python -m benchmarks.bench_$* $(ARGS) || [ $$? -eq 77 ]
 
 # Upgrade deliberately: change a version in constraints/, let the tests run, then write down what is installed.
 pins: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$(READY) $(DOCS)/$(READY)

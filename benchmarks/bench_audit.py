@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _table
+from benchmarks.traces_at_hand import say_missing, traces_folder
 
 WORDS = [
     "order",
@@ -231,8 +231,7 @@ def _usage(wire: str, total: int, read: int) -> dict[str, Any]:
 
 def recorded() -> list[Path]:
     """Recorded logs; none when the traces are not at hand."""
-    base = Path(os.environ.get("CACHEPREFIX_TRACES") or Path(__file__).resolve().parents[1] / "shared" / "traces")
-    return sorted(base.glob("lmcache_agent_trace/*/*.gz"))
+    return sorted(traces_folder().glob("lmcache_agent_trace/*/*.gz"))
 
 
 def write_log(path: Path, size: int, wire: str, words: int, agents: int, reported: int) -> int:
@@ -279,7 +278,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for name in chosen.rows:
         if name == "recorded" and not recorded():
-            print("the traces are not at hand (CACHEPREFIX_TRACES): that row is left out", file=sys.stderr)
+            say_missing("the row of recorded logs")
             continue
         _table.progress(name)
         rows += measure(name, chosen.megabytes)

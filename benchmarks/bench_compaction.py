@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,9 +23,9 @@ from benchmarks.context_replay import (
     profile,
     replay,
     tau_bench,
-    traces_folder,
     who_and_when,
 )
+from benchmarks.traces_at_hand import leave_out, traces_folder
 from cacheprefix.history import (
     Circumstances,
     Compaction,
@@ -218,8 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--settings", type=json.loads, default={}, help="Compaction settings as JSON")
     options = parser.parse_args(arguments)
     if not traces_folder().exists():
-        print(f"bench-compaction left out: no traces in {traces_folder()} (set CACHEPREFIX_TRACES)")
-        sys.exit(0)
+        leave_out("bench-compaction")
     rows: list[dict[str, Any]] = []
     for workload, traces, window in workloads(options.limit):
         if options.only not in workload:

@@ -7,7 +7,6 @@ way; prints a table and writes ``benchmarks/results/detection.json``. ``--seed``
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections import Counter
@@ -21,6 +20,7 @@ sys.path.insert(0, str(ROOT / "tests" / "cache"))
 import faults  # noqa: E402 - the generator lives with the tests
 
 from benchmarks import _table  # noqa: E402
+from benchmarks.traces_at_hand import say_missing, traces_folder  # noqa: E402
 from cacheprefix.cache import CacheModel  # noqa: E402
 from cacheprefix.profiles import default_registry  # noqa: E402
 from cacheprefix.wire import Memo, decode  # noqa: E402
@@ -30,8 +30,7 @@ Row = dict[str, Any]
 
 def material() -> list[list[dict[str, Any]]]:
     """Recorded conversations; none when the traces are not at hand."""
-    base = Path(os.environ.get("CACHEPREFIX_TRACES") or ROOT.parent / "shared" / "traces")
-    folder = base / "tau_bench"
+    folder = traces_folder() / "tau_bench"
     return faults.from_traces(folder) if folder.exists() else []
 
 
@@ -105,7 +104,7 @@ def main() -> None:
     rows += speed()
     _table.finish("detection", rows, options, lines=_lines, whole=options.cases >= 2400)
     if not recorded:
-        print("the tau-bench traces are not at hand (CACHEPREFIX_TRACES): those rows are left out", file=sys.stderr)
+        say_missing("rows of tau-bench")
 
 
 def _lines(rows: Sequence[Row]) -> list[list[str]]:

@@ -33,9 +33,9 @@ from typing import Any
 import httpx
 
 from benchmarks import _table, local_engine, local_vllm
-from benchmarks.context_replay import traces_folder
 from benchmarks.local_engine import COUNTER, MODEL, TINY_COUNTER, TINY_MODEL, LocalEngine, Size
 from benchmarks.trace_replay import Ask, Run, lmcache
+from benchmarks.traces_at_hand import say_missing, traces_folder
 from cacheprefix import Caching, Session
 from cacheprefix.adapter import Request
 from cacheprefix.profiles import Registry
@@ -255,7 +255,7 @@ def errors(client: httpx.Client, target: Target, options: argparse.Namespace) ->
     if options.only == "times":
         return
     if not traces_folder().exists():
-        print(f"bench-engine leaves recorded sessions out: no folder {traces_folder()}", file=sys.stderr)
+        say_missing("recorded sessions of bench-engine")
         return
     session = target.session()
     for title, folder in SETS.items():

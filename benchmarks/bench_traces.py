@@ -11,7 +11,6 @@ Every run starts with a cold cache. ``--runs`` is how many of each set (default 
 from __future__ import annotations
 
 import logging
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks import _table, trace_bounds
-from benchmarks.context_replay import traces_folder
 from benchmarks.trace_replay import STRATEGIES, Run, Strategy, trace_sets
+from benchmarks.traces_at_hand import leave_out, traces_folder
 from cacheprefix.profiles import Profile, default_registry
 from cacheprefix.server import CacheOutcome, ProviderCache, RefusedError
 
@@ -164,8 +163,7 @@ def main() -> None:
     parser.add_argument("--rules", action="append", choices=RULES)
     options = parser.parse_args()
     if not traces_folder().exists():
-        print(f"bench-traces left out: no traces in {traces_folder()} (set CACHEPREFIX_TRACES)")
-        sys.exit(0)
+        leave_out("bench-traces")
     logging.getLogger("cacheprefix").setLevel(logging.ERROR)
     rows: list[dict[str, Any]] = []
     for name, read in trace_sets(options.runs or None).items():

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
+from benchmarks.traces_at_hand import traces_folder
 from cacheprefix.history.situation import names_in
 from cacheprefix.profiles import Profile, default_registry
 from cacheprefix.prompt import estimate_tokens
@@ -87,12 +86,6 @@ class Totals:
         """The usage part as results files hold it."""
         fields = ("calls", "input_tokens", "cache_read_tokens", "cache_write_tokens", "uncached_tokens", "cost_units")
         return {name: round(getattr(self, name), 1) for name in fields}
-
-
-def traces_folder() -> Path:
-    """Where the traces are."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "traces"
-    return Path(os.environ.get("CACHEPREFIX_TRACES", beside))
 
 
 def tau_bench() -> list[Trace]:

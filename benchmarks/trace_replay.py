@@ -15,7 +15,8 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any
 
-from benchmarks.context_replay import Message, tau_bench, traces_folder, who_and_when
+from benchmarks.context_replay import Message, tau_bench, who_and_when
+from benchmarks.traces_at_hand import traces_folder
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.adapter import Request
 from cacheprefix.audit.formats.text import split

@@ -62,6 +62,12 @@ def test_ours_costs_less_under_both_matchings(capsys):
 def test_a_long_conversation_stays_within_its_limit(capsys):
     """Past the limit the naive layout drops and ours compacts; ours still costs less."""
     _, found = run(capsys, "--compare", "--turns", "40")
+    for one in found["pays_from"]:
+        both = {name: [r for r in found["rows"] if (r["matching"], r["layout"]) == (one["matching"], name)]
+                for name in ("naive", "ours")}  # fmt: skip
+        ahead = [sum(r["cost_units"] for r in both["ours"][:n]) <= sum(r["cost_units"] for r in both["naive"][:n])
+                 for n in range(1, 41)]  # fmt: skip
+        assert one["turn"] == 1 + max((n for n, pays in enumerate(ahead, 1) if not pays), default=0) > 1
     assert max(row["input_tokens"] for row in found["rows"]) < 4_000
     cost = {(total["matching"], total["layout"]): total["cost_units"] for total in found["totals"]}
     assert cost["token", "ours"] < cost["token", "naive"]

@@ -2,7 +2,8 @@
 
 # No deferred annotations here: typer reads them, and is itself only imported when the command is added.
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -110,6 +111,7 @@ def _result(provider: str, model: "Model", rows: Sequence["TurnRow"]) -> dict[st
         "model": model.name,
         "rows": [{**asdict(row), "hit_ratio": round(row.hit_ratio, 4), "saving": round(row.saving, 4)} for row in rows],
         "totals": [_total(matching, layout, part) for (matching, layout), part in _parts(rows).items()],
+        "pays_from": [{"matching": at, "layout": one, "turn": turn} for (at, one), turn in _pays_from(rows).items()],
         "does_not_show": _DOES_NOT_SHOW,
     }
 
@@ -119,6 +121,30 @@ def _parts(rows: Iterable["TurnRow"]) -> dict[tuple[str, str], list["TurnRow"]]:
     for row in rows:
         parts.setdefault((row.matching, row.layout), []).append(row)
     return parts
+
+
+def _pays_from(rows: Sequence["TurnRow"]) -> "dict[tuple[str, str], int | None]":
+    """From which turn on each layout has cost no more in all than the naive one; None where it never did."""
+    found: dict[tuple[str, str], int | None] = {}
+    parts = _parts(rows)
+    for (matching, layout), mine in parts.items():
+        plain = parts.get((matching, "naive"))
+        if plain is None or layout == "naive":
+            continue
+        spent, theirs = (list(accumulate(row.cost_units for row in part)) for part in (mine, plain))
+        turn: int | None = None
+        for row, ours, naive in zip(mine, spent, theirs, strict=False):
+            turn = (turn or row.turn) if ours <= naive else None
+        found[matching, layout] = turn
+    return found
+
+
+def _payoff(found: Mapping[str, Any], matching: str) -> Iterator[str]:
+    """In words, from which turn on a layout pays."""
+    for one in found["pays_from"]:
+        if one["matching"] == matching:
+            when = "never paid here" if one["turn"] is None else f"pays from turn {one['turn']} on"
+            yield f"The layout {one['layout']!r} {when}, against the naive one."
 
 
 def _total(matching: str, layout: str, rows: Sequence["TurnRow"]) -> dict[str, Any]:
@@ -170,6 +196,8 @@ def _markdown(found: dict[str, Any], rows: Sequence["TurnRow"]) -> Iterator[str]
                     f"| {total['layout']} | {total['input_tokens']:,} | {total['cached_tokens']:,} | "
                     f"{total['hit_ratio']:.1%} | {total['cost_units']:,.0f} | {usd} | {total['saving']:.1%} |"
                 )
+        yield ""
+        yield from _payoff(found, matching)
     yield ""
     yield "\\* the volatile text changed."
 
