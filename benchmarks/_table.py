@@ -10,13 +10,16 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from math import inf
 from pathlib import Path
 from typing import Any
 
+from cacheprefix import Session
 from cacheprefix.profiles import Profile, cost_units, normalise_usage
-from cacheprefix.server import Record
+from cacheprefix.prompt import CountTokens, estimate_tokens
+from cacheprefix.server import Latency, Record
 
 RESULTS = Path(__file__).parent / "results"
 SIDE = ("calls", "input_tokens", "cache_read_tokens", "cache_write_tokens", "uncached_tokens", "cost_units")
@@ -34,7 +37,20 @@ def options(about: str | None, *, names: bool = False) -> argparse.ArgumentParse
         parser.add_argument("names", nargs="*", help="parts of workload names; all without")
     parser.add_argument("--json", action="store_true", help="print the result file's content instead of a table")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    if names:
+        parser.add_argument(
+            "--tokenizer",
+            type=float,
+            default=1.0,
+            metavar="FACTOR",
+            help="the provider's tokens for one of the client's (0.7, 1.4); writes no result",
+        )
     return parser
+
+
+def counter(factor: float) -> CountTokens:
+    """How a provider counts whose tokenizer makes ``factor`` tokens of one of the client's."""
+    return estimate_tokens if factor == 1 else lambda text, model: round(estimate_tokens(text, model) * factor)
 
 
 def chosen(name: str, parts: Sequence[str]) -> bool:
@@ -68,11 +84,22 @@ def cost(
     unmodified: Mapping[str, Any],
     shared: Mapping[str, Any],
     *,
+    session: Session | None = None,
+    ungated: Mapping[str, Any] | None = None,
     best_stock: Mapping[str, Any] | None = None,
     first_call_share: float | None = None,
+    policy: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Row:
-    """A comparison of costs; the sides are as ``summed`` gives them."""
+    """A comparison of costs; the sides are as ``summed`` gives them.
+
+    ``session`` is the shared side's, whose own estimate of the unmodified cost is put beside the truth; ``ungated``
+    the shared side where nobody waits for a sibling, without it nobody did. ``policy`` is what ``policy`` gives, for
+    a row whose shared side shows the model less.
+    """
+    own = unmodified["cost_units"] if policy is None else policy["unmodified_units"]
+    estimate = None if session is None else session.report().total.unmodified_units
+    sides = {"unmodified": unmodified, "shared": shared, "ungated": shared if ungated is None else ungated}
     return {
         "workload": workload,
         "framework": framework,
@@ -83,12 +110,30 @@ def cost(
         "ratio": round(shared["cost_units"] / unmodified["cost_units"], 4),
         "first_call_share": first_call_share,
         "best_stock": best_stock,
+        "information": "equal",
+        "reported_unmodified_units": None if estimate is None else round(estimate, 1),
+        "reported_share": None if estimate is None else round(estimate / own, 4),
+        "policy": policy,
+        "first_token_s": {name: side.get("first_token_s") for name, side in sides.items()},
+        "wall_s": {name: side.get("wall_s") for name, side in sides.items()},
+        "notes": [] if session is None else list(session.report().notes),
+        "failures": {} if session is None else dict(session.failures),
         **more,
     }
 
 
-def summed(records: Iterable[Record], profile: Profile) -> Row:
-    """One side of a cost row, from the usage that the provider reported."""
+OVERLAP = Latency(base=0.05, uncached=0.0, cached=0.0, output=0.0, scale=1)
+"""Long enough that requests which are sent together really overlap."""
+
+
+def waited(session: Session | None) -> bool:
+    """Whether a request of the session waited for a sibling."""
+    gate = None if session is None else session.report().gate
+    return gate is not None and gate.followed + gate.gave_up > 0
+
+
+def summed(records: Sequence[Record], profile: Profile) -> Row:
+    """One side of a cost row, from the usage that the provider reported, and its times by the latency model."""
     usages = [normalise_usage(record.usage, record.api) for record in records]
     return {
         "calls": len(usages),
@@ -97,7 +142,54 @@ def summed(records: Iterable[Record], profile: Profile) -> Row:
         "cache_write_tokens": sum(usage.cache_write_tokens or 0 for usage in usages),
         "uncached_tokens": sum(usage.uncached_tokens or 0 for usage in usages),
         "cost_units": round(sum(cost_units(usage, profile) for usage in usages), 1),
+        "first_token_s": round(sum(map(first_token, records)) / max(1, len(records)), 4),
+        "wall_s": round(wall(records), 4),
     }
+
+
+def policy(what: str, base: Mapping[str, Any], own: Mapping[str, Any], shared: Mapping[str, Any]) -> Row:
+    """What showing the model less saves, apart from what sharing saves.
+
+    ``base`` is the row of the same workload at equal information, ``own`` the application without any policy, and
+    ``shared`` ours with it.
+    """
+    ratio = shared["cost_units"] / own["cost_units"]
+    return {
+        "what": what,
+        "unmodified_units": own["cost_units"],
+        "equal": base["ratio"],
+        "ratio": round(ratio, 4),
+        "adds": round(ratio - base["ratio"], 4),
+    }
+
+
+HOSTED = Latency()
+"""How long answers take whose time is shown, of the order of a hosted model; runs themselves answer faster."""
+
+
+def first_token(record: Record) -> float:
+    """Seconds from a request to the first token of its answer at a hosted model."""
+    return 0.0 if record.outcome is None else HOSTED.first_token(record.outcome)
+
+
+def wall(records: Sequence[Record]) -> float:
+    """Seconds that a run takes at a hosted model, without the time of the machine that it ran on.
+
+    A request starts when all have ended that had ended when it came, and have begun to answer that had begun to:
+
+        start(r) = max over the earlier e of  end(e) where e had ended, first_token(e) where it had begun, else 0
+    """
+    begun: list[tuple[Record, float, float]] = []
+    for record in sorted(records, key=lambda one: one.started_at):
+        start = 0.0
+        for earlier, first, end in begun:
+            if earlier.ended_at is not None and earlier.ended_at <= record.started_at:
+                start = max(start, end)
+            elif earlier.asked.stream and (earlier.first_token_at or inf) <= record.started_at:
+                start = max(start, first)
+        first = start + first_token(record)
+        begun.append((record, first, first + HOSTED.rest(record.output_tokens)))
+    return max((end for _, _, end in begun), default=0.0)
 
 
 def costs(row: Mapping[str, Any]) -> str:
@@ -115,6 +207,52 @@ def grid(rows: Sequence[Row], first: Sequence[str], head: Callable[[Row], Sequen
         cells = [costs(mine[column]) if column in mine else "-" for column in columns]
         lines.append([*head(next(iter(mine.values()))), *cells])
     return lines
+
+
+def beside(rows: Sequence[Row], first: Sequence[str], head: Callable[[Row], Sequence[str]]) -> list[list[str]]:
+    """What else cost rows say, one line a workload: calls, the report's estimate by the truth, and times.
+
+    Times are of a hosted model, as shares of the unmodified run's: to the first token of an answer, and of the whole
+    run; behind a stroke where nobody waits for a sibling, where anybody did.
+    """
+    columns = list(dict.fromkeys((row["rules"], row["read_price"]) for row in rows))
+    named = [f"{name} {price:g}x" for name, price in columns]
+    shown = ("report by truth", "first token", "whole run")
+    lines = [[*first, "calls", *(f"{what}, {name}" for what in shown for name in named)]]
+    for name in dict.fromkeys(row["workload"] for row in rows):
+        mine = {(row["rules"], row["read_price"]): row for row in rows if row["workload"] == name}
+        one = next(iter(mine.values()))
+        line = [*head(one), str(one["unmodified"]["calls"])]
+        line += [_reported(mine[column]) if column in mine else "-" for column in columns]
+        for times in ("first_token_s", "wall_s"):
+            line += [_time(mine[column][times]) if column in mine else "-" for column in columns]
+        lines.append(line)
+    return lines
+
+
+def policies(rows: Sequence[Row]) -> list[list[str]]:
+    """The rows that show the model less: the ratio at equal information, with the policy, and what that adds."""
+    lines = [["workload", "policy", "rules", "at equal information", "with the policy", "the policy's part"]]
+    for row in rows:
+        told = row["policy"]
+        if told:
+            name = row["workload"].partition(f", {told['what']}")[0]
+            ratios = f"{told['equal']:.2f}", f"{told['ratio']:.2f}", f"{told['adds']:+.2f}"
+            lines.append([name, told["what"], f"{row['rules']} {row['read_price']:g}x", *ratios])
+    return lines
+
+
+def _reported(row: Row) -> str:
+    share = row["reported_share"]
+    return "unknown" if share is None else f"{share:.2f}"
+
+
+def _time(seconds: Mapping[str, float | None]) -> str:
+    whole, gated, ungated = (seconds.get(side) for side in ("unmodified", "shared", "ungated"))
+    if not whole or gated is None or ungated is None:
+        return "-"
+    said = f"{gated / whole:.2f}"
+    return said if gated == ungated else f"{said} / {ungated / whole:.2f}"
 
 
 def topics(rows: Sequence[Row]) -> list[list[str]]:
@@ -192,4 +330,9 @@ def finish(
         print("\r\x1b[K", end="", file=sys.stderr)
     with contextlib.suppress(BrokenPipeError):
         print(text if given.json else table(lines(rows), markdown=given.markdown))
+        costs_of = [row for row in rows if "reported_share" in row]
+        if costs_of and not given.json:
+            print("\n" + table(beside(costs_of, ["workload"], lambda row: [row["workload"]]), markdown=given.markdown))
+            if any(row["policy"] for row in costs_of):
+                print("\n" + table(policies(costs_of), markdown=given.markdown))
     print(f"{time.monotonic() - _started:.0f} s", file=sys.stderr)

@@ -164,6 +164,10 @@ class Workload:
     """How the unmodified side is built, where a budget has to be the application's own."""
     tool_memory: Literal["keep", "drop"] = "keep"
     """``drop`` shows agents less than without us; what that saves stands in a row of its own."""
+    policy: str = ""
+    """What a row's name ends with that shows the model less than the row of the rest of that name; empty for none."""
+    overlaps: bool = False
+    """Whether requests are sent side by side, so that answers take their time."""
 
 
 ROLES = ("planner", "critic", "writer")
@@ -371,6 +375,7 @@ WORKLOADS: tuple[Workload, ...] = (
         lambda: Model(ONE_ROUND),
         12,
         tool_memory="drop",
+        policy="tool_memory=drop",
     ),
     Workload(
         "RoundRobin 3 roles x2, own tools, max_tool_iterations=4 (2 tool rounds), tool_memory=drop",
@@ -378,6 +383,7 @@ WORKLOADS: tuple[Workload, ...] = (
         lambda: Model(TWO_ROUNDS),
         18,
         tool_memory="drop",
+        policy="tool_memory=drop",
     ),
     Workload("1 agent x3 tasks, tools + reflect", _one_agent(reflect_on_tool_use=True), lambda: Model(ONE_ROUND), 6),
     Workload(
@@ -414,8 +420,9 @@ WORKLOADS: tuple[Workload, ...] = (
         Model,
         5,
         "GraphFlow same, handbook_first",
+        overlaps=True,
     ),
-    Workload("GraphFlow same, handbook_first", _graph("handbook_first"), Model, 5),
+    Workload("GraphFlow same, handbook_first", _graph("handbook_first"), Model, 5, overlaps=True),
     Workload(
         "MagenticOne orchestrator + 2",
         _magentic,
@@ -430,6 +437,7 @@ WORKLOADS: tuple[Workload, ...] = (
         lambda: Model(ONE_ROUND),
         12,
         budget=BUDGET,
+        policy="both with a budget of 300",
         unmodified=_tool_team(reflect_on_tool_use=True, shortened=True),
     ),
     Workload(
@@ -438,6 +446,7 @@ WORKLOADS: tuple[Workload, ...] = (
         lambda: Model(TWO_ROUNDS),
         18,
         budget=BUDGET,
+        policy="both with a budget of 300",
         unmodified=_tool_team(max_tool_iterations=4, shortened=True),
     ),
     Workload(
@@ -446,6 +455,7 @@ WORKLOADS: tuple[Workload, ...] = (
         lambda: Model(_plan("search_ROLE", "search_ROLE", "search_ROLE", "text")),
         12,
         budget=BUDGET,
+        policy="both with a budget of 300",
         unmodified=_one_agent(max_tool_iterations=5, shortened=True),
     ),
 )

@@ -23,6 +23,7 @@ from ag2.network import Hub, HubClient, LocalLink, Passport
 from pydantic import BaseModel
 
 from benchmarks import _table
+from cacheprefix import Gate, Session
 from cacheprefix.profiles import default_registry
 from cacheprefix.server import Record, Reply, Request, SimulatedProvider, ToolCall, fill
 from cacheprefix.testing.driver import HANDBOOK
@@ -144,9 +145,12 @@ def model(request: Request) -> Reply:
     return Reply(fill(f"Answer {number}:", 200))
 
 
-def run(name: str, rules: str, of: str, *, shared: bool) -> list[Record]:
+def run(
+    name: str, rules: str, of: str, *, shared: bool, gated: bool = True, tokenizer: float = 1.0
+) -> tuple[list[Record], Session | None]:
     """Run a workload once on an empty cache; the requests as the provider saw them."""
     build, play = WORKLOADS[name]
+    session = Session(gate=Gate() if gated else None) if shared else None
 
     async def go(provider: SimulatedProvider) -> None:
         async with httpx2.AsyncClient(verify=_CERTIFICATES) as http:
@@ -155,11 +159,12 @@ def run(name: str, rules: str, of: str, *, shared: bool) -> list[Record]:
                 agents = build(AnthropicConfig(base_url=provider.anthropic_base_url, **options))
             else:
                 agents = build(OpenAIConfig(base_url=provider.openai_base_url, **options))
-            await play(wrap(agents) if shared else agents)
+            await play(agents if session is None else wrap(agents, session))
 
-    with SimulatedProvider(rules, model) as provider:
+    latency = _table.OVERLAP if name.startswith("fan-out") else None
+    with SimulatedProvider(rules, model, latency=latency, count=_table.counter(tokenizer)) as provider:
         asyncio.run(go(provider))
-        return list(provider.requests)
+        return list(provider.requests), session
 
 
 def main() -> int:
@@ -172,15 +177,20 @@ def main() -> int:
         for name in WORKLOADS:
             if _table.chosen(name, options.names):
                 _table.progress(f"{name} ({rules} {price:g}x)")
-                sides = [_table.summed(run(name, rules, of, shared=shared), profile) for shared in (False, True)]
-                rows.append(_table.cost(name, "ag2", rules, price, *sides))
+                plain, _ = run(name, rules, of, shared=False, tokenizer=options.tokenizer)
+                ours, session = run(name, rules, of, shared=True, tokenizer=options.tokenizer)
+                apart = None
+                if _table.waited(session):
+                    apart, _ = run(name, rules, of, shared=True, gated=False, tokenizer=options.tokenizer)
+                sides = [None if side is None else _table.summed(side, profile) for side in (plain, ours, apart)]
+                rows.append(_table.cost(name, "ag2", rules, price, *sides[:2], session=session, ungated=sides[2]))
     _table.finish(
         "ag2",
         rows,
         options,
         packages=("ag2", "openai", "anthropic"),
         lines=lambda found: _table.grid(found, ["workload"], lambda row: [row["workload"]]),
-        whole=not options.names,
+        whole=not options.names and options.tokenizer == 1,
     )
     return 1 if any(row["ratio"] > 1 for row in rows if row["workload"] != DEARER) else 0
 

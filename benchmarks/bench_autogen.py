@@ -17,7 +17,7 @@ from autogen_core.models import ChatCompletionClient, ModelFamily, ModelInfo
 
 from benchmarks import _table
 from benchmarks.autogen_workloads import WORKLOADS, Workload
-from cacheprefix import Session, Usage
+from cacheprefix import Gate, Session, Usage
 from cacheprefix.profiles import Profile, cost_units, default_registry, normalise_usage
 from cacheprefix.server import Record, SimulatedProvider
 from cacheprefix_autogen import session_of, wrap
@@ -62,9 +62,16 @@ def client_for(rules: Rules, provider: SimulatedProvider) -> Callable[[], ChatCo
     )
 
 
-def run(workload: Workload, rules: Rules, *, shared: bool) -> tuple[Sequence[Record], Session | None]:
-    """Run a workload once on an empty cache; the requests as the provider saw them."""
-    with SimulatedProvider(rules.rules, workload.model()) as provider:
+def run(
+    workload: Workload, rules: Rules, *, shared: bool, gated: bool = True, tokenizer: float = 1.0, whole: bool = False
+) -> tuple[Sequence[Record], Session | None]:
+    """Run a workload once on an empty cache; the requests as the provider saw them.
+
+    ``whole`` leaves away what an unmodified application does itself to keep to the row's budget.
+    """
+    latency = _table.OVERLAP if workload.overlaps else None
+    count = _table.counter(tokenizer)
+    with SimulatedProvider(rules.rules, workload.model(), latency=latency, count=count) as provider:
         made: list[ChatCompletionClient] = []
         new = client_for(rules, provider)
 
@@ -73,10 +80,11 @@ def run(workload: Workload, rules: Rules, *, shared: bool) -> tuple[Sequence[Rec
             return made[-1]
 
         async def go() -> Session | None:
-            build = workload.build if shared or workload.unmodified is None else workload.unmodified
+            build = workload.build if shared or whole or workload.unmodified is None else workload.unmodified
             target, runner = build(client)
             if shared:
-                wrap(target, Session(budget=workload.budget), tool_memory=workload.tool_memory)
+                session = Session(budget=workload.budget, gate=Gate() if gated else None)
+                wrap(target, session, tool_memory=workload.tool_memory)
             await runner()
             for each in made:
                 await each.close()
@@ -96,14 +104,6 @@ def priced(rules: Rules) -> Profile:
     return replace(default_registry().get(rules.rules), read=rules.read_price)
 
 
-def reported(session: Session | None) -> float | None:
-    """What the session's own report says that it would have cost without us."""
-    if session is None:
-        return None
-    found: float | None = session.report().as_dict()["total"]["unmodified_cost_units_estimated"]
-    return found
-
-
 def first_call_share(records: Sequence[Record], rules: Rules) -> float:
     """How much of the cost the very first request is, which no layout can avoid."""
     usages: list[Usage] = [normalise_usage(record.usage, record.api) for record in records]
@@ -111,37 +111,46 @@ def first_call_share(records: Sequence[Record], rules: Rules) -> float:
     return round(cost_units(usages[0], priced(rules)) / total, 4) if total else 0.0
 
 
-def measure(names: Sequence[str], rule_sets: Sequence[Rules]) -> list[dict[str, Any]]:
+def measure(names: Sequence[str], rule_sets: Sequence[Rules], tokenizer: float = 1.0) -> list[dict[str, Any]]:
     """All rows."""
     rows = []
     for rules in rule_sets:
         plain: dict[str, dict[str, Any]] = {}
+        equal: dict[str, dict[str, Any]] = {}
         for workload in WORKLOADS:
             if not _table.chosen(workload.name, names):
                 continue
             _table.progress(f"{workload.name} ({rules.rules} {rules.read_price:g}x)")
-            unmodified, _ = run(workload, rules, shared=False)
-            wrapped, session = run(workload, rules, shared=True)
+            unmodified, _ = run(workload, rules, shared=False, tokenizer=tokenizer)
+            wrapped, session = run(workload, rules, shared=True, tokenizer=tokenizer)
+            apart = None
+            if _table.waited(session):
+                apart, _ = run(workload, rules, shared=True, gated=False, tokenizer=tokenizer)
             for side, records in (("unmodified", unmodified), ("shared", wrapped)):
                 failed = [record.error for record in records if record.status != 200]
                 if failed or len(records) != workload.calls:
                     print(f"{workload.name} ({side}): {len(records)} calls, {failed}", file=sys.stderr)
-            row = {
-                "workload": workload.name,
-                "framework": "autogen",
-                "rules": rules.rules,
-                "read_price": rules.read_price,
-                "unmodified": summed(unmodified, rules),
-                "shared": summed(wrapped, rules),
-                "first_call_share": first_call_share(wrapped, rules),
-                "best_stock": None,
-                "information": "equal" if workload.tool_memory == "keep" else "less",
-                "reported_unmodified_units": reported(session),
-                "notes": list(session.report().notes) if session else [],
-                "failures": dict(session.failures) if session else {},
-            }
-            row["ratio"] = round(row["shared"]["cost_units"] / row["unmodified"]["cost_units"], 4)
-            plain[workload.name] = row["unmodified"]
+            sides = summed(unmodified, rules), summed(wrapped, rules)
+            base = equal.get(workload.name.removesuffix(f", {workload.policy}")) if workload.policy else None
+            less = None
+            if base is not None:
+                full = sides[0]
+                if workload.unmodified is not None:
+                    full = summed(run(workload, rules, shared=False, tokenizer=tokenizer, whole=True)[0], rules)
+                less = _table.policy(workload.policy, base, full, sides[1])
+            row = _table.cost(
+                workload.name,
+                "autogen",
+                rules.rules,
+                rules.read_price,
+                *sides,
+                session=session,
+                policy=less,
+                ungated=None if apart is None else summed(apart, rules),
+                first_call_share=first_call_share(wrapped, rules),
+                information="equal" if workload.tool_memory == "keep" else "less",
+            )
+            plain[workload.name], equal[workload.name] = row["unmodified"], row
             rows.append(row)
         for row, workload in zip(rows[-len(plain) :], [w for w in WORKLOADS if w.name in plain], strict=True):
             row["best_stock"] = plain.get(workload.best_stock)
@@ -152,14 +161,14 @@ def main() -> int:
     """Measure, print, write."""
     options = _table.options(__doc__, names=True).parse_args()
     warnings.simplefilter("ignore")
-    rows = measure(options.names, RULES)
+    rows = measure(options.names, RULES, options.tokenizer)
     _table.finish(
         "autogen",
         rows,
         options,
         packages=("autogen-agentchat", "autogen-ext", "openai", "anthropic"),
         lines=lambda found: _table.grid(found, ["workload"], lambda row: [row["workload"]]),
-        whole=not options.names,
+        whole=not options.names and options.tokenizer == 1,
     )
     # What a run that nobody knows beforehand may cost more than without us.
     return 1 if any(row["ratio"] > 1.01 for row in rows) else 0

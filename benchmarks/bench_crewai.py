@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks import _table
-from benchmarks.crewai_workloads import WORKLOADS, Workload, new_llm
+from benchmarks.crewai_workloads import CLOCK, WORKLOADS, Workload, new_llm
 from cacheprefix import Caching, Session
 from cacheprefix.profiles import cost_units, default_registry, normalise_usage
 from cacheprefix.server import Latency, Record, SimulatedProvider
@@ -43,21 +43,28 @@ RULES = (
 )
 
 
-def run(workload: Workload, rules: Rules, reading: str, *, shared: bool) -> tuple[list[Record], Session | None]:
+def run(
+    workload: Workload, rules: Rules, reading: str, *, shared: bool, gated: bool = True, tokenizer: float = 1.0
+) -> tuple[list[Record], Session | None]:
     """Run a workload once on an empty cache; the requests as the provider saw them."""
     latency = Latency(base=workload.latency, output=0.0, scale=1.0) if workload.latency else None
-    with SimulatedProvider(reading, workload.model(), latency=latency) as provider:
+    count = _table.counter(tokenizer)
+    with SimulatedProvider(reading, workload.model(), latency=latency, clock=CLOCK, count=count) as provider:
         base = provider.anthropic_base_url if rules.rules == "anthropic" else provider.openai_base_url
         target, go = workload.build(lambda **given: new_llm(rules.model, base, react=workload.react, **given))
         if not shared:
             go()
             return list(provider.requests), None
-        with install(target, Session(gate=workload.gate, caching=Caching(provider=rules.provider))) as installed:
+        caching = Caching(provider=rules.provider, clock=CLOCK)
+        if workload.lifetime and rules.rules == "anthropic":
+            caching = replace(caching, lifetime=workload.lifetime)
+        session = Session(gate=workload.gate if gated else None, caching=caching)
+        with install(target, session) as installed:
             go()
             return list(provider.requests), installed.session
 
 
-def measure(names: Sequence[str], rule_sets: Sequence[Rules]) -> list[dict[str, Any]]:
+def measure(names: Sequence[str], rule_sets: Sequence[Rules], tokenizer: float = 1.0) -> list[dict[str, Any]]:
     """All rows."""
     rows = []
     for workload in WORKLOADS:
@@ -65,16 +72,19 @@ def measure(names: Sequence[str], rule_sets: Sequence[Rules]) -> list[dict[str, 
             continue
         _table.progress(workload.name)
         for rules in rule_sets:
-            readings = [row_of(workload, rules, reading) for reading in (rules.rules, *rules.readings)]
+            readings = [row_of(workload, rules, reading, tokenizer) for reading in (rules.rules, *rules.readings)]
             rows.append(max(readings, key=lambda row: float(row["ratio"])))
     return rows
 
 
-def row_of(workload: Workload, rules: Rules, reading: str) -> dict[str, Any]:
+def row_of(workload: Workload, rules: Rules, reading: str, tokenizer: float = 1.0) -> dict[str, Any]:
     """One workload under one reading of the rules."""
     profile = replace(default_registry().get(reading), read=rules.read_price)
-    unmodified, _ = run(workload, rules, reading, shared=False)
-    wrapped, session = run(workload, rules, reading, shared=True)
+    unmodified, _ = run(workload, rules, reading, shared=False, tokenizer=tokenizer)
+    wrapped, session = run(workload, rules, reading, shared=True, tokenizer=tokenizer)
+    apart = None
+    if _table.waited(session):
+        apart, _ = run(workload, rules, reading, shared=True, gated=False, tokenizer=tokenizer)
     for side, records in (("unmodified", unmodified), ("shared", wrapped)):
         failed = [record.error for record in records if record.status != 200]
         if failed:
@@ -83,22 +93,21 @@ def row_of(workload: Workload, rules: Rules, reading: str) -> dict[str, Any]:
         print(f"{workload.name} ({rules.rules}): {len(unmodified)} calls, installed {len(wrapped)}", file=sys.stderr)
     plain, shared = (_table.summed(side, profile) for side in (unmodified, wrapped))
     first = cost_units(normalise_usage(wrapped[0].usage, wrapped[0].api), profile)
-    return {
-        "workload": workload.name,
-        "framework": "crewai",
-        "rules": rules.rules,
-        "reading": reading,
-        "model": rules.model,
-        "read_price": rules.read_price,
-        "unmodified": plain,
-        "shared": shared,
-        "ratio": round(shared["cost_units"] / plain["cost_units"], 4),
-        "goal": workload.goal,
-        "first_call_share": round(first / shared["cost_units"], 4),
-        "best_stock": None,
-        "notes": list(session.report().notes) if session else [],
-        "failures": dict(session.failures) if session else {},
-    }
+    return _table.cost(
+        workload.name,
+        "crewai",
+        rules.rules,
+        rules.read_price,
+        plain,
+        shared,
+        session=session,
+        ungated=None if apart is None else _table.summed(apart, profile),
+        first_call_share=round(first / shared["cost_units"], 4),
+        reading=reading,
+        model=rules.model,
+        goal=workload.goal,
+        bound=workload.bound,
+    )
 
 
 def lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
@@ -109,7 +118,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 def missed(row: dict[str, Any]) -> bool:
     """Whether a row is dearer than unmodified, or misses its goal under the rules the goals are set for."""
-    goal = row["goal"] if row["rules"] == "exact" and row["goal"] is not None else 1.0
+    goal = row["goal"] if row["rules"] == "exact" and row["goal"] is not None else row["bound"]
     return bool(row["ratio"] > goal)
 
 
@@ -120,8 +129,9 @@ def main() -> int:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.getLogger("cacheprefix").setLevel(logging.ERROR)
-    rows = measure(options.names, [one for one in RULES if not options.rules or one.rules in options.rules])
-    whole = not options.names and not options.rules
+    asked = [one for one in RULES if not options.rules or one.rules in options.rules]
+    rows = measure(options.names, asked, options.tokenizer)
+    whole = not options.names and not options.rules and options.tokenizer == 1
     _table.finish("crewai", rows, options, packages=("crewai", "openai", "anthropic"), lines=lines, whole=whole)
     over = [row for row in rows if missed(row)]
     for row in over:

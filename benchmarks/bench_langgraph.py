@@ -21,11 +21,11 @@ from benchmarks import _table
 from benchmarks.langgraph_workloads import WORKLOADS, Kit, Script, Workload, session_for
 from cacheprefix import Session
 from cacheprefix.profiles import default_registry
-from cacheprefix.prompt import common_prefix
+from cacheprefix.prompt import IMAGE_TOKENS, common_prefix
 from cacheprefix.server import Latency, Record, SimulatedProvider
 
 # Long enough that siblings sent together really overlap.
-OVERLAP = Latency(base=0.05, uncached=0.0, cached=0.0, output=0.0, scale=1)
+OVERLAP = Latency(base=0.03, uncached=0.0, cached=0.0, output=0.0001, scale=1)
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,17 @@ def model_for(rules: Rules, provider: SimulatedProvider) -> Any:
     return ChatOpenAI(model=rules.model, base_url=provider.openai_base_url, api_key="any", max_retries=0)
 
 
-def run(workload: Workload, rules: Rules, *, layout: str) -> tuple[list[Record], Session | None]:
-    """Run a workload once on an empty cache; the requests as the provider saw them."""
-    with SimulatedProvider(rules.name, Script(workload.plan), latency=OVERLAP) as provider:
-        session = session_for(workload, rules.name) if layout == "shared" else None
+def run(
+    workload: Workload, rules: Rules, *, layout: str, tokenizer: float = 1.0, image_tokens: int = IMAGE_TOKENS
+) -> tuple[list[Record], Session | None]:
+    """Run a workload once on an empty cache; the requests as the provider saw them.
+
+    ``layout`` is ``unmodified``, ``stock``, ``shared`` or ``ungated`` (shared, and nobody waits for a sibling).
+    """
+    sizes: dict[str, Any] = {"count": _table.counter(tokenizer), "image_tokens": image_tokens}
+    with SimulatedProvider(rules.name, Script(workload.plan), latency=OVERLAP, **sizes) as provider:
+        gated = layout != "ungated"
+        session = session_for(workload, rules.name, gated=gated) if layout in ("shared", "ungated") else None
         workload.run(Kit(model_for(rules, provider), session, stock=layout == "stock"))
         records = list(provider.requests)
     failed = [record.error for record in records if record.status != 200]
@@ -86,37 +93,48 @@ def first_calls(records: Sequence[Record]) -> tuple[float, float]:
     return (round(shared / total, 4), round(read / total, 4)) if total else (0.0, 0.0)
 
 
-def measure(names: Sequence[str], rule_sets: Sequence[Rules]) -> list[dict[str, Any]]:
+def measure(names: Sequence[str], rule_sets: Sequence[Rules], tokenizer: float = 1.0) -> list[dict[str, Any]]:
     """All rows."""
-    rows = []
+    rows: list[dict[str, Any]] = []
+    equal: dict[tuple[str, str], dict[str, Any]] = {}
     for rules in rule_sets:
         for workload in WORKLOADS:
             if not _table.chosen(workload.name, names):
                 continue
             _table.progress(f"{workload.name} ({rules.name})")
-            plain, _ = run(workload, rules, layout="unmodified")
-            stock = run(workload, rules, layout="stock")[0] if rules.name == "anthropic" else plain
-            ours, session = run(workload, rules, layout="shared")
+            plain, _ = run(workload, rules, layout="unmodified", tokenizer=tokenizer)
+            stock = plain
+            if rules.name == "anthropic":
+                stock, _ = run(workload, rules, layout="stock", tokenizer=tokenizer)
+            ours, session = run(workload, rules, layout="shared", tokenizer=tokenizer)
+            apart = None
+            if _table.waited(session):
+                apart, _ = run(workload, rules, layout="ungated", tokenizer=tokenizer)
             profile = default_registry().get(rules.name)
             unmodified, best, shared = (_table.summed(side, profile) for side in (plain, stock, ours))
             common, read = first_calls(ours)
+            known = (rules.name, workload.name.removesuffix(f", {workload.policy}"))
+            base = equal.get(known) if workload.policy else None
+            less = None if base is None else _table.policy(workload.policy, base, unmodified, shared)
             rows.append(
-                {
-                    "workload": workload.name,
-                    "framework": "langgraph",
-                    "rules": rules.name,
-                    "read_price": profile.read,
-                    "unmodified": unmodified,
-                    "shared": shared,
-                    "ratio": round(shared["cost_units"] / unmodified["cost_units"], 4),
-                    "first_call_share": common,
-                    "first_call_read": read,
-                    "best_stock": best,
-                    "ratio_to_stock": round(shared["cost_units"] / best["cost_units"], 4),
-                    "notes": list(session.report().notes) if session else [],
-                    "failures": dict(session.failures) if session else {},
-                }
+                _table.cost(
+                    workload.name,
+                    "langgraph",
+                    rules.name,
+                    profile.read,
+                    unmodified,
+                    shared,
+                    session=session,
+                    policy=less,
+                    information="less" if workload.budget else "equal",
+                    ungated=None if apart is None else _table.summed(apart, profile),
+                    first_call_share=common,
+                    first_call_read=read,
+                    best_stock=best,
+                    ratio_to_stock=round(shared["cost_units"] / best["cost_units"], 4),
+                )
             )
+            equal[rules.name, workload.name] = rows[-1]
     return rows
 
 
@@ -146,9 +164,10 @@ def main() -> int:
     parser.add_argument("--rules", action="append", choices=[rules.name for rules in RULES])
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    rows = measure(options.names, [rules for rules in RULES if not options.rules or rules.name in options.rules])
+    asked = [rules for rules in RULES if not options.rules or rules.name in options.rules]
+    rows = measure(options.names, asked, options.tokenizer)
     packages = ("langgraph", "langchain", "langgraph-supervisor", "langgraph-swarm", "deepagents")
-    whole = not options.names and not options.rules
+    whole = not options.names and not options.rules and options.tokenizer == 1
     _table.finish("langgraph", rows, options, packages=packages, lines=lines, whole=whole)
     return 1 if any(row["ratio"] > 1 or row["ratio_to_stock"] > 1 for row in rows) else 0
 

@@ -24,7 +24,7 @@ from agent_framework.openai import OpenAIChatCompletionClient
 from agent_framework.orchestrations import ConcurrentBuilder, GroupChatBuilder, HandoffBuilder, SequentialBuilder
 
 from benchmarks import _table
-from cacheprefix import Session
+from cacheprefix import Gate, Session
 from cacheprefix.profiles import default_registry
 from cacheprefix.server import Record, Reply, Request, SimulatedProvider, ToolCall, fill
 from cacheprefix_maf import wrap
@@ -138,10 +138,13 @@ WORKLOADS: dict[str, tuple[Build, Callable[[str, int], str]]] = {
 }
 
 
-def run(name: str, rules: str, model: str, *, shared: bool) -> tuple[Sequence[Record], Session | None]:
+def run(
+    name: str, rules: str, model: str, *, shared: bool, gated: bool = True, tokenizer: float = 1.0
+) -> tuple[Sequence[Record], Session | None]:
     """Run a workload once on an empty cache; the requests as the provider saw them."""
     build, plan = WORKLOADS[name]
-    with SimulatedProvider(rules, Model(plan)) as provider:
+    latency = _table.OVERLAP if name.startswith("Concurrent") else None
+    with SimulatedProvider(rules, Model(plan), latency=latency, count=_table.counter(tokenizer)) as provider:
 
         async def go() -> Session | None:
             url = provider.anthropic_base_url if rules == "anthropic" else provider.openai_base_url
@@ -155,7 +158,7 @@ def run(name: str, rules: str, model: str, *, shared: bool) -> tuple[Sequence[Re
             )
             target = build(client)
             agents = target if isinstance(target, list) else []
-            session = Session(HANDBOOK if agents else None)
+            session = Session(HANDBOOK if agents else None, gate=Gate() if gated else None)
             for each in (agents or [target]) if shared else ():
                 wrap(each, session)
             await (apart(agents) if agents else target.run(TASK))
@@ -166,7 +169,7 @@ def run(name: str, rules: str, model: str, *, shared: bool) -> tuple[Sequence[Re
         return list(provider.requests), session
 
 
-def measure(names: Sequence[str]) -> list[dict[str, Any]]:
+def measure(names: Sequence[str], tokenizer: float = 1.0) -> list[dict[str, Any]]:
     """All rows."""
     rows = []
     for rules, model, price in RULES:
@@ -175,13 +178,17 @@ def measure(names: Sequence[str]) -> list[dict[str, Any]]:
             if not _table.chosen(name, names):
                 continue
             _table.progress(f"{name} ({rules} {price:g}x)")
-            plain, _ = run(name, rules, model, shared=False)
-            wrapped, session = run(name, rules, model, shared=True)
+            plain, _ = run(name, rules, model, shared=False, tokenizer=tokenizer)
+            wrapped, session = run(name, rules, model, shared=True, tokenizer=tokenizer)
+            apart = None
+            if _table.waited(session):
+                apart, _ = run(name, rules, model, shared=True, gated=False, tokenizer=tokenizer)
             failed = [record.error for record in (*plain, *wrapped) if record.status != 200]
             if failed or len(plain) != len(wrapped) or session is None or session.failures:
                 print(f"{name}: {len(plain)} and {len(wrapped)} calls, {failed}", file=sys.stderr)
             sides = _table.summed(plain, priced), _table.summed(wrapped, priced)
-            rows.append(_table.cost(name, "maf", rules, price, *sides))
+            beside = None if apart is None else _table.summed(apart, priced)
+            rows.append(_table.cost(name, "maf", rules, price, *sides, session=session, ungated=beside))
     return rows
 
 
@@ -189,14 +196,14 @@ def main() -> int:
     """Measure, print, write."""
     options = _table.options(__doc__, names=True).parse_args()
     warnings.simplefilter("ignore")
-    rows = measure(options.names)
+    rows = measure(options.names, options.tokenizer)
     _table.finish(
         "maf",
         rows,
         options,
         packages=("agent-framework-core", "agent-framework-openai", "agent-framework-anthropic"),
         lines=lambda found: _table.grid(found, ["workload"], lambda row: [row["workload"]]),
-        whole=not options.names,
+        whole=not options.names and options.tokenizer == 1,
     )
     return 1 if any(row["ratio"] > 1 for row in rows) else 0
 

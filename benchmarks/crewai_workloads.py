@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -411,6 +412,68 @@ class Finding(BaseModel):
     confidence: float
 
 
+def _documents(llm: NewLLM) -> tuple[Any, Callable[[], Any]]:
+    """Each task brings documents that no other one reads."""
+    who = agents(llm)
+    made = crew(who, tasks(who))
+    for number, task in enumerate(made.tasks):
+        task.description += f"\n\nDocuments for this task:\n{prose(800, 50 * (number + 1))}"
+    return made, lambda: made.kickoff(inputs={"brief": BRIEF})
+
+
+def _outlier(llm: NewLLM) -> tuple[Any, Callable[[], Any]]:
+    """Three tasks on one brief, and a fourth agent whose task has none."""
+    who = agents(llm)
+    other = Agent(
+        role="Translator",
+        goal="Say it in Danish",
+        backstory="You translate for the board.",
+        llm=llm(),
+        respect_context_window=False,
+        use_better_compaction=False,
+    )
+    parts = tasks(who)
+    last = Task(
+        name="translation",
+        description="Translate the memo. (plan none)",
+        expected_output="The memo in Danish.",
+        agent=other,
+        context=[parts[-1]],
+    )
+    made = crew([*who, other], [*parts, last])
+    return made, lambda: made.kickoff(inputs={"brief": BRIEF})
+
+
+class Clock:
+    """Seconds that a crew lets pass between its tasks; provider and session go by them."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+
+    def __call__(self) -> float:
+        """The machine's time, and what has passed beside it."""
+        return time.time() + self.passed
+
+
+def _pausing(llm: NewLLM) -> tuple[Any, Callable[[], Any]]:
+    """Ten minutes pass after each task, as where a person looks at it first."""
+    who = agents(llm)
+    made = crew(who, tasks(who))
+
+    def go() -> None:
+        CLOCK.passed = 0.0
+        made.kickoff(inputs={"brief": BRIEF})
+
+    def pause(_: Any) -> None:
+        CLOCK.passed += 600.0
+
+    made.task_callback = pause
+    return made, go
+
+
+CLOCK = Clock()
+
+
 def _pydantic(llm: NewLLM) -> tuple[Any, Callable[[], Any]]:
     who = agents(llm)
     made = crew(who, tasks(who, output_pydantic=Finding))
@@ -444,6 +507,11 @@ class Workload:
     """The model has no native tool calls."""
     gate: Gate = field(default_factory=Gate)
     """How long tasks that start together wait for the first of them."""
+    bound: float = 1.0
+    """Cost against unmodified that it may come to under the providers' rules: above 1 where what is written expires
+    before it is read, which nobody knows beforehand."""
+    lifetime: str | None = None
+    """What the session is told to keep entries for; None for the provider's default."""
 
 
 WORKLOADS: tuple[Workload, ...] = (
@@ -463,6 +531,10 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload("delegation", _sequential(allow_delegation=True)),
     Workload("guardrail", _guardrail),
     Workload("output_pydantic", _pydantic),
+    Workload("documents with each task", _documents),
+    Workload("one agent without the brief", _outlier),
+    Workload("ten minutes between tasks", _pausing, bound=1.02),
+    Workload("ten minutes between tasks, 1-hour lifetime", _pausing, bound=1.02, lifetime="1h"),
     Workload("one agent", _one_agent),
     Workload("one task", _lonely, goal=1.0),
     Workload("nothing shared", _unrelated, goal=1.0),

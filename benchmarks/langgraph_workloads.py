@@ -29,7 +29,7 @@ from langgraph_supervisor import create_supervisor
 from langgraph_swarm import create_handoff_tool, create_swarm
 from pydantic import BaseModel
 
-from cacheprefix import Caching, Session, SharedPrefix
+from cacheprefix import Caching, Gate, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.server import Reply, Request, ToolCall, fill
 from cacheprefix_langgraph import PrefixMiddleware, forked, subgraph, wrap_model
 
@@ -177,6 +177,9 @@ class Workload:
     plan: Mapping[str, Sequence[str]] = field(default_factory=dict)
     prefix: str = RULES_TEXT
     tools: tuple[BaseTool, ...] = ()
+    budget: ToolResultBudget | None = None
+    policy: str = ""
+    """What a row's name ends with that shows the model less than the row of the rest of that name; empty for none."""
 
 
 def _task() -> dict[str, Any]:
@@ -408,7 +411,8 @@ def _plainly(role: str, said: Sequence[Any]) -> list[Any]:
 
 
 _SCHEMAS = {**{f"worker{n}": ("schema",) for n in range(4)}, "judge": ("schema",)}
-_IMAGE = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAA" * 400
+_IMAGE = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAA" * 6_250
+"""300 kB, of which no provider counts the bytes."""
 _SEEN = [{"type": "text", "text": DIGEST}, {"type": "image_url", "image_url": {"url": _IMAGE}}]
 
 
@@ -431,6 +435,14 @@ WORKLOADS = (
     Workload("an image", lambda kit: _as_held(kit, _plainly, task=_SEEN), 5),
     Workload("supervisor, last_message", lambda kit: _supervisor(kit, "last_message"), 13, _SUPERVISOR),
     Workload("supervisor, full_history", lambda kit: _supervisor(kit, "full_history"), 13, _SUPERVISOR),
+    Workload(
+        "supervisor, full_history, budget of 150 a result",
+        lambda kit: _supervisor(kit, "full_history"),
+        13,
+        _SUPERVISOR,
+        budget=ToolResultBudget(max_tokens=150),
+        policy="budget of 150 a result",
+    ),
     Workload("swarm", _swarm, 12, _swarm_plan()),
     Workload("create_agent loop", _agent, 10, {"assistant": (*_LOOP, "text", *_LOOP, "text")}),
     Workload("deepagents, isolated", lambda kit: _deep(kit, fork=False, own=True), 13, _DEEP, prefix=""),
@@ -439,6 +451,11 @@ WORKLOADS = (
 )
 
 
-def session_for(workload: Workload, provider: str) -> Session:
-    """The session that a user of the workload would make."""
-    return Session(SharedPrefix(system=workload.prefix, tools=workload.tools), caching=Caching(provider=provider))
+def session_for(workload: Workload, provider: str, *, gated: bool = True) -> Session:
+    """The session that a user of the workload would make; without ``gated`` nobody waits for a sibling."""
+    return Session(
+        SharedPrefix(system=workload.prefix, tools=workload.tools),
+        budget=workload.budget,
+        gate=Gate() if gated else None,
+        caching=Caching(provider=provider),
+    )

@@ -39,6 +39,17 @@ can change them, and `cacheprefix compare` measures that on your own evaluation.
 ratios within one run are shown.
 """
 
+_POLICY = (
+    "What shows the model less than the application does (a budget for tool results, tool memory that is dropped) "
+    "saves beside what sharing saves: both against the application without it."
+)
+_BESIDE = (
+    "Of the same runs: what `session.report()` says that the run had cost unmodified, by what the unmodified run did "
+    "cost in the same simulator; and the simulated times of a hosted model to the first token of an answer and of the "
+    "whole run, by those of the unmodified run. Behind a stroke stands the time where no request waits for a sibling "
+    "that writes what they share (`gate=None`). Answers in these runs come so fast that everybody waits; at a slow "
+    "model the gate waits no longer than that pays."
+)
 _OVERHEAD = (
     "The whole call on loopback, with cacheprefix against without: the median over pairs of neighbouring turns. "
     "Beside it stands the ratio of the medians over all turns, which a machine that changes its pace moves."
@@ -230,8 +241,15 @@ def _section(name: str, result: dict[str, Any]) -> Iterator[str]:
     costs = [row for row in result["rows"] if "unmodified" in row]
     topics = [row for row in result["rows"] if "unmodified" not in row]
     if costs:
-        yield _table.table(LINES.get(name, _costs)(costs), markdown=True)
-        yield from _sums(name, costs)
+        equal = [row for row in costs if row.get("information", "equal") == "equal"]
+        yield _table.table(LINES.get(name, _costs)(equal), markdown=True)
+        yield from _sums(name, equal)
+        if any(row.get("policy") for row in costs):
+            yield f"\n{_POLICY}\n"
+            yield _table.table(_table.policies(costs), markdown=True)
+        if all("reported_share" in row for row in costs):
+            yield f"\n{_BESIDE}\n"
+            yield _table.table(_table.beside(costs, ["workload"], lambda row: [row["workload"]]), markdown=True)
     for asked in dict.fromkeys(_asked(row) for row in topics):
         mine = [row for row in topics if _asked(row) == asked]
         shown = list(filter(None, map(_relative, mine)))

@@ -99,9 +99,7 @@ class ForkBody:
     def begin(self, leave: Pass = FOLLOW) -> PendingCall:
         """The turn of this request: send its ``body``, then ``finish`` it with the answer's usage, or ``watch`` it."""
         role, session = self.role, self.session
-        known = self.prompt
-        read = (lambda _: session.decode(self.given, self.api)) if known is None else (lambda _: known)
-        plain = read if self.forked and not self.tries else None
+        changed = self.forked or self.body is not self.given
         plan = self.plan
         asked = Request(
             self.body,
@@ -109,7 +107,7 @@ class ForkBody:
             agent=role.name if role else "",
             conversation=role.conversation if role else "",
             boundary=self._boundary if self.forked else None,
-            original=plain,
+            original=self._unmodified if changed else None,
             rewrite=self.forked,
             repeated=plan is not None and plan.repeats,
             continues=plan is not None and plan.continues,
@@ -120,6 +118,15 @@ class ForkBody:
         if self.forked and turn.seen is None:
             turn.body = self.own()
         return turn
+
+    def _unmodified(self, given: Prompt) -> Prompt:
+        """The request as the application made it, with what it leaves to the session to say."""
+        if self.tries:
+            # It stands in for an answer that the application never saw.
+            return replace(given, sections=())
+        own = self.own()
+        known = self.prompt if own is self.given else None
+        return self.session.decode(own, self.api) if known is None else known
 
     def own(self) -> dict[str, Any]:
         """The application's own request, in place of a fork that failed."""

@@ -44,7 +44,7 @@ STEPS = (
     "cacheprefix.calls.begin.chain",
     "cacheprefix.calls.begin.Requests._marked",
     "cacheprefix.calls.begin.Requests._foresee",
-    "cacheprefix.calls.begin.Requests._estimate",
+    "cacheprefix.calls.begin.Requests._own",
     "cacheprefix.calls.history_runner.replay",
     "cacheprefix.calls.history_runner._look",
     "cacheprefix.calls.state.decode",

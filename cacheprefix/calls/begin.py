@@ -18,10 +18,11 @@ from cacheprefix.calls.state import SharedState
 from cacheprefix.conversation import Conversation
 from cacheprefix.errors import named
 from cacheprefix.layout import FOLLOW, ForkPolicy, Pass, Worth, said_with_authority
+from cacheprefix.layout.baseline import Own, Times
 from cacheprefix.layout.plan import RequestPlan
 from cacheprefix.layout.team import Team
 from cacheprefix.plugins import Plugins
-from cacheprefix.profiles import Profile, Ttl, Usage, money, normalise_usage
+from cacheprefix.profiles import Profile, Ttl, Usage, cost_units, money, normalise_usage
 from cacheprefix.prompt import Api, Layout, Prompt, Reason, chain, dumps_sorted, lane_key, reason
 from cacheprefix.prompt.reasons import LEFT_ALONE
 from cacheprefix.wire import redecode
@@ -31,7 +32,8 @@ Boundary = Callable[[Prompt], int | None] | int | None
 _Gate = tuple[bytes, Worth]
 """By what siblings find one another, and what waiting gains them."""
 Original = Callable[[Prompt], Prompt | None] | None
-"""Gives, from the prompt as sent, the prompt as the application made it."""
+"""Gives, from the prompt before it was marked, the prompt as the application made it: one without sections where the
+application would have sent nothing, None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Request:
     boundary: Boundary = None
     """How many leading sections its siblings share."""
     original: Original = None
-    """For the estimate of what it would have cost unmodified."""
+    """For the estimate of what it would have cost unmodified; None where the body is the application's own."""
     headers: Mapping[str, str] | None = None
     provider: str | None = None
     """Names the profile, where the model's name does not tell."""
@@ -118,8 +120,6 @@ class Requests:
                 talk = state.find(owner, given.digests[given.head :])
             of = _Of((scope, talk), now)
             again = marks and asked.repeated and profile.markers is not None and not profile.implicit_breakpoint
-            # What goes out unmarked is in the unmodified cache, too, where the application marks it itself.
-            original = asked.original or ((lambda _: given) if again else None)
             if again:
                 sent, prompt = self._marked_again(sent, prompt, profile, of, trailing=asked.trailing)
             elif marks and asked.rewrite:
@@ -137,12 +137,11 @@ class Requests:
                 spared=again, kin=kin,
             )  # fmt: skip
             state.cards.sent(asked.agent, prompt.sections, observation.outlook.sections)
-            expected = self._estimate(original, prompt, profile, scope, agent, talk, now)
-            expected = None if again and prompt is given and asked.original is None else expected
+            own = self._own(asked, given, Own(given, scope, agent, talk, now - leave.waited))
             purpose = asked.policy.purpose if asked.policy else ""
             layout, reasons = self._why(asked)
             started = Started(
-                prompt, profile, observation, agent, talk, purpose, now, expected, held, epoch, layout, reasons
+                prompt, profile, observation, agent, talk, purpose, now, *own, held, epoch, layout, reasons
             )
         except Exception as error:
             services.notices.failed("begin", error)
@@ -314,20 +313,17 @@ class Requests:
         goes_on = limit > prompt.head
         return self._marked(body, prompt, profile, limit, of, skip=not goes_on, continues=goes_on, trailing=trailing)
 
-    def _estimate(
-        self, original: Original, sent: Prompt, profile: Profile, scope: str, agent: str, conversation: str, now: float
-    ) -> Usage | None:
-        """What the request would have used as the application made it; None when that is the request itself."""
-        if original is None:
-            return None
-        prompt = self.state.notices.attempt("estimate", lambda: original(sent), None)
-        if prompt is None:
-            return None
-        model = self.state.unmodified
-        observation = model.begin(prompt, profile, scope=scope, agent=agent, session=conversation, at=now)
-        model.finish(observation, None, now)
-        expected: Usage = observation.expectation.usage
-        return expected
+    def _own(self, asked: Request, given: Prompt, own: Own) -> tuple[Own | None, bool]:
+        """The request as the application made it, and whether it is known.
+
+        What is left alone is entered too: the application's later requests would have read what it wrote. A session
+        that only observes changes nothing, and a fork that the application asked for itself stands for none else.
+        """
+        if asked.original is None:
+            return (own if self.forks and asked.layout != "fork" else None), True
+        original = asked.original
+        prompt = self.state.notices.attempt("estimate", lambda: original(given), None)
+        return (None, False) if prompt is None else (own._replace(prompt=prompt), True)
 
     def _reports(self, leave: Pass, agent: str) -> tuple[Any, Any, Any]:
         """What a turn calls when its answer ends, fails, and begins; each lets waiting siblings go."""
@@ -360,6 +356,7 @@ class Requests:
             seen = turn.seen
             try:
                 if seen is not None:
+                    state.totals.unanswered += 1
                     state.notices.attempt("fail", lambda: state.model.fail(seen.observation), None)
             finally:
                 leave.release(ok=False)
@@ -411,7 +408,6 @@ class Requests:
         verdict = self.state.model.finish(seen.observation, usage, ended, diagnostics=diagnostics)
         expectation = seen.observation.expectation
         units = units_of(usage, expectation.usage, seen.profile)
-        plain = seen.unmodified
         return Call(
             index=verdict.index,
             agent=seen.agent,
@@ -423,7 +419,7 @@ class Requests:
             first_of_agent=self.state.totals.first_of(seen.agent),
             usage=usage,
             verdict=verdict,
-            unmodified_units=units if plain is None else units_of(plain, plain, seen.profile),
+            unmodified_units=self._unmodified(seen, usage, units, Times(seen.started_at, first_token_at, ended)),
             units=units,
             money=money(usage, seen.prompt.model, seen.profile, at=seen.started_at),
             started_at=seen.started_at,
@@ -434,6 +430,16 @@ class Requests:
             layout=seen.layout,
             reasons=seen.reasons,
         )
+
+
+    def _unmodified(self, seen: Started, usage: Usage, units: float, times: Times) -> float | None:
+        """Cost units of the request as the application made it; None where that is not known."""
+        own = seen.own
+        if own is None:
+            return units if seen.known else None
+        estimate = self.state.unmodified.usage
+        found = self.state.notices.attempt("estimate", lambda: estimate(own, seen.observation, usage, times), None)
+        return None if found is None else cost_units(found, seen.profile)
 
 
 def _cold_after(prompt: Prompt, profile: Profile, ended: float) -> float | None:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from cacheprefix.cache import Observation, Verdict
     from cacheprefix.calls.report import Call
     from cacheprefix.conversation import Conversation
-    from cacheprefix.profiles import Profile, Usage
+    from cacheprefix.layout.baseline import Own
+    from cacheprefix.profiles import Profile
     from cacheprefix.prompt import Layout, Prompt, Reason
 
 
@@ -30,8 +31,10 @@ class Started:
     conversation: str
     purpose: str
     started_at: float
-    unmodified: Usage | None
-    """Estimated usage of the request as the application made it; None when that is the request itself."""
+    own: Own | None
+    """The request as the application made it; None where that is not known, or where there is none beside this one."""
+    known: bool = True
+    """Whether its cost can be known."""
     held: Conversation | None = None
     epoch: int = 0
     """Epoch of the conversation's ledger when the request went out."""
@@ -95,8 +98,16 @@ class PendingCall:
         return None if self.call is None else self.call.verdict
 
     def fail(self) -> None:
-        """The request failed; it leaves no trace in expectations or totals."""
-        if self._take() and self._fail is not None:
+        """The request failed, or its answer was broken off.
+
+        Whose answer had begun was paid for, and is a call without usage; any other leaves no trace in expectations or
+        sums, and is counted as unanswered.
+        """
+        if not self._take():
+            return
+        if self.first_token_at is not None and self._finish is not None:
+            self.call = self._finish(self, None, None, None)
+        elif self._fail is not None:
             self._fail(self)
 
     def _take(self) -> bool:

@@ -290,6 +290,8 @@ class Report:
     """How the requests went out and why, by agent."""
     arms: Arms | None = None
     """Forked conversations and those left as they are, side by side; None where all are forked."""
+    unanswered: int = 0
+    """Requests that failed or were cancelled before an answer began: what they cost, if anything, is in no sum."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON. Holds no prompt text."""
@@ -309,6 +311,7 @@ class Report:
             ],
             # There only where the user forks a share of the conversations.
             **({} if self.arms is None else {"arms": self.arms.as_dict()}),
+            **({"unanswered": self.unanswered} if self.unanswered else {}),
         }
 
     def __str__(self) -> str:
@@ -331,7 +334,8 @@ def tally(agent: str, calls: Iterable[Call]) -> ReportLine:
         sum(writes),
         sum(total - read - write for total, read, write in zip(inputs, reads, writes, strict=True)),
         sum(call.units for call in rows),
-        sum(known) if known else None,
+        # A sum without those that are not known would be no cost of anything.
+        sum(known) if rows and len(known) == len(rows) else None,
         sum(money) if money else None,
         sum(1 for call in rows if call.usage.cache_read_tokens is None),
     )
@@ -420,7 +424,7 @@ def _cells(line: ReportLine) -> tuple[str, ...]:
         f"{line.cache_write_tokens:,}",
         f"{line.cached_share:.1%}",
         f"{line.cost_units:,.0f}",
-        "?" if line.unmodified_units is None else f"{line.unmodified_units:,.0f}*",
+        "unknown" if line.unmodified_units is None else f"{line.unmodified_units:,.0f}*",
         "?" if line.ratio is None else f"{line.ratio:.2f}",
         usd,
     )
@@ -438,6 +442,9 @@ def _text(report: Report) -> Iterable[str]:
             f"{report.total.unreported} of {report.total.calls} calls were answered without the tokens read from the "
             "cache: they count by what was foreseen"
         )
+    if report.unanswered:
+        said = "got no answer (failed or cancelled); what they cost, if anything, is in no sum"
+        yield f"{report.unanswered} requests {said}"
     for item in report.breaks:
         where = f" at {plain(item.path)}" if item.path else ""
         lost = "" if item.lost_usd is None else f" ({item.lost_usd:.4f} USD)"
@@ -470,6 +477,8 @@ class Totals:
         self._agents: set[str] = set()
         self._lock = Lock()
         self.last: Call | None = None
+        self.unanswered = 0
+        """Requests without an answer."""
 
     def first_of(self, agent: str) -> bool:
         """Whether this is the first call of an agent; asking makes it so."""
@@ -514,7 +523,10 @@ class Totals:
             line = tally(agent, by_agent.get(agent, ()))
             lines.append(_sum(agent, (folded[agent], line)) if agent in folded else line)
         breaks = _merged([*old, *breaks_of(calls)])
-        return Report(tuple(lines), _sum("all", lines), breaks, counter, notes, dict(failures), layouts=layouts)
+        return Report(
+            tuple(lines), _sum("all", lines), breaks, counter, notes, dict(failures), layouts=layouts,
+            unanswered=self.unanswered,
+        )  # fmt: skip
 
     def _fold(self) -> None:
         half = self._keep // 2
@@ -539,7 +551,7 @@ def _sum(agent: str, lines: Iterable[ReportLine]) -> ReportLine:
         sum(row.cache_write_tokens for row in rows),
         sum(row.uncached_tokens for row in rows),
         sum(row.cost_units for row in rows),
-        sum(known) if known else None,
+        sum(known) if rows and len(known) == len(rows) else None,
         sum(usd) if usd else None,
         sum(row.unreported for row in rows),
     )

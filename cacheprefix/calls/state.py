@@ -15,6 +15,7 @@ from cacheprefix.calls.arms import ForkShare
 from cacheprefix.calls.gating import PRICE, Gating
 from cacheprefix.calls.report import Totals
 from cacheprefix.conversation import Conversation
+from cacheprefix.layout.baseline import Unmodified
 from cacheprefix.layout.cards_advice import Placement
 from cacheprefix.layout.kept_answers import KeptAnswers
 from cacheprefix.layout.known_runs import KnownRuns
@@ -40,7 +41,7 @@ class SharedState:
     envelope: Envelope
     model: CacheModel
     """The provider's cache as our requests leave it."""
-    unmodified: CacheModel
+    unmodified: Unmodified
     """The same, had the requests gone out as the application made them."""
     totals: Totals = field(default_factory=Totals)
     memo: Memo = field(default_factory=Memo)
@@ -76,7 +77,8 @@ class SharedState:
         model, unmodified = (
             CacheModel(clock=services.clock, count=services.count, envelope=envelope) for _ in range(2)
         )
-        return cls(services, envelope, model, unmodified, gating=Gating(gate_price), arms=ForkShare(fork_share))
+        own = Unmodified(unmodified)
+        return cls(services, envelope, model, own, gating=Gating(gate_price), arms=ForkShare(fork_share))
 
     @property
     def notices(self) -> Notices:

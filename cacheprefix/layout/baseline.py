@@ -1,13 +1,223 @@
-"""The prompt an application would have sent, rebuilt from the one that was, for the estimate of what it had cost."""
+"""What requests had cost as the application made them: its prompts, rebuilt, and a cache that only those were sent to.
+
+A request is entered when its answer has ended, with the time at which it would have gone out (before it waited for a
+sibling) and the provider's own count of what was sent in its place. With ``T`` tokens counted by the provider for the
+``x`` tokens of text and ``y`` of images by our counter in what was sent,
+
+    theirs(p) = T / (a*x + b*y) * (a * text in p + b * images in p)        for a beginning p of the unmodified prompt
+
+where ``a`` and ``b`` are what the provider counts for one token of ours of text and of images, by all its counts so
+far. Only ``a / b`` matters, and only where images are: a request without any is scaled by ``T / x``.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cacheprefix.locks import Lock
+from cacheprefix.profiles import Profile, Usage
 from cacheprefix.prompt import Prompt, Section, dumps, section
 from cacheprefix.wire import decode
+
+if TYPE_CHECKING:
+    from cacheprefix.cache import CacheModel, Observation
+
+_SURE = 900.0
+"""Squared tokens by which text and images must have varied against each other before their counts are told apart."""
+_FARTHEST = 20.0
+"""How far ``a`` and ``b`` may lie from the common ratio: an image that is paid by its size and counted flat."""
+_MODELS = 1_000
+
+
+class Own(NamedTuple):
+    """A request as the application made it, and when it would have gone out."""
+
+    prompt: Prompt
+    scope: str
+    agent: str
+    conversation: str
+    arrived: float
+    """Seconds: before it waited for a sibling."""
+
+
+class Times(NamedTuple):
+    """When the request was sent in its place, answered first, and answered whole. Seconds."""
+
+    started: float
+    first_token: float | None
+    ended: float
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What a provider counted for a model: sums over its reports, by which text and images are told apart."""
+
+    xx: float = 0.0
+    xy: float = 0.0
+    yy: float = 0.0
+    xt: float = 0.0
+    yt: float = 0.0
+    ours: float = 0.0
+    theirs: float = 0.0
+
+    def learn(self, text: int, images: int, counted: int) -> None:
+        """One more report."""
+        self.xx += text * text
+        self.xy += text * images
+        self.yy += images * images
+        self.xt += text * counted
+        self.yt += images * counted
+        self.ours += text + images
+        self.theirs += counted
+
+    def scales(self) -> tuple[float, float]:
+        """``a`` and ``b``: least squares, drawn to the common ratio ``r`` as far as the reports do not tell.
+
+        min  sum (T - a*x - b*y)^2 + _SURE * ((a - r)^2 + (b - r)^2)
+        """
+        if not self.ours:
+            return 1.0, 1.0
+        r = self.theirs / self.ours
+        xx, yy = self.xx + _SURE, self.yy + _SURE
+        xt, yt = self.xt + _SURE * r, self.yt + _SURE * r
+        below = xx * yy - self.xy * self.xy
+        a, b = (xt * yy - yt * self.xy) / below, (yt * xx - xt * self.xy) / below
+        return min(max(a, r / _FARTHEST), r * _FARTHEST), min(max(b, r / _FARTHEST), r * _FARTHEST)
+
+
+class Unmodified:
+    """The cache as the application's own requests would have left it, in the provider's tokens. Thread-safe."""
+
+    def __init__(self, model: CacheModel) -> None:
+        self._model = model
+        self._counts: dict[str, _Counts] = {}
+        self._lock = Lock()
+
+    def forget(self, conversation: str) -> set[bytes]:
+        """Hold no text that only this conversation held; the texts that are gone."""
+        return self._model.forget(conversation)
+
+    def usage(self, own: Own, sent: Observation, usage: Usage, times: Times) -> Usage:
+        """What the application's own request would have used; ``usage`` is the provider's for what was sent.
+
+        Where the same was sent, and the cache held the same for it, that very usage.
+        """
+        prompt, profile = own.prompt, sent.profile
+        if not prompt.sections:
+            return Usage(0, 0, {})
+        scale = self._scale(sent.record.prompt, prompt, usage)
+        seen = self._model.begin(
+            prompt, scale.rules(profile), scope=own.scope, agent=own.agent, session=own.conversation, at=own.arrived
+        )
+        # It would have been answered as fast, but for the wait.
+        earlier = times.started - own.arrived
+        if times.first_token is not None:
+            self._model.first_token(seen, times.first_token - earlier)
+        self._model.finish(seen, None, times.ended - earlier)
+        if _alike(prompt, sent.record.prompt) and _found_alike(seen, sent, plain=scale.plain):
+            return usage if usage.reported else sent.expectation.usage
+        return scale.theirs(seen.expectation.usage, profile)
+
+    def _scale(self, sent: Prompt, own: Prompt, usage: Usage) -> _Scale:
+        text, images = _parts(sent, sent.tokens)
+        counted = usage.input_tokens if usage.calls == 1 and not usage.summed else None
+        with self._lock:
+            if len(self._counts) > _MODELS:
+                self._counts.clear()
+            counts = self._counts.setdefault(sent.model, _Counts())
+            if counted and sent.tokens:
+                counts.learn(text, images, counted)
+            a, b = counts.scales()
+        if not images and not _parts(own, own.tokens)[1]:
+            ratio = counted / text if counted and text else a
+            return _Scale(own, ratio, ratio)
+        whole = a * text + b * images
+        ratio = counted / whole if counted and whole else 1.0
+        return _Scale(own, ratio * a, ratio * b)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """The provider's tokens for ours, in one prompt."""
+
+    prompt: Prompt
+    text: float
+    images: float
+
+    @property
+    def plain(self) -> bool:
+        """Whether the provider counts as we do."""
+        return self.text == self.images == 1.0
+
+    def of(self, tokens: int) -> float:
+        """Tokens by the provider's count of a beginning that has so many by ours."""
+        if self.text == self.images:
+            return tokens * self.text
+        text, images = _parts(self.prompt, tokens)
+        return text * self.text + images * self.images
+
+    def rules(self, profile: Profile) -> Profile:
+        """The rules with their sizes in our tokens. Blocks are the provider's, and cut when its tokens are known."""
+        if self.plain or not self.prompt.tokens:
+            return profile
+        ratio = self.of(self.prompt.tokens) / self.prompt.tokens
+        return _resized(profile, ceil(profile.min_tokens / ratio) if ratio else profile.min_tokens)
+
+    def theirs(self, ours: Usage, profile: Profile) -> Usage:
+        """A usage that is expected in our tokens, in the provider's."""
+        if self.plain:
+            return ours
+        # Behind the last section stands what begins the answer.
+        total, read = ours.input_tokens or 0, ours.cache_read_tokens or 0
+        count = round(self.of(min(total, self.prompt.tokens)) + max(0, total - self.prompt.tokens))
+        found = min(count, round(self.of(read)))
+        if profile.match == "block":
+            found -= found % profile.block_tokens
+            found = found if found >= profile.min_tokens else 0
+        written = ours.cache_write or {}
+        whole = sum(written.values())
+        upto = count if read + whole >= total else round(self.of(read + whole))
+        share = max(0, upto - found) / whole if whole else 0.0
+        return Usage(count, found, {name: round(tokens * share) for name, tokens in written.items()})
+
+
+@lru_cache(256)
+def _resized(profile: Profile, least: int) -> Profile:
+    return replace(profile, min_tokens=least, block_tokens=1 if profile.match == "block" else profile.block_tokens)
+
+
+def _parts(prompt: Prompt, tokens: int) -> tuple[int, int]:
+    """Of the first so many tokens those of texts, and those of images."""
+    end = bisect_right(prompt.totals, tokens)
+    images = sum(one.tokens for one in prompt.sections[:end] if one.kind == "image")
+    rest = tokens - (prompt.totals[end - 1] if end else 0)
+    if rest and end < len(prompt.sections) and prompt.sections[end].kind == "image":
+        images += rest
+    return tokens - images, images
+
+
+def _alike(own: Prompt, sent: Prompt) -> bool:
+    """Whether the very same was sent, marks and settings included."""
+    if own is sent:
+        return True
+    marks = ([(at, prompt.sections[at].marker) for at in prompt.marked] for prompt in (own, sent))
+    return (
+        own.digests == sent.digests
+        and own.top_marker == sent.top_marker
+        and own.settings == sent.settings
+        and next(marks) == next(marks)
+    )
+
+
+def _found_alike(own: Observation, sent: Observation, *, plain: bool) -> bool:
+    """Whether the cache held the same for both."""
+    a, b = own.expectation, sent.expectation
+    return a.shared_tokens == b.shared_tokens and (not plain or a.usage == b.usage)
 
 
 def unmodified(
@@ -19,10 +229,11 @@ def unmodified(
     count: Callable[[str, str], int],
     restored: Sequence[tuple[str, str]] = (),
 ) -> Prompt:
-    """The prompt as the application made it: its own system texts and tools, no tail, no markers.
+    """The prompt as the application made it: its own system texts and tools, no tail.
 
-    ``tools`` are in the wire form of the prompt's API. Sections of the conversation are taken over as they are,
-    but for tool results that were shortened: ``restored`` pairs the text sent with the text it stands for.
+    ``prompt`` is the one to send before it was marked by us: its markers and settings are the application's. ``tools``
+    are in the wire form of the prompt's API. Sections of the conversation are taken over as they are, but for tool
+    results that were shortened: ``restored`` pairs the text sent with the text it stands for.
     """
     body: dict[str, Any] = {"model": prompt.model, "tools": list(tools or [])}
     if prompt.api == "anthropic":
@@ -40,8 +251,7 @@ def unmodified(
         del rest[found]
     for sent, full in restored:
         rest = [_full(section, sent, full, prompt.model, count) for section in rest]
-    plain = (replace(section, marker=None) if section.marker else section for section in rest)
-    return replace(prompt, sections=(*head, *plain), top_marker=None)
+    return replace(prompt, sections=(*head, *rest))
 
 
 def _full(one: Section, sent: str, full: str, model: str, count: Callable[[str, str], int]) -> Section:

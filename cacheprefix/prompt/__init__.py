@@ -20,6 +20,7 @@ from cacheprefix.prompt.reasons import FIXES, SAID, WHYS, Layout, Reason, Why, r
 from cacheprefix.prompt.sections import (
     ABOUT,
     ANSWER_HEAD,
+    IMAGE_TOKENS,
     MESSAGE_TOKENS,
     TIERS,
     Api,
@@ -61,6 +62,7 @@ __all__ = [
     "ANSWER_HEAD",
     "ESTIMATE",
     "FIXES",
+    "IMAGE_TOKENS",
     "MESSAGE_TOKENS",
     "SAID",
     "TIERS",

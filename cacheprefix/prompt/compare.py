@@ -71,8 +71,8 @@ def shared_characters(a: AnyStr, b: AnyStr) -> int:
 
 
 def shared_tokens(a: Section, b: Section, count: CountTokens, model: str = "") -> int:
-    """Tokens that two differing sections have in common at their start; 0 when envelope or kind differ."""
-    if a.tier != b.tier or a.kind != b.kind or a.head != b.head:
+    """Tokens that two differing sections begin with alike; 0 when envelope or kind differ, and of images."""
+    if a.kind == "image" or a.tier != b.tier or a.kind != b.kind or a.head != b.head:
         return 0
     shared = _shared_text(a.data, b.data)
     tokens = count(shared, model) if shared else 0

@@ -87,6 +87,11 @@ class Marker:
     ttl: str | None = None
 
 
+IMAGE_TOKENS = 1_600
+"""Flat estimate of an image, audio clip or file: about a 1.15 megapixel picture on Claude
+(width x height / 750, platform.claude.com/docs vision, read 2026-11); never its base64 length."""
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
     """One addressable part of a prompt.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal
 
+from cacheprefix.prompt.sections import IMAGE_TOKENS
 from cacheprefix.prompt.tool_errors import reads_as_error
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -21,10 +22,6 @@ Count = Callable[[str], int]
 
 MESSAGE_TOKENS = 3
 """What a message's own envelope adds, as the prompt room counts it."""
-IMAGE_TOKENS = 1_600
-"""Flat estimate of an image, audio clip or file: about a 1.15 megapixel picture on Claude
-(width x height / 750, platform.claude.com/docs vision, read 2026-11); never its base64 length."""
-
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 

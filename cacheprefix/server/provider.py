@@ -15,7 +15,7 @@ from typing_extensions import Self
 
 from cacheprefix.errors import MissingExtraError, SetupError
 from cacheprefix.profiles import Profile, Registry
-from cacheprefix.prompt import CountTokens, estimate_tokens
+from cacheprefix.prompt import IMAGE_TOKENS, CountTokens, estimate_tokens
 from cacheprefix.server.latency import Latency
 from cacheprefix.server.request_log import Log, Record
 from cacheprefix.server.script import Script
@@ -40,6 +40,7 @@ class SimulatedProvider:
     - ``script`` decides the answers (default: ``Echo``), ``latency`` their pace (default: none is slept).
     - ``clock`` gives seconds; a test of lifetimes passes its own.
     - ``count`` counts tokens; the client must count alike for exact comparisons.
+    - ``image_tokens`` is what one image counts, whatever its bytes.
     - ``port`` 0 takes a free one. ``record`` is a file for the log that ``cacheprefix audit`` reads.
     - ``keep`` bounds how many requests are remembered, ``capacity_tokens`` how much is cached.
     - ``crowding`` spreads busy routing keys over machines as the profile's ``rate_per_key`` says.
@@ -57,6 +58,7 @@ class SimulatedProvider:
         latency: Latency | None = None,
         clock: Callable[[], float] = time.time,
         count: CountTokens = estimate_tokens,
+        image_tokens: int = IMAGE_TOKENS,
         registry: Registry | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -78,6 +80,7 @@ class SimulatedProvider:
             latency=latency,
             clock=clock,
             count=count,
+            image_tokens=image_tokens,
             registry=registry,
             capacity_tokens=capacity_tokens,
             crowding=crowding,

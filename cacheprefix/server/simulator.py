@@ -8,14 +8,14 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, MutableSequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, cast
 
 from cacheprefix.bounded import Bounded
 from cacheprefix.errors import BodyError
 from cacheprefix.profiles import CacheprefixProfileWarning, Profile, Registry, default_registry
-from cacheprefix.prompt import Api, CountTokens, Prompt, estimate_tokens, loads
+from cacheprefix.prompt import IMAGE_TOKENS, Api, CountTokens, Prompt, estimate_tokens, loads
 from cacheprefix.server import wire_anthropic, wire_bedrock, wire_chat, wire_gemini, wire_responses
 from cacheprefix.server.diagnostics import Diagnostician
 from cacheprefix.server.engine import ProviderCache, Serving
@@ -73,6 +73,7 @@ class Simulator:
         latency: Latency | None = None,
         clock: Callable[[], float] = time.time,
         count: CountTokens = estimate_tokens,
+        image_tokens: int = IMAGE_TOKENS,
         registry: Registry | None = None,
         capacity_tokens: int | None = None,
         crowding: bool = False,
@@ -91,6 +92,7 @@ class Simulator:
         self.requests: MutableSequence[Record] = [] if keep is None else deque(maxlen=keep)
         self.named = NamedCaches()
         self._count = count
+        self._image_tokens = image_tokens
         self._capacity = capacity_tokens
         self._crowding = crowding
         self._log = log
@@ -213,7 +215,8 @@ class Simulator:
         profile = self.profile_for(record.model, api)
         record.rules, record.provider = profile.name, profile.provider
         record.headers = {name: headers[name] for name in profile.headers if name in headers}
-        record.prompt = prompt = decode(fields, api, headers=record.headers, count=self._count, memo=self._memo)
+        prompt = decode(fields, api, headers=record.headers, count=self._count, memo=self._memo)
+        record.prompt = prompt = self._with_images(prompt)
         record.asked = asked = _asked(wire, fields, stream=stream)
         wire.check(fields, profile)
         errors = structure_errors(fields, api, prefill=profile.prefill, mid_system=profile.mid_system)
@@ -234,6 +237,14 @@ class Simulator:
         record.output_tokens, record.usage = turn.output_tokens, turn.usage
         record.modelled_ttft = self.latency.first_token(outcome)
         record.modelled_time = record.modelled_ttft + self.latency.rest(turn.output_tokens)
+
+    def _with_images(self, prompt: Prompt) -> Prompt:
+        """The prompt with its images counted as this provider counts them."""
+        more = self._image_tokens - IMAGE_TOKENS
+        if not more or not any(one.kind == "image" for one in prompt.sections):
+            return prompt
+        counted = (replace(one, tokens=one.tokens + more) if one.kind == "image" else one for one in prompt.sections)
+        return replace(prompt, sections=tuple(counted))
 
     def _turn(self, exchange: Exchange, profile: Profile, fields: Mapping[str, Any]) -> ScriptedTurn:
         record, asked, wire = exchange.record, exchange.record.asked, exchange.wire

@@ -25,7 +25,18 @@ from cacheprefix.bounded import Generations
 from cacheprefix.errors import BodyError
 from cacheprefix.locks import Lock
 from cacheprefix.prompt.canonical_json import dumps, dumps_sorted, loads
-from cacheprefix.prompt.sections import ABOUT, Envelope, Kind, Marker, Prompt, Section, Tier, learn, section
+from cacheprefix.prompt.sections import (
+    ABOUT,
+    IMAGE_TOKENS,
+    Envelope,
+    Kind,
+    Marker,
+    Prompt,
+    Section,
+    Tier,
+    learn,
+    section,
+)
 
 PLAIN = frozenset({"role", "content"})
 """Fields whose order in a message is no part of any prompt."""
@@ -289,6 +300,11 @@ class Fields:
 
 MARKER_FIELDS = ("cache_control", "prompt_cache_breakpoint")
 
+_WORDS = frozenset({"text", "thinking", "tool", "tool_use"})
+"""Kinds of sections that hold no media."""
+_MEDIA = re.compile(r"[A-Za-z0-9+/_-]{1000,}={0,2}")
+"""Bytes of an image, a clip or a file, as base64."""
+
 EMPTY = b"null"
 """Data of the one section that stands for a message without content; no block can be this."""
 
@@ -395,7 +411,14 @@ class Reader:
         known = self._same.get((tier, kind, head, data)) if self._same else None
         if known is not None:
             return Section(tier, path, kind, head, data, known.digest, known.tokens, marker)
-        return section(tier, path, kind, head, data, self.count, marker, self._envelope)
+        # An image counts as much however it is given: an address is short.
+        count = self.count if kind in _WORDS else _flat if kind == "image" else self._with_media
+        return section(tier, path, kind, head, data, count, marker, self._envelope)
+
+    def _with_media(self, text: str) -> int:
+        """Tokens of content that may hold images or files: each at a flat rate, as no provider counts their bytes."""
+        left, found = _MEDIA.subn("", text)
+        return self.count(left) + IMAGE_TOKENS * found
 
     def text(self, tier: Tier, path: str, head: str, text: str, marker: Marker | None = None) -> Section:
         """A text section."""
@@ -407,6 +430,10 @@ class Reader:
     def json(self, tier: Tier, path: str, kind: Kind, head: str, value: Any, marker: Marker | None = None) -> Section:
         """A section whose data is the value as JSON, key order kept."""
         return self.make(tier, path, kind, head, dumps(value, path), marker)
+
+
+def _flat(_: str) -> int:
+    return IMAGE_TOKENS
 
 
 def _content(value: Any, path: str) -> Content:

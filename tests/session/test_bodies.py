@@ -94,7 +94,7 @@ def test_a_block_that_raises_fails_the_turn():
     assert len(session.calls) == 1
 
 
-@pytest.mark.parametrize("step", ["plan_breakpoints", "Requests._estimate"])
+@pytest.mark.parametrize("step", ["plan_breakpoints", "Requests._own"])
 def test_a_request_that_cannot_be_begun_leaves_no_trace_and_nobody_waiting(monkeypatch, step):
     """Before it is noted or behind that: the next one is the first of its prefix, and siblings go on at once."""
     session, released = Session(SharedPrefix(system=LONG)), []

@@ -28,7 +28,7 @@ HOOKS = ("freeze", "fork", "count_tokens", "place_breakpoints", "before_call", "
 STEPS = (
     "cacheprefix.calls.begin.plan_breakpoints",
     "cacheprefix.calls.begin.Requests._marked",
-    "cacheprefix.calls.begin.Requests._estimate",
+    "cacheprefix.calls.begin.Requests._own",
     "cacheprefix.calls.state.decode",
     "cacheprefix.cache.CacheModel.begin",
     "cacheprefix.bodies._laid",

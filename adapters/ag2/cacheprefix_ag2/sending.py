@@ -76,6 +76,7 @@ class Sending:
         forked, loops, laid = fork is not None, fork is not None and fork.loops, body
         if session.mode != "observe":
             laid = self._condensed(session.attempt("settings", lambda: self._settled(body, api), body), api)
+        own = body if original is None and laid is not body else original
         beside = self.volatile if fork is None else fork.plan.beside
         leave = await session.waiting.aqueue(laid, api, boundary=self._boundary) if forked else FOLLOW
         asked = Request(
@@ -84,7 +85,7 @@ class Sending:
             agent=self.agent,
             conversation=self.talk,
             boundary=self._boundary if forked else None,
-            original=None if original is None else lambda _: session.decode(original, api),
+            original=None if own is None else lambda _: session.decode(own, api),
             rewrite=forked or session.attempt("routing", lambda: self._routed(body, api), otherwise=False),
             policy=ForkPolicy(purpose="agent", skip_cache_write=not loops) if forked else None,
             continues=loops,

@@ -293,13 +293,14 @@ class PendingRequest:
         kept = execution is None or (execution.tokens >= rules.min_tokens and not rules.implicit_breakpoint)
         goes_on = rules.markers is None or kept
         rewrite = layout is not None and binding.rewrites and (forked or goes_on)
+        changed = forked or self.messages is not self.given or self.tools is not self.call.tools
         asked = Request(
             body,
             api,
             agent=self.agent,
             conversation=held,
             boundary=layout.boundary if forked and layout is not None else None,
-            original=self._unmodified(api, original) if forked or (rewrite and rules.markers is not None) else None,
+            original=self._unmodified(api, original) if changed or (rewrite and rules.markers is not None) else None,
             rewrite=rewrite,
             scope=binding.scope,
             continues=forked and layout is not None and layout.has_tools and runs.go_on,

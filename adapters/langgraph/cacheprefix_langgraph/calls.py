@@ -285,7 +285,13 @@ def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dic
             )
         # The layout stays the application's; what was decided on its history holds from the first request on.
         failed = plan.reasons[-1].why == "failed"
-        return _own(parts, parts.rest if failed else together(plan.history), asked.plain, asked.kwargs)
+        kept = _own(parts, parts.rest, asked.plain, asked.kwargs)
+        history = parts.rest if failed else together(plan.history)
+        if len(history) != len(parts.rest) or not all(map(operator.is_, history, parts.rest)):
+            # What the application would have sent is longer.
+            sending.asked = kept or (asked.messages, asked.kwargs)
+            kept = _own(parts, history, asked.plain, asked.kwargs)
+        return kept
     done = laid_out(parts, asked.decided, asked.frame, plan)
     if done.trailing and not shows_body(base_of(asked.model)):
         done = replace(done, messages=[*done.messages, HumanMessage(done.trailing)], trailing="")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import Token
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, SystemMessage
 
 from cacheprefix import Prompt
 from cacheprefix.adapter import (
@@ -33,6 +33,14 @@ from cacheprefix_langgraph.wrapping import wrapping
 
 if TYPE_CHECKING:
     from langchain_core.outputs import ChatResult
+
+
+_MARKS = frozenset({"cache_control", "prompt_cache_breakpoint", "prompt_cache_options", "prompt_cache_retention"})
+"""Options and fields by which an application says itself what is to be kept."""
+
+
+_TRACED = ("ls_", "structured_output_format")
+"""How options begin that are for tracers alone."""
 
 
 class Prepared(NamedTuple):
@@ -251,25 +259,30 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
     alone = frame is not None and frame.base is not None and body.api != "anthropic"
 
     def original(prompt: Prompt) -> Prompt | None:
-        if done is None:
+        if sending.asked is None:
             return None
-        if done.given is None:
+        messages, options = sending.asked
+        system = tuple(one.text for one in messages if isinstance(one, SystemMessage))
+        plainly = done is not None and done.given is None and system == tuple(done.system)
+        if done is not None and plainly and not _says_how(prompt, messages, options):
+            settings = {name: value for name, value in prompt.settings.items() if name not in CHOSEN}
             return unmodified(
-                apart(prompt),
+                replace(apart(prompt), settings=settings),
                 system=done.system,
                 tools=sending.tools,
                 tail=done.tail,
                 count=session.count,
                 restored=done.restored,
             )
-        # Messages were changed or are gone, so the application's own request is built again.
-        given = done.given
-        own = own_body(model, base, given, None, {}) if body.own else likeness(session, model, base, given, None, {})
-        if own is None:
-            return None
-        whole = replace(session.decode(_seen(own, model), body.api), settings=prompt.settings)
-        said = [section.text for section in whole.tier("system")]
-        return unmodified(whole, system=said, tools=sending.tools, tail="", count=session.count)
+        # Messages were changed or are gone, or the application says what is kept: its own request is built again.
+        # LangChain takes these out before the class sees its options.
+        seen = {name: value for name, value in options.items() if not name.startswith(_TRACED)}
+        options = _options(sending, seen)
+        if body.own:
+            own: Body | None = own_body(model, base, list(messages), None, options)
+        else:
+            own = likeness(session, model, base, messages, None, options)
+        return None if own is None else session.decode(_seen(own, model), body.api)
 
     plan = sending.plan
     asked = Request(
@@ -278,7 +291,7 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
         agent=frame.role if frame else sending.agent,
         conversation=sending.conversation if frame is None or frame.state is None else frame.state,
         boundary=_boundary(model, base, body, sending),
-        original=original if done is not None else None,
+        original=original if sending.asked is not None else None,
         rewrite=body.own and done is not None and not alone,
         repeated=body.own and plan is not None and plan.repeats,
         policy=frame.policy if frame else None,
@@ -291,6 +304,19 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
     if done is not None and done.trailing and body.own:
         sent = with_volatile(sent, body.api, done.trailing, done.trailing_role)
     return as_sent(sent, body.payload)
+
+
+def _says_how(prompt: Prompt, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> bool:
+    """Whether the application's own request says more than texts and tools: what is to be kept, or which tool."""
+    marked = bool(prompt.marked) or prompt.top_marker is not None or not _MARKS.isdisjoint(options)
+    chosen = any(options.get(name) is not None for name in CHOSEN[1:])
+    blocks = any(isinstance(one, SystemMessage) and not isinstance(one.content, str) for one in messages)
+    return (
+        marked
+        or chosen
+        or blocks
+        or any(_MARKS & tool.keys() for tool in options.get("tools") or () if isinstance(tool, dict))
+    )
 
 
 def current(model: Any) -> tuple[Sending, Token[list[Sending] | None]]:

@@ -142,7 +142,7 @@ async def _prepared(
     writes = session.mode != "observe" and not stored
     if stored:
         session.note(f"agent {member.role!r} is only measured: the service keeps its history (store=False shares)")
-    layout, prepared, body = None, given, body_of(given)
+    layout, prepared, body, changed = None, given, body_of(given), False
     if writes and not name:
         prompt = session.attempt("conversation", lambda: session.decode(body_of(given), api), None)
         name = session.unnamed(() if prompt is None else prompt.digests[prompt.head :], member.scope)
@@ -157,8 +157,10 @@ async def _prepared(
         allowed = None if layout is None else layout.plan.restriction.allowed
         if allowed is not None and layout is not None and layout.union:
             body["tool_choice"] = allowed_choice(allowed, api)
+        laid, changed = body, layout is not None and layout.changed
         if not asked.bounded:
             body = condensed(session, conversation, body, api, layout.tail if layout is not None else "", model)
+        changed = changed or body is not laid
         if held is not None and len(conversation.ledger):
             held.state[_STATE] = conversation.to_json()
     boundary = layout.boundary if layout is not None and layout.plan.forks else None
@@ -175,7 +177,7 @@ async def _prepared(
             agent=member.role,
             conversation=name,
             boundary=boundary,
-            original=None if layout is None or not layout.changed else lambda _: session.decode(body_of(given), api),
+            original=(lambda _: session.decode(body_of(given), api)) if changed else None,
             rewrite=writes,
             repeated=writes and layout is not None and layout.passing,
             scope=member.scope,
