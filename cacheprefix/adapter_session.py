@@ -411,6 +411,11 @@ class AdapterSession:
         """Remember something the user should know, once; it stands in the report and the log."""
         self.shared.notices.note(text)
 
+    def unseen(self, text: str) -> None:
+        """``note`` that requests go out which the session does not see: what the whole run costs is unknown then."""
+        self.shared.totals.unseen = True
+        self.note(text)
+
     def warn_once(self, key: str, text: str) -> None:
         """Warn about something the application did, once."""
         self.shared.notices.warn_once(key, text)

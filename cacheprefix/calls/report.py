@@ -479,6 +479,8 @@ class Totals:
         self.last: Call | None = None
         self.unanswered = 0
         """Requests without an answer."""
+        self.unseen = False
+        """Whether other requests go out that are not seen here."""
 
     def first_of(self, agent: str) -> bool:
         """Whether this is the first call of an agent; asking makes it so."""
@@ -523,8 +525,12 @@ class Totals:
             line = tally(agent, by_agent.get(agent, ()))
             lines.append(_sum(agent, (folded[agent], line)) if agent in folded else line)
         breaks = _merged([*old, *breaks_of(calls)])
+        total = _sum("all", lines)
+        if self.unseen:
+            # A note says which; the lines of those that are seen stay as they are.
+            total = replace(total, unmodified_units=None)
         return Report(
-            tuple(lines), _sum("all", lines), breaks, counter, notes, dict(failures), layouts=layouts,
+            tuple(lines), total, breaks, counter, notes, dict(failures), layouts=layouts,
             unanswered=self.unanswered,
         )  # fmt: skip
 

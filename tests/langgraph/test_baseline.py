@@ -50,6 +50,17 @@ def test_marks_of_the_applications_own_belong_to_the_estimate():
     assert share("deepagents, fork", "anthropic") == pytest.approx(1, abs=0.02)
 
 
+def test_helpers_whose_requests_are_not_seen_are_named_and_the_whole_is_unknown():
+    """Deepagents' isolated helpers have no middleware of ours; those that fork their lead's requests have."""
+    apart, forked_too = (
+        run(BY_NAME[name], PLACES["openai"], layout="shared")[1].report()
+        for name in ("deepagents, isolated", "deepagents, fork")
+    )
+    assert apart.total.unmodified_units is None
+    assert "not seen here" in " ".join(apart.notes)
+    assert forked_too.total.unmodified_units is not None
+
+
 def test_a_stream_that_is_broken_off_is_a_call_of_the_report(bench):
     """The provider was paid for its input."""
     bench.script([Reply("word " * 200)])

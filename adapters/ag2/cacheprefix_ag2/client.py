@@ -93,7 +93,7 @@ class PrefixClient(LLMClient):
         self.model = model
         self.tapped = self._bound.attempt("tap", lambda: tap(client), otherwise=False)
         if not self.tapped:
-            self._bound.note(
+            self._bound.unseen(
                 f"{type(client).__name__} has no SDK to watch: its requests are left as they are, unmeasured"
             )
 

@@ -148,7 +148,7 @@ def _made_by(binding: Binding, memory: Any) -> Any:
         llm = memory._llm
     except Exception:
         # CrewAI raises again where the model is needed, and not every memory comes to need it.
-        binding.session.note(f"memory: its model {memory.llm!r} cannot be made yet, so its requests are not counted")
+        binding.session.unseen(f"memory: its model {memory.llm!r} cannot be made yet, so its requests are not counted")
         return None
     binding.undo.append(lambda: setattr(memory, "_llm_instance", None))
     return llm

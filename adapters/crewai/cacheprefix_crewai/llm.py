@@ -77,7 +77,7 @@ def swap(llm: Any, binding: Binding) -> bool:
     kind = kind_of(llm)
     if kind is None:
         base = type(llm)
-        binding.session.note(
+        binding.session.unseen(
             f"{base.__module__}.{base.__qualname__}: requests of this model class are neither changed nor measured"
         )
         return False

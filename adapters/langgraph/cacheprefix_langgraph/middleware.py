@@ -127,6 +127,8 @@ class PrefixMiddleware(AgentMiddleware):
         self.volatile_role = volatile_role
         self.policy = policy
         self._models: dict[int, tuple[Any, Any]] = {}
+        self._asked = (-1, 0)
+        """When this agent's last request was made: index of the session's last call, and in how many graphs."""
         if self._session.mode == "observe":
             self._session.note(
                 "PrefixMiddleware adds nothing to an agent in observe mode: calls of models wrapped with wrap_model "
@@ -212,9 +214,27 @@ class PrefixMiddleware(AgentMiddleware):
                 self._base = text
             frame.base = self._base if text.startswith(self._base) else None
         self._session.attempt("advice", lambda: advise(self._session, request.messages), None)
+        self._session.attempt("unseen", lambda: self._look_for_unseen(request), None)
         entry = request.state.get(ENTRY) if self.pinned else None
         frame.shared = request.messages[:entry] if isinstance(entry, int) else list(request.messages)
         return frame, request.override(model=model)
+
+    def _look_for_unseen(self, request: ModelRequest) -> None:
+        """Say where a tool has asked an agent whose requests did not come by here, as deepagents' helpers may."""
+        last, newest = self._session.shared.totals.last, request.messages[-1] if request.messages else None
+        # A helper that forks its lead's requests has this middleware too, in a graph inside the lead's.
+        metadata = (var_child_runnable_config.get() or {}).get("metadata") or {}
+        depth = str(metadata.get("langgraph_checkpoint_ns")).count("|")
+        before, self._asked = self._asked, (-1 if last is None else last.index, depth)
+        if self._asked != (before[0] + 1, before[1]) or not isinstance(newest, ToolMessage):
+            # Since this agent's last request others have come by, or nobody was asked.
+            return
+        asks = {_name(tool) for tool in request.tools if _module(tool).startswith("deepagents.middleware.subagents")}
+        if newest.name in asks:
+            self._session.unseen(
+                f"agents that {self.role!r} asks by the tool {newest.name!r} send requests that are not seen here "
+                "and in no sum: give each of them a PrefixMiddleware(session, role=...) of its own"
+            )
 
     def _answered(self, request: ModelRequest, frame: Frame | None, response: Any) -> Any:
         """The response, with the decisions that were made for it."""
@@ -302,6 +322,14 @@ class _Tools(AgentMiddleware):
     ) -> ToolMessage | Command[Any]:
         """Refuse a tool of the union that this role may not use; answer a known call from the tool cache."""
         return self._refusal(request) or await self._cached.awrap(request, handler)
+
+
+def _name(tool: Any) -> str:
+    return str(getattr(tool, "name", ""))
+
+
+def _module(tool: Any) -> str:
+    return str(getattr(getattr(tool, "func", None), "__module__", ""))
 
 
 @functools.cache

@@ -83,7 +83,7 @@ class PrefixChatMiddleware(_OfMember, ChatMiddleware):
             watch(client, called)
             return
         kind = type(client).__name__
-        self.member.session.note(f"requests of {kind} are neither measured nor changed: it is not known")
+        self.member.session.unseen(f"requests of {kind} are neither measured nor changed: it is not known")
 
 
 class PrefixFunctionMiddleware(_OfMember, FunctionMiddleware):
