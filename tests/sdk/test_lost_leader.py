@@ -159,7 +159,7 @@ async def test_an_asynchronous_stream_that_is_closed_and_kept_leads_nobody(sessi
 @pytest.mark.parametrize("api", RULES)
 def test_a_stream_that_breaks_is_a_call_whose_usage_is_not_known(session, api):
     """The provider was paid for what it had read by then; it counts by what was foreseen."""
-    fault = Reply("fine " * 40, fault=Fault(cut_after=2))
+    fault = Reply("fine " * 40, fault=Fault(cut_after=8))
     with (
         SimulatedProvider(RULES[api], lambda _: fault) as provider,
         make_client(api, provider) as plain,
