@@ -82,7 +82,7 @@ def shared_tokens(a: Section, b: Section, count: CountTokens, model: str = "") -
 def _shared_text(a: bytes, b: bytes) -> str:
     """The characters that two texts in UTF-8 begin with alike. Only they are decoded: most of a long text is not."""
     end = shared_characters(a, b)
-    while end and any(end < len(data) and data[end] & 0xC0 == 0x80 for data in (a, b)):
+    while end and ((end < len(a) and a[end] & 0xC0 == 0x80) or (end < len(b) and b[end] & 0xC0 == 0x80)):
         end -= 1  # Within a character, of which only the first bytes are alike.
     return a[:end].decode("utf-8", "surrogatepass")
 
