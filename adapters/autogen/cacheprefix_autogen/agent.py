@@ -100,8 +100,6 @@ def _bind_filter(agent: MessageFilterAgent, group: Group, rank: int, *, private:
     for each in binding.whole:
         if each.member is not None:
             each.member.filtered = True
-    if group.session.mode != "observe":
-        _keep_state(agent, binding.patches, "agent", inner)
     return binding.attach()
 
 
@@ -140,26 +138,6 @@ def _watch_turns(agent: BaseChatAgent, group: Group, member: Member, patches: Pa
 
     patches.set("on_messages_stream", on_messages_stream)
     patches.set("on_reset", on_reset)
-    patches.set("save_state", save_state)
-    patches.set("load_state", load_state)
-    if isinstance(agent, SocietyOfMindAgent):
-        _keep_state(agent, patches, "context", agent.model_context)
-
-
-def _keep_state(agent: BaseChatAgent, patches: Patches, name: str, lost: Any) -> None:
-    """Save and load what AutoGen's own state of this agent leaves out."""
-    save, load = agent.save_state, agent.load_state
-
-    async def save_state() -> Mapping[str, Any]:
-        state = dict(await save())
-        return {**state, STATE: {**(state.get(STATE) or {}), name: await lost.save_state()}}
-
-    async def load_state(state: Mapping[str, Any]) -> None:
-        await load(state)
-        kept = (state.get(STATE) or {}).get(name)
-        if kept is not None:
-            await lost.load_state(kept)
-
     patches.set("save_state", save_state)
     patches.set("load_state", load_state)
 

@@ -257,8 +257,12 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
             sending.undone = sending.turn is None or sending.turn.seen is None
         if session.mode != "observe":
 
-            def original(_: Prompt) -> Prompt:
-                api, body = body_of(native, given, self._forms, self.member.tools)
+            def original(_: Prompt) -> Prompt | None:
+                try:
+                    api, body = body_of(native, given, self._forms, self.member.tools)
+                except ValueError:
+                    # AutoGen's client refuses it (a memory's system message on Anthropic): without us it costs nothing.
+                    return None
                 return session.decode(body, api)
 
             # Our own marks, and tools that AutoGen's client sends again, are in no request of the application's.
