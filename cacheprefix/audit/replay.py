@@ -35,6 +35,8 @@ from cacheprefix.profiles import Registry, Usage, cost_units, default_registry
 from cacheprefix.prompt import CountTokens, Prompt
 
 _RECENT = 4_096
+_COLLECTING = 70_000
+"""New objects after which circles are looked for; Python's own 700 to 2,000 are for programs that make some."""
 _LOST_SHARE = 0.01
 _MOST_TOKENS = 20_000_000
 """No model takes more in one call; a report of more is an error."""
@@ -128,7 +130,10 @@ def audit(
 def _rarely_collecting() -> Iterator[None]:
     """Looks for circles of objects a hundred times less often: a pass makes none, and looking took 8 % of its time."""
     before = gc.get_threshold()
-    gc.set_threshold(before[0] * 100, *before[1:])
+    if not 0 < before[0] < _COLLECTING:
+        yield  # The application has seen to it, or another audit in another thread.
+        return
+    gc.set_threshold(_COLLECTING, *before[1:])
     try:
         yield
     finally:

@@ -1,5 +1,6 @@
 """A log goes in; verdicts, breaks, costs and what-ifs come out."""
 
+import gc
 import gzip
 import json
 import random
@@ -563,3 +564,14 @@ def test_every_wire_form_is_judged(tmp_path, form):
     (group,) = result_of(log_of(tmp_path, [_as_wire(line, form) for line in changed]))["breaks"]
     assert group["cause"] == "system_changed"
     assert group["calls"] == [3]
+
+
+def test_the_collector_of_the_process_is_left_as_it_was(tmp_path):
+    """Whatever an audit sets for itself holds for its own time, also where reading fails."""
+    before = gc.get_threshold()
+    talk = Conversation()
+    with audit([write(tmp_path / "log", [talk.line(1_000.0)])]):
+        assert gc.get_threshold() == before
+    with pytest.raises(SetupError):
+        audit([str(tmp_path / "missing")])
+    assert gc.get_threshold() == before
