@@ -87,11 +87,13 @@ def main() -> None:
         for streams in (True, False):
             waited = "first token" if streams else "whole answer"
             for tokens in options.tokens:
+                plain: dict[str, float] = {}
                 for gate in GATES:
                     _table.progress(f"{waited}, {tokens:,} tokens, {gate}")
                     seconds, units = fan_out(provider, tokens, gate, streams=streams)
                     name = f"{FORKS} cold forks of {tokens:,} tokens, {gate}"
-                    rows.append(_table.topic(f"{name}: last {waited}", seconds, "s", digits=2))
+                    rows.append(_table.topic(f"{name}: last {waited}", seconds, "s", plain, digits=2))
+                    plain = plain or {gate: round(seconds, 2)}
                     rows.append(_table.topic(f"{name}, {'streamed' if streams else 'whole'}: cost", units, "units"))
     _table.finish("gate", rows, options, whole=options.tokens == list(SIZES))
 
