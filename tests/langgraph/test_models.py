@@ -242,6 +242,21 @@ def test_a_result_without_generations_is_the_classs_own(monkeypatch):
         assert wrapped._generate(ASKED) == plain._generate(ASKED)
 
 
+def test_a_class_without_marks_is_left_alone_where_only_marks_are_cached():
+    """A fork of it would be read by nobody; what the user gave to the session alone arrives all the same."""
+    session = Session(
+        SharedPrefix(system=HANDBOOK, tools=[look_up]), caching=Caching(provider="anthropic", counter=ESTIMATE)
+    )
+    model = wrap_model(Parrot(), session)
+    said = [SystemMessage(f"You plan.\n\n{HANDBOOK}"), *ASKED]
+    team(session, lambda given: model.invoke(said)).invoke({"messages": ASKED})
+    assert model.heard == [said, said]
+    team(session, model.invoke).invoke({"messages": ASKED})
+    assert HANDBOOK.strip() in model.heard[-1][0].text
+    assert {(call.layout, call.reasons[-1].why) for call in session.calls} == {("own", "marks_hidden")}
+    assert sum("stay as they are" in note for note in session.report().notes) == 1
+
+
 def test_siblings_of_a_model_that_cannot_stream_still_follow_their_leader():
     """The leader is not streamed; the others go when it has answered."""
     session = Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider="openai", counter=ESTIMATE))

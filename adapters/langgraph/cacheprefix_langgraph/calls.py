@@ -34,7 +34,7 @@ from cacheprefix_langgraph.history import Decided
 from cacheprefix_langgraph.layout import history_of, laid_out, settled, summarise_first, together
 from cacheprefix_langgraph.parts import Parts, completed, instruction_of, missing, taken_apart
 from cacheprefix_langgraph.pending import SENDING, Sending
-from cacheprefix_langgraph.request_bodies import base_of, hoists, kept_elsewhere, model_name, shows_body
+from cacheprefix_langgraph.request_bodies import base_of, hoists, kept_elsewhere, model_name, only_marked, shows_body
 from cacheprefix_langgraph.schemas import adopt_foreseen
 from cacheprefix_langgraph.sdk_clients import asummariser, summariser
 from cacheprefix_langgraph.sending import session_in
@@ -209,7 +209,7 @@ class _Asked:
             spoken=lambda: [count(message.text) for message in self.parts.rest if not _leads(message)],
             tools=self._tools(),
             volatile={} if frame.trails else frame.volatile,
-            own=(reason("kept_by_provider"),) if self.kept else (),
+            own=tuple(self._own()),
             known=tuple(self._known()),
             alike=self.parts.begins_shared,
             long_text_stays=True,
@@ -217,6 +217,15 @@ class _Asked:
             base=frame.base,
         )
         return made
+
+    def _own(self) -> Iterator[Reason]:
+        """Why the request is no fork, whatever it shares."""
+        if self.kept:
+            yield reason("kept_by_provider")
+        base = base_of(self.model)
+        if not shows_body(base) and only_marked(self.frame.session, self.model):
+            # Nothing of a fork would be read either.
+            yield reason("marks_hidden", base.__name__)
 
     def _known(self) -> Iterator[Reason]:
         """What makes the request another prompt for the provider than those of the other roles."""

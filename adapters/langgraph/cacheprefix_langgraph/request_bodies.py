@@ -59,6 +59,13 @@ def model_name(model: Any) -> str:
     return str(found or getattr(model, "deployment_name", None) or "")
 
 
+def only_marked(session: AdapterSession, model: Any) -> bool:
+    """Whether the model's provider caches only what a request marks."""
+    # Bedrock has rules of its own, whichever model it serves.
+    rules = session.profile(model_name(model), "bedrock" if "bedrock" in model._llm_type else None)
+    return rules.markers is not None and not rules.implicit_breakpoint
+
+
 def kept_elsewhere(model: Any, kwargs: Mapping[str, Any]) -> bool:
     """Whether the provider keeps the history, where what a fork says at its end would stay for other roles to read."""
     options = {**(getattr(model, "model_kwargs", None) or {}), **kwargs}
@@ -106,8 +113,12 @@ def likeness(
                 )
             return found
     forks = "its messages become forks, but no breakpoints and no routing key are set, and "
+    if session.mode == "observe":
+        forks = ""
+    elif only_marked(session, model):
+        forks = "its requests stay as they are, since nothing is cached without breakpoints, and "
     session.note(
-        f"{base.__name__} does not show its request bodies, so {forks if session.mode != 'observe' else ''}"
+        f"{base.__name__} does not show its request bodies, so {forks}"
         "reads are foreseen from the messages instead of from the body"
     )
     return session.attempt("body", lambda: _generic(model, messages, kwargs), None)
