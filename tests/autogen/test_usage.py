@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 from autogen_agentchat.teams import RoundRobinGroupChat
-from autogen_core.models import RequestUsage, UserMessage
+from autogen_core.models import CreateResult, ModelInfo, RequestUsage, UserMessage
+from autogen_ext.models.replay import ReplayChatCompletionClient
 from autogen_teams import ROLES, TASK, Says, role, search
 from pydantic import BaseModel
 
@@ -127,3 +128,17 @@ async def test_a_failed_call_of_a_client_without_an_sdk_leaves_no_trace_either()
     with pytest.raises(ValueError, match="No more mock responses"):
         await client.create([UserMessage(content=TASK, source="user")])
     assert client.session.calls == ()
+
+
+async def test_a_client_of_ones_own_class_says_what_it_sent_and_nobody_says_what_was_read():
+    """Its count is taken as it is; what a cache did is reported as unknown."""
+    usage = [RequestUsage(prompt_tokens=n, completion_tokens=7) for n in (1_234, 2_345)]
+    answers = [CreateResult(finish_reason="stop", content="Yes.", usage=one, cached=False) for one in usage]
+    info = ModelInfo(vision=False, function_calling=True, json_output=False, family="unknown", structured_output=False)
+    session = Session(SharedPrefix(system="The handbook."))
+    client = PrefixClient(ReplayChatCompletionClient(answers, model_info=info), session, role="critic")
+    for _ in usage:
+        await client.create([UserMessage(content=TASK, source="user")])
+    assert [call.usage.input_tokens for call in session.calls] == [1_234, 2_345]
+    assert [call.usage.output_tokens for call in session.calls] == [7, 7]
+    assert [call.usage.cache_read_tokens for call in session.calls] == [None, None]

@@ -296,7 +296,10 @@ class PrefixClient(ChatCompletionClient, Component[PrefixClientConfig]):
 
     def _accounted(self, result: CreateResult, sending: Sending) -> CreateResult:
         if sending.turn is not None and sending.usage is None:
-            sending.turn.finish(None)
+            # A client without an SDK to watch says how much it sent, and not what was read.
+            own = result.usage
+            said = {"prompt_tokens": own.prompt_tokens, "completion_tokens": own.completion_tokens}
+            sending.turn.finish(said if own.prompt_tokens and not result.cached else None)
         if sending.sent is not None:
             self._last = (sending.api, sending.sent)
         usage = sending.usage
