@@ -3,7 +3,8 @@
 ``python -m benchmarks.bench_lifetimes`` prints a table and writes ``benchmarks/results/lifetimes.json``. Two roles
 share a handbook and a conversation of eight turns, with 4, 10, 20 or 70 minutes between two turns by the clock of the
 simulated provider, which the program sets. A row gives the cost units of ``auto`` by the provider's counts, and beside
-it those of each lifetime when it is named.
+it those of each lifetime when it is named, and of the default kept alive through every pause
+(``Session.keep_alive``, at most what writing anew costs).
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ RULES: dict[str, tuple[Api, str, tuple[str, ...]]] = {
 }
 
 
-def run(rules: str, minutes: float, lifetime: str | None) -> float:
-    """The cost units of the conversation with such pauses."""
+def run(rules: str, minutes: float, lifetime: str | None, *, kept: bool = False) -> float:
+    """The cost units of the conversation with such pauses, ``kept`` alive through them."""
     now, (api, model, _) = [1_000_000.0], RULES[rules]
     with SimulatedProvider(rules, clock=lambda: now[0]) as provider:
         caching = Caching(provider=rules, counter=ESTIMATE, clock=lambda: now[0], lifetime=lifetime)
@@ -45,12 +46,29 @@ def run(rules: str, minutes: float, lifetime: str | None) -> float:
                         _ask(client, api, model, said)
                     now[0] += 5
                 said = [*said, {"role": "assistant", "content": "It says that a source is needed. " * 40}]
-                now[0] += minutes * 60
+                _pause(session, plain if kept else None, provider, api, now, minutes * 60)
         profile = default_registry().get(rules)
         return sum(
             cost_units(normalise_usage(record.usage, record.api, profile=profile), profile)
             for record in provider.requests
         )
+
+
+def _pause(
+    session: Session, client: Any, provider: SimulatedProvider, api: Api, now: list[float], seconds: float
+) -> None:
+    """Let the time pass, with reads before what was sent last expires where a client is given."""
+    ends = now[0] + seconds
+    if client is not None:
+        ask = {
+            "anthropic": lambda body: client.messages.create(**body),
+            "openai-responses": lambda body: client.responses.create(**body),
+        }.get(api, lambda body: client.chat.completions.create(**body))
+        keeper = session.keep_alive(body=provider.requests[-1].json, api=api, send=ask)
+        while (left := keeper.due()) is not None and now[0] + left < ends:
+            now[0] += left
+            keeper.keep()
+    now[0] = ends
 
 
 def _client(provider: SimulatedProvider, api: Api) -> Any:
@@ -77,6 +95,7 @@ def main() -> None:
             _table.progress(f"{rules}, pauses of {minutes} minutes")
             peers = {name: run(rules, minutes, name) for name in names}
             peers["the default"] = run(rules, minutes, None)
+            peers["kept alive"] = run(rules, minutes, None, kept=True)
             rows.append(
                 _table.topic(f"{rules}, pauses of {minutes} minutes: auto", run(rules, minutes, "auto"), "units", peers)
             )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cacheprefix.errors import CacheprefixError
     from cacheprefix.history import Compaction, ReadBudget, RequestBudget, ToolResultBudget
     from cacheprefix.hookspecs import hookimpl
+    from cacheprefix.keep_alive import KeepAlive
     from cacheprefix.layout import AbortHandle, Fork, ForkPolicy, SharedPrefix
     from cacheprefix.notices import CacheprefixWarning
     from cacheprefix.options import Caching, Gate, History
@@ -40,6 +41,7 @@ _HOMES = {
     "ForkPolicy": "layout",
     "Gate": "options",
     "History": "options",
+    "KeepAlive": "keep_alive",
     "PendingCall": "calls.pending",
     "PlannedRequest": "dry_run",
     "Preview": "dry_run",
@@ -72,6 +74,7 @@ __all__ = [
     "ForkPolicy",
     "Gate",
     "History",
+    "KeepAlive",
     "PendingCall",
     "PlannedRequest",
     "Preview",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -20,7 +22,7 @@ from cacheprefix.calls.state import SharedState
 from cacheprefix.calls.tool_calls import ToolCacheOption, ToolCalls
 from cacheprefix.conversation import Conversation
 from cacheprefix.errors import SetupError
-from cacheprefix.forks import ForkOptions, ForkResult
+from cacheprefix.forks import ForkOptions, ForkResult, as_sent
 from cacheprefix.history import (
     Compaction,
     Consolidate,
@@ -31,6 +33,7 @@ from cacheprefix.history import (
     concatenate,
 )
 from cacheprefix.history import Mode as CommitMode
+from cacheprefix.keep_alive import KEPT, QUESTION, KeepAlive, Keeper
 from cacheprefix.layout import RoleAs, SharedPrefix
 from cacheprefix.mode import MODES, VARIABLE, Mode, mode_override
 from cacheprefix.notices import Notices
@@ -55,6 +58,7 @@ __all__ = ["Session"]
 
 _GATE, _CACHING, _HISTORY = Gate(), Caching(), History()
 _READ = ReadBudget()
+_KEEP = KeepAlive()
 _GROUPS = ("gate", "caching", "history")
 """Options that are values of several fields."""
 
@@ -311,6 +315,31 @@ class Session:
     ) -> ForkResult:
         """``fork`` with an asynchronous ``send``; the tool executor may be sync or async."""
         return await self._adapter.side_forks.arun(text, body, api, send, **options)
+
+    def keep_alive(
+        self,
+        *,
+        body: Mapping[str, Any] | PendingCall,
+        api: Api,
+        send: Callable[[dict[str, Any]], Any],
+        keep: KeepAlive = _KEEP,
+        scope: str | None = None,
+    ) -> Keeper:
+        """Keep a conversation's prompt in the provider's cache while it waits for a person.
+
+        ``with session.keep_alive(body=..., api=..., send=...):`` reads ``body``, the request as last sent, each time
+        before the entry expires, until the block ends or what that may cost (``KeepAlive(max_units, max_usd)``) is
+        spent; ``async with`` where ``send`` is asynchronous. The reads stand in the report as the agent ``keep-alive``.
+        """
+        adapter, sent = self._adapter, as_sent(body)
+        prompt = adapter.decode(sent, api)
+        profile, chosen = adapter.profile(prompt.model, api), adapter.shared.lifetimes.chosen
+        ttl = next((one for one in profile.ttls if one.name == chosen), profile.default_ttl)
+        run: Callable[..., Any] = adapter.side_forks.run
+        if inspect.iscoroutinefunction(send):
+            run = adapter.side_forks.arun
+        ask = partial(run, QUESTION, sent, api, send, role="keep-alive", policy=KEPT, scope=scope)
+        return Keeper(ask, profile, prompt.model, ttl, prompt.tokens, keep, adapter.clock, adapter.shared.notices)
 
     # ------------------------------------------------------------------ what came of it
 
