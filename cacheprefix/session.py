@@ -33,7 +33,6 @@ from cacheprefix.history import (
     concatenate,
 )
 from cacheprefix.history import Mode as CommitMode
-from cacheprefix.keep_alive import KEPT, QUESTION, KeepAlive, Keeper
 from cacheprefix.layout import RoleAs, SharedPrefix
 from cacheprefix.mode import MODES, VARIABLE, Mode, mode_override
 from cacheprefix.notices import Notices
@@ -51,6 +50,7 @@ from cacheprefix.wire import Form
 
 if TYPE_CHECKING:
     from cacheprefix.dry_run import PlannedRequest, Preview
+    from cacheprefix.keep_alive import KeepAlive, Keeper
     from cacheprefix.toolcache import ToolResultCache
 
 __all__ = ["Session"]
@@ -58,7 +58,6 @@ __all__ = ["Session"]
 
 _GATE, _CACHING, _HISTORY = Gate(), Caching(), History()
 _READ = ReadBudget()
-_KEEP = KeepAlive()
 _GROUPS = ("gate", "caching", "history")
 """Options that are values of several fields."""
 
@@ -322,7 +321,7 @@ class Session:
         body: Mapping[str, Any] | PendingCall,
         api: Api,
         send: Callable[[dict[str, Any]], Any],
-        keep: KeepAlive = _KEEP,
+        keep: KeepAlive | None = None,
         scope: str | None = None,
     ) -> Keeper:
         """Keep a conversation's prompt in the provider's cache while it waits for a person.
@@ -331,7 +330,9 @@ class Session:
         before the entry expires, until the block ends or what that may cost (``KeepAlive(max_units, max_usd)``) is
         spent; ``async with`` where ``send`` is asynchronous. The reads stand in the report as the agent ``keep-alive``.
         """
-        adapter, sent = self._adapter, as_sent(body)
+        from cacheprefix.keep_alive import KEPT, QUESTION, KeepAlive, Keeper  # noqa: PLC0415 - few wait for people
+
+        adapter, sent, keep = self._adapter, as_sent(body), keep or KeepAlive()
         prompt = adapter.decode(sent, api)
         profile, chosen = adapter.profile(prompt.model, api), adapter.shared.lifetimes.chosen
         ttl = next((one for one in profile.ttls if one.name == chosen), profile.default_ttl)

@@ -6,12 +6,11 @@ from cacheprefix.history.compaction import Circumstances, Compaction, plan_compa
 from cacheprefix.history.compaction_plan import Plan, Prices
 from cacheprefix.history.groups import digests_of, orphans_of
 from cacheprefix.history.ledger import Ledger, merge_json, update_json
-from cacheprefix.history.plain_messages import compaction_hook
 from cacheprefix.history.policies import clear_thinking, clear_tool_results, drop_tool_uses, sliding_window
 from cacheprefix.history.reading_back import READ_TOOL_SCHEMA, ReadBudget, full_result_reader
 from cacheprefix.history.record import join_context
 from cacheprefix.history.replaying import replay
-from cacheprefix.history.rewriting import compact, compact_for_request, plan
+from cacheprefix.history.rewriting import compact, compact_for_request, compaction_hook, plan
 from cacheprefix.history.saved import dumps, loads
 from cacheprefix.history.situation import Policy, Situation
 from cacheprefix.history.state import (

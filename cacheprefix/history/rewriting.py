@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from cacheprefix.errors import BudgetError
+from cacheprefix.errors import BudgetError, SetupError
 from cacheprefix.history.budget import Results
-from cacheprefix.history.compaction import Circumstances, Compaction
+from cacheprefix.history.compaction import Circumstances, Compaction, plan_compaction
 from cacheprefix.history.compaction_plan import Plan
 from cacheprefix.history.groups import digests_of
 from cacheprefix.history.ledger import Ledger
-from cacheprefix.history.replaying import holding
+from cacheprefix.history.replaying import holding, replay
 from cacheprefix.history.settling import Standing, Terms, decided, planned
 from cacheprefix.history.state import ContextState, Log, refresh_zones, tokens_beside
 from cacheprefix.history.window import RequestBudget
@@ -18,7 +20,9 @@ from cacheprefix.history.zones import Consolidate, concatenate
 from cacheprefix.prompt import estimate_tokens
 from cacheprefix.prompt.decisions import Decision, Insert
 from cacheprefix.prompt.views import MESSAGE_TOKENS, Count, digest_of
-from cacheprefix.wire.apply_decisions import kept
+from cacheprefix.wire.apply_decisions import apply, kept, sendable
+from cacheprefix.wire.message_views import views_of
+from cacheprefix.wire.messages import Form
 
 
 def standing(state: ContextState) -> Standing:
@@ -144,3 +148,32 @@ def carried_out(
             name = digest_of(name)
         ledger = ledger.record([("epochs", name, value)])
     return refresh_zones(replace(new, ledger=ledger))
+
+
+def compaction_hook(
+    messages: Sequence[Mapping[str, Any]],
+    target: int,
+    *,
+    api: Form = "openai-chat",
+    settings: Compaction | None = None,
+    count: Count | None = None,
+) -> list[Mapping[str, Any]]:
+    """The messages shortened to ``target`` tokens; the very same objects where nothing had to change.
+
+    Results that can be had again go first, then old uses of tools, then the oldest messages, each call with its
+    results; the system's and pinned messages, and the last turns, stay. ``settings`` is the ``Compaction`` it goes by,
+    but for its trigger and target, ``api`` the form of the messages. Nothing is remembered: called again with the
+    original history and more, it decides anew, and the cache is lost. So keep what it gives and append to that, or
+    have a ``Conversation`` do it, which decides once. Raises ``SetupError`` for a target below 1, and ``BodyError`` for
+    a malformed message.
+    """
+    if target < 1:
+        raise SetupError(f"compaction_hook needs a target of at least 1 token, found {target}")
+    counter = count or estimate_tokens
+    views = [replace(view, pinned=True) if view.role == "system" else view for view in views_of(messages, api, counter)]
+    if sum(view.tokens for view in views) <= target:
+        return list(messages)
+    rules = replace(settings or Compaction(), trigger=target, target=target)
+    made = plan_compaction(views, Ledger(), rules, count=counter, force=True)
+    done = replay(views, made.commit(), count=counter, readable=False)
+    return list(sendable(apply(messages, done.decisions, api)))
