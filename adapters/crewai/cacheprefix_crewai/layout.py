@@ -39,7 +39,7 @@ from cacheprefix_crewai.material import (
     used,
     without,
 )
-from cacheprefix_crewai.tools import Offer, canonical_ids, coworkers_note, differing, name_of, offer, ordered
+from cacheprefix_crewai.tools import Offer, adopt, canonical_ids, coworkers_note, differing, name_of, offer, ordered
 
 if TYPE_CHECKING:
     from cacheprefix import Prompt
@@ -379,7 +379,7 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
     crew = getattr(agent, "crew", None)
     crew = None if isinstance(crew, str) else crew
     text_mode = not call.tools and _ACTION in opening.system
-    contradicts = "" if text_mode else differing(session, call.tools)
+    contradicts = "" if text_mode else _contradicting(binding, call.tools)
     if contradicts:
         return own(reason("tool_schema_differs", contradicts))
     offered = Offer(None) if text_mode else offer(session, model, getattr(agent, "llm", None), call.tools)
@@ -414,6 +414,15 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
     instruction = "" if alone else instruction_of(session, role, opening, moved)
     case = _Case(layouts, call, draft, crew, tasks, words, material, moved, referred(instruction, pieces), awaited)
     return _planned(case, plain, session.plan(case.asked(instruction)), instruction)
+
+
+def _contradicting(binding: Binding, tools: Sequence[Any] | None) -> str:
+    """The name of a tool of a request that the union has with another meaning; empty where there is none."""
+    if tools and binding.part(Executions).newest is None:
+        # Those of servers are known when the first task begins, and nothing was sent yet.
+        known = {tool.name for tool in binding.session.prefix.tools}
+        binding.clash = adopt(binding.session, [tool for tool in tools if name_of(tool) not in known])
+    return binding.clash or differing(binding.session, tools)
 
 
 def _planned(case: _Case, plain: TaskLayout, plan: RequestPlan[Piece], instruction: str) -> TaskLayout:
