@@ -221,13 +221,13 @@ class AdapterSession:
         """Names of the shared tools that a conversation's requests carry where they carry those of all."""
         return self.shared.tool_sets.union(self.team, conversation)
 
-    def adopt_system(self, text: str) -> None:
+    def adopt_system(self, text: str, *, with_context: bool = False) -> None:
         """Make ``text``, found in most agents' own messages, the shared system text; for adapters, at set-up.
 
         Does nothing where the prefix has a text of its own. Requests that do not hold it are not shown it: adapters say
         so by ``AgentRequest.holds_shared``, which ``holds_shared`` finds out.
         """
-        self.team.adopt_system(text)
+        self.team.adopt_system(text, with_context=with_context)
 
     def holds_shared(self, texts: Iterable[str]) -> bool:
         """Whether a request with these texts may be shown the shared one: one of them holds it, or the user gave it."""

@@ -119,10 +119,14 @@ class Team:
                 self.prefix = union
             return tuple(self.prefix.tools)
 
-    def adopt_system(self, text: str) -> None:
-        """Make ``text`` the shared system text, where the prefix has none of its own."""
+    def adopt_system(self, text: str, *, with_context: bool = False) -> None:
+        """Make ``text`` the shared system text, where the prefix has none of its own.
+
+        ``with_context`` for an adapter that tells durable context also to those who are not shown the text.
+        """
         with self.lock:
-            if not self.prefix.text:
+            taken = self.prefix.system or self.prefix.roles if with_context else self.prefix.text
+            if not taken:
                 self.prefix = self.freeze(replace(self.prefix, system=text))
                 self.found = self.prefix.system
 

@@ -150,6 +150,19 @@ async def test_it_travels_with_the_saved_state_and_goes_with_a_reset(provide, ne
     assert _count(provider, ZONE) == _count(provider, DELTA) == [0] * 3
 
 
+async def test_durable_context_alone_leaves_the_text_in_common_to_be_found(provide, new_client):
+    """The agents share as without it, and one that has not their text is told the context all the same."""
+    provider = provide("openai", Says())
+    client, session = new_client(provider), Session(SharedPrefix(context={"news": DELTA}))
+    other = AssistantAgent("clerk", client, system_message="You are the clerk.")
+    await wrap(RoundRobinGroupChat([*(role(n, client) for n in ROLES), other], max_turns=8), session).run(task=TASK)
+    assert _count(provider, DELTA) == [1] * 8
+    assert [call.layout for call in session.calls] == ["fork", "fork", "fork", "own"] * 2
+    assert _count(provider, HANDBOOK.strip())[3::4] == [0, 0]
+    assert all(call.usage.cache_read_tokens > 1_000 for call in session.calls[4:7])
+    assert not session.failures
+
+
 async def test_an_agent_by_itself_is_told(provide, new_client):
     """In its own layout: the zone before what was said, the context behind it."""
     provider = provide("openai", Says())

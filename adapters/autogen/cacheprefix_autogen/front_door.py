@@ -201,7 +201,7 @@ def conversation_of(target: Any) -> str:
 
 def _settled(session: AdapterSession, agents: Sequence[BaseChatAgent]) -> AdapterSession:
     """The session with what most of the agents' system texts have in common, unless it has a system text."""
-    if session.mode == "observe" or session.prefix.text:
+    if session.mode == "observe" or session.prefix.system or session.prefix.roles:
         return session
     runners = [agent for outer in agents for runner in runners_of(outer) for agent in agents_in(runner)]
     # One that keeps its context elsewhere words its requests itself, and is shown nothing.

@@ -443,10 +443,9 @@ class Member:
             return ""
         prefix = self.session.prefix
         said = "\n".join(message.content for message in messages if isinstance(message, SystemMessage))
-        texts = [own_card.strip()] if (own_card := prefix.roles.get(self.name, "")) else []
-        if shown_to(self.session, (said,)):
-            texts = [*(text.strip() for text in durable_texts(prefix)), *texts]
-        texts += further
+        # One that was found in others' texts is theirs; all else was given to everybody.
+        system = prefix.system if shown_to(self.session, (said,)) else ""
+        texts = [text.strip() for text in (system, *durable_texts(prefix), prefix.roles.get(self.name, ""), *further)]
         return "\n\n".join(text for text in texts if text and find_text(text, said) is None)
 
     def heard(self, asked: Asked) -> Heard | None:

@@ -56,7 +56,7 @@ _FOUND = "autogen: found in the agents"
 
 def adopt(session: AdapterSession, text: str) -> None:
     """Make a text that stands in most agents' own system texts the shared one."""
-    session.adopt_system(text)
+    session.adopt_system(text, with_context=True)
     session.beside[_FOUND] = session.prefix.system
 
 
@@ -79,10 +79,9 @@ def shown_to(session: AdapterSession, texts: Sequence[str]) -> bool:
 
 
 def durable_texts(prefix: SharedPrefix) -> list[str]:
-    """What the user gave to all agents, one text each: the system text, and each key of the durable context."""
+    """Durable context that the user gave to all agents, one text a key."""
     bare = replace(prefix, system="", roles={})
-    contexts = [replace(bare, context={key: value}).text for key, value in prefix.context.items()]
-    return [prefix.system, *contexts]
+    return [replace(bare, context={key: value}).text for key, value in prefix.context.items()]
 
 
 def session_of_settings(settings: PrefixSettings) -> AdapterSession:
