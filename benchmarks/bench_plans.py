@@ -106,7 +106,7 @@ def family(plan: Plan) -> tuple[Any, ...]:
     return plan.shape, len(plan.roles) > 1, plan.handbook > role, tools > plan.handbook + role, plan.marked
 
 
-def result(plan: Plan, rules: str, read: float) -> Result:
+def result(plan: Plan, rules: str, read: float, *, weigh: bool = False) -> Result:
     """A plan played in all layouts."""
     profile = profile_of(rules, read)
 
@@ -115,7 +115,7 @@ def result(plan: Plan, rules: str, read: float) -> Result:
 
     own = costs(played(plan, rules, read=read))
     session = session_for(plan, rules, read)
-    ours = costs(played(plan, rules, session, read=read))
+    ours = costs(played(plan, rules, session, read=read, weigh=weigh))
     if session.failures:
         raise RuntimeError(f"a step of ours failed: {dict(session.failures)}")
     # Without tools of one's own the union is nothing else.
@@ -133,11 +133,11 @@ def result(plan: Plan, rules: str, read: float) -> Result:
     return Result(plan, {_OWN: sum(own), **fixed}, sum(ours), late)
 
 
-def nth(rules: str, read: float, seed: int, number: int) -> Result:
+def nth(rules: str, read: float, seed: int, number: int, *, weigh: bool = False) -> Result:
     """The result of one plan of a seed."""
     # Breaks of the application's own layout are no news here.
     logging.getLogger("cacheprefix").setLevel(logging.ERROR)
-    return result(made(random.Random(f"{seed}/{rules}/{read}/{number}")), rules, read)
+    return result(made(random.Random(f"{seed}/{rules}/{read}/{number}")), rules, read, weigh=weigh)
 
 
 def rows_of(found: Sequence[Result], rules: str, read: float) -> list[_table.Row]:
@@ -186,6 +186,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--plans", type=int, default=1_000, help="plans a set of rules")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
+    parser.add_argument("--played", action="store_true", help="play layouts in open-ended plans too (Role.played)")
     parser.add_argument("--rules", nargs="*", default=list(RULES), choices=RULES)
     given = parser.parse_args()
     rows: list[_table.Row] = []
@@ -193,8 +194,8 @@ def main() -> int:
     with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
         for rules, read in product(given.rules, READS):
             _table.progress(f"{rules} {read:g}x")
-            played = pool.map(partial(nth, rules, read, given.seed), range(given.plans), chunksize=10)
-            rows += rows_of(list(played), rules, read)
+            one = partial(nth, rules, read, given.seed, weigh=given.played)
+            rows += rows_of(list(pool.map(one, range(given.plans), chunksize=10)), rules, read)
     _table.finish("plans", rows, given, lines=lines)
     return 0
 

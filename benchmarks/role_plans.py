@@ -163,15 +163,20 @@ def asked(plan: Plan) -> Iterator[Asked]:
             history.append(message)
 
 
-def played(plan: Plan, rules: str, session: Session | None = None, *, read: float | None = None) -> list[CacheOutcome]:
-    """What became of each call, in the application's own layout or as forks of ``session``."""
+def played(
+    plan: Plan, rules: str, session: Session | None = None, *, read: float | None = None, weigh: bool = False
+) -> list[CacheOutcome]:
+    """What became of each call, in the application's own layout or as forks of ``session``.
+
+    ``weigh`` has layouts played in open-ended plans too (``Role.played``).
+    """
     api: Api = "anthropic" if rules == "anthropic" else "openai-chat"
     profile, count = profile_of(rules, read), counter_of(plan).count
     cache, outcomes = ProviderCache(profile, count=count), list[CacheOutcome]()
     for number, one in enumerate(asked(plan)):
         body, turn = _own_body(plan, one, rules, api), None
         if session is not None:
-            role = Role(f"role{one.who}", conversation=one.talk, ahead=_ahead(plan, number, api))
+            role = Role(f"role{one.who}", conversation=one.talk, ahead=_ahead(plan, number, api), played=weigh)
             turn = fork_body(session.adapter, body, api, role).begin()
             body = turn.body
         outcomes.append(_served(cache, decode(body, api, count=count), number))

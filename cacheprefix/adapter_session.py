@@ -102,7 +102,7 @@ class AdapterSession:
         self.waiting = Waiting(self._requests, self._gate)
         self._planner = Planner(
             self.team, state.services, forks, state.tool_sets, state.positions, state.sharing, state.runs,
-            state.arms.kept_own, options.role_as,
+            state.open_runs, state.arms.kept_own, options.role_as,
         )  # fmt: skip
         self.beside: dict[str, Any] = {}
         """What adapters keep for this session, by their names; it goes with the session."""

@@ -58,6 +58,9 @@ class Role:
     """Text for this call alone (time, retrieval), by key; it stands at the very end."""
     ahead: RunAhead | None = None
     """The calls of the run from this one on, where their number and order are known beforehand."""
+    played: bool = False
+    """Whether an open-ended run is laid out by playing its layouts (docs/never-dearer.md): hardly ever dearer than
+    without us, and later to share what nobody asked for yet. Tell of all roles first (``AdapterSession.join``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +411,8 @@ class _Read:
             volatile=role.volatile,
             known=_providers(self.tools),
             own=(reason("kept_by_provider"),) if _kept_elsewhere(session, body, api, role) else (),
-            alike=role.ahead is not None and self.begins,
+            alike=(role.ahead is not None or role.played) and self.begins,
+            played=role.played,
             cached=_marked(body, api),
             ahead=role.ahead,
             joint=role.ahead is None or role.ahead.joint,

@@ -19,6 +19,7 @@ from cacheprefix.layout.baseline import Unmodified
 from cacheprefix.layout.cards_advice import Placement
 from cacheprefix.layout.kept_answers import KeptAnswers
 from cacheprefix.layout.known_runs import KnownRuns
+from cacheprefix.layout.open_runs import OpenRuns
 from cacheprefix.layout.role_position import RolePositions
 from cacheprefix.layout.tool_sets import ToolSets
 from cacheprefix.layout.worth_sharing import WorthSharing
@@ -54,6 +55,7 @@ class SharedState:
     cards: Placement = field(default_factory=Placement)
     positions: RolePositions = field(default_factory=RolePositions)
     runs: KnownRuns = field(default_factory=KnownRuns)
+    open_runs: OpenRuns = field(default_factory=OpenRuns)
     tool_sets: ToolSets = field(default_factory=ToolSets)
     gating: Gating = field(default_factory=Gating)
     arms: ForkShare = field(default_factory=ForkShare)

@@ -114,6 +114,11 @@ class CacheModel:
         made._seats, made._units = self._seats.copy(), self._units.copy()
         return made
 
+    def meet(self, other: CacheModel) -> None:
+        """Know of the heads that the other has seen sent, and of no conversation."""
+        self._heads.update(other._heads)
+        self._units.update({(head, talk): unit for (head, talk), unit in other._units.items() if talk is None})
+
     def cost(self, one: Asked) -> float:
         """What a request would cost now, in cost units."""
         return self._reckoned(one)[0]

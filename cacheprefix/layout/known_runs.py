@@ -33,8 +33,7 @@ Way = Literal["end", "kept", "cheapest"]
 """Where a fork's text stands: behind the conversation; where the role had it first; where the one request costs less,
 kept in such a way that it may stay."""
 _PLACES: tuple[Way, ...] = ("end", "kept", "cheapest")
-_UNION = "tools of all"
-_Seat = tuple[str, str, str]
+Seat = tuple[str, str, str]
 """A head, a conversation and a role."""
 
 
@@ -99,16 +98,17 @@ class RunLayout(NamedTuple):
     own: int = 0
 
 
-class _Way(NamedTuple):
+class RunWay(NamedTuple):
     """A layout for the rest of a run."""
 
     union: bool
+    """Whether forks carry the tools of all."""
     place: Way
     apart: frozenset[str] = frozenset()
     """Roles that keep the application's own layout."""
 
 
-class _Due(NamedTuple):
+class Due(NamedTuple):
     """A call, the conversation that it reads, the tokens of that so far, and those of the role's text in a fork."""
 
     call: RunCall
@@ -118,17 +118,20 @@ class _Due(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Run:
+class RunState:
+    """What is known of a run under way."""
+
     left: int
+    """Calls still to come, where they are known."""
     cache: CacheModel
     """As our requests left it."""
     unmodified: CacheModel
     """As those of the application would have."""
     paid: float = 0.0
     own: float = 0.0
-    way: _Way | None = None
+    way: RunWay | None = None
     """The layout that was taken last; None for the application's own."""
-    seats: dict[_Seat, tuple[int, int]] = field(default_factory=dict)
+    seats: dict[Seat, tuple[int, int]] = field(default_factory=dict)
     """By head, talk and role: the messages in front of its text when it first stood there, and their tokens."""
     ends: dict[str, int] = field(default_factory=dict)
     talks: dict[str, str] = field(default_factory=dict)
@@ -146,7 +149,7 @@ class KnownRuns:
     """The runs under way, by conversation. Thread-safe, bounded."""
 
     def __init__(self) -> None:
-        self._runs: Bounded[tuple[str, ...], _Run] = Bounded(_RUNS)
+        self._runs: Bounded[tuple[str, ...], RunState] = Bounded(_RUNS)
         self._lock = Lock()
 
     def layout(self, key: tuple[str, ...], facts: RunFacts) -> RunLayout:
@@ -159,7 +162,7 @@ class KnownRuns:
             ended = run is None or run.left != left + 1 or sum(facts.said) < run.ends.get(facts.talk, 0)
             if run is None or ended:
                 # Another run, or a conversation that was cut: of what the cache holds of it nothing is counted on.
-                run = _Run(left, CacheModel(facts.prices), CacheModel(facts.prices), opening=sum(facts.said))
+                run = RunState(left, CacheModel(facts.prices), CacheModel(facts.prices), opening=sum(facts.said))
                 self._runs[key] = run
             run.left = left
             found = _chosen(run, facts)
@@ -167,34 +170,39 @@ class KnownRuns:
             return found
 
 
-def _chosen(run: _Run, facts: RunFacts) -> RunLayout:
-    """The layout of the request that is due, which is noted as sent."""
-    here, end = facts.run.calls[0], sum(facts.said)
+def heard(run: RunState, facts: RunFacts) -> int:
+    """Note what was said since, and give the length that answers are likely to have."""
+    end = sum(facts.said)
     before, calls = run.ends.get(facts.talk), run.unread.get(facts.talk, 0)
     if before is not None and calls and end > before:
         run.answers += [(end - before) / calls] * calls
         run.unread[facts.talk] = 0
-    run.ends[facts.talk], run.talks[here.role] = end, facts.talk
-    likely = round(sum(run.answers) / len(run.answers)) if run.answers else REPLY
-    future = _Future(run, facts)
+    run.ends[facts.talk], run.talks[facts.run.calls[0].role] = end, facts.talk
+    return round(sum(run.answers) / len(run.answers)) if run.answers else REPLY
+
+
+def _chosen(run: RunState, facts: RunFacts) -> RunLayout:
+    """The layout of the request that is due, which is noted as sent."""
+    likely = heard(run, facts)
+    future = Future(run, facts)
     own = future.units(None, likely)
     lengths = LENGTHS if len(run.answers) < HEARD else _lengths(run.answers)
     spare = SPARE if run.way is None else 1.0
     unmodified: dict[tuple[int, int], float] = {}
 
-    def dearer(way: _Way, reply: int, calls: int) -> bool:
+    def dearer(way: RunWay, reply: int, calls: int) -> bool:
         if (reply, calls) not in unmodified:
             unmodified[reply, calls] = future.units(None, reply, run.unmodified, calls=calls)
         return run.paid + future.units(way, reply, calls=calls) > run.own + spare * unmodified[reply, calls]
 
-    def safe(way: _Way) -> bool:
+    def safe(way: RunWay) -> bool:
         """Whether a way is not dearer in the end, however long answers are."""
         calls = len(facts.run.calls)
         # Most that are dearer are so within a few calls already.
         horizons = (HORIZON, calls) if calls > HORIZON else (calls,)
         return not any(dearer(way, reply, some) for some in horizons for reply in lengths)
 
-    ways = sorted(((future.units(way, likely), way) for way in _ways(run, facts)), key=lambda one: one[0])
+    ways = sorted(((future.units(way, likely), way) for way in ways_for(run, facts)), key=lambda one: one[0])
     taken = next(((units, way) for units, way in ways if units <= own * spare and safe(way)), None)
     if taken is None and run.way is not None and ways[0][0] < own:
         # What was written is there to be read: going back would cost more, whatever the first step did.
@@ -202,39 +210,55 @@ def _chosen(run: _Run, facts: RunFacts) -> RunLayout:
     elif taken is not None and run.way is None:
         # Who shares is found once: a role that leaves a layout pays for it anew.
         taken = _apart(future, *taken, likely, safe)
-    run.way = taken[1] if taken is not None else None
-    seats: dict[_Seat, int] = {seat: tokens for seat, (_, tokens) in run.seats.items()}
-    asked = future.asked(_Due(here, facts.talk, end, facts.text), run.way, run.cache, seats)
+    return sent(run, facts, taken[1] if taken is not None else None, ways[0][0] if ways else own, own)
+
+
+def sent(run: RunState, facts: RunFacts, way: RunWay | None, best: float, own: float) -> RunLayout:
+    """Note the request that is due as sent in one way, and give its layout."""
+    future, here, end = Future(run, facts), facts.run.calls[0], sum(facts.said)
+    run.way = way
+    seats: dict[Seat, int] = {seat: tokens for seat, (_, tokens) in run.seats.items()}
+    asked = future.asked(Due(here, facts.talk, end, facts.text), way, run.cache, seats)
     run.unread[facts.talk] = run.unread.get(facts.talk, 0) + 1
     run.paid += run.cache.send(asked)
     run.own += run.unmodified.send(future.own(here, facts.talk, end))
-    best = round(ways[0][0]) if ways else round(own)
     if asked.own:
-        return RunLayout(forks=False, cost=best, own=round(own))
+        return RunLayout(forks=False, cost=round(best), own=round(own))
     index, tokens = run.seats.setdefault((asked.head, facts.talk, here.role), (len(facts.said), asked.at))
     at = index if tokens == asked.at else len(facts.said)
     return RunLayout(
-        forks=True, union=asked.head == _UNION, at=at, continues=asked.continues, cost=best, own=round(own)
+        forks=True,
+        union=asked.head == _head(tuple(facts.tools)),
+        at=at,
+        continues=asked.continues,
+        cost=round(best),
+        own=round(own),
     )
+
+
+def _head(tools: Sequence[str]) -> str:
+    return f"tools {' '.join(sorted(tools))}"
 
 
 def _lengths(answers: Sequence[float]) -> tuple[int, ...]:
     return (round(min(answers) / 2), round(sum(answers) / len(answers)), round(max(answers) * 2))
 
 
-def _ways(run: _Run, facts: RunFacts) -> Iterator[_Way]:
+def ways_for(run: RunState, facts: RunFacts) -> Iterator[RunWay]:
     """The layouts that come into question for the rest of a run."""
     kits = {frozenset(call.tools) for call in facts.run.calls}
     apart = run.way.apart if run.way is not None else frozenset[str]()
     # With the same tools all the way, those of each are those of all.
     own = facts.kits and (not facts.union or kits != {frozenset(facts.tools)})
     for union, place in product([True] * facts.union + [False] * own, _PLACES):
-        yield _Way(union, place)
+        yield RunWay(union, place)
         if apart:
-            yield _Way(union, place, apart)
+            yield RunWay(union, place, apart)
 
 
-def _apart(future: _Future, units: float, way: _Way, likely: int, safe: Callable[[_Way], bool]) -> tuple[float, _Way]:
+def _apart(
+    future: Future, units: float, way: RunWay, likely: int, safe: Callable[[RunWay], bool]
+) -> tuple[float, RunWay]:
     """The same way with those roles apart that make it dearer."""
     roles = dict.fromkeys(call.role for call in future.facts.run.calls)
     for role in roles if len(roles) > 1 else ():
@@ -246,17 +270,17 @@ def _apart(future: _Future, units: float, way: _Way, likely: int, safe: Callable
 
 
 @dataclass(frozen=True, slots=True)
-class _Future:
+class Future:
     """The rest of a run, to be played."""
 
-    run: _Run
+    run: RunState
     facts: RunFacts
 
-    def units(self, way: _Way | None, reply: int, cache: CacheModel | None = None, *, calls: int = HORIZON) -> float:
+    def units(self, way: RunWay | None, reply: int, cache: CacheModel | None = None, *, calls: int = HORIZON) -> float:
         """What its next ``calls`` cost in one way with answers of one length; in the own layout for None."""
         facts, run = self.facts, self.run
         cache = (run.cache if cache is None else cache).copy()
-        seats: dict[_Seat, int] = {seat: tokens for seat, (_, tokens) in run.seats.items()}
+        seats: dict[Seat, int] = {seat: tokens for seat, (_, tokens) in run.seats.items()}
         ends, total = dict(run.ends), 0.0
         answered = {talk: calls * reply for talk, calls in run.unread.items()}
         for number, call in enumerate(facts.run.calls[:calls]):
@@ -268,17 +292,19 @@ class _Future:
                 answered.clear()
             end = ends.setdefault(talk, run.opening)
             text = call.text + NAMED if number else facts.text
-            total += cache.send(self.asked(_Due(call, talk, end, text), way, cache, seats))
+            total += cache.send(self.asked(Due(call, talk, end, text), way, cache, seats))
             answered[talk] = answered.get(talk, 0) + reply
         return total
 
-    def asked(self, due: _Due, way: _Way | None, cache: CacheModel, seats: dict[_Seat, int]) -> Asked:
+    def asked(self, due: Due, way: RunWay | None, cache: CacheModel, seats: dict[Seat, int]) -> Asked:
         """A call's request in one way; ``seats`` are where texts first stood, to which it adds."""
         call, talk, end, text = due
         if way is None or call.role in way.apart:
             return self.own(call, talk, end)
-        tools, head = self.facts.tools, _UNION if way.union else f"tools {' '.join(sorted(call.tools))}"
-        size = self.facts.opening + sum(tools.values() if way.union else (tools.get(one, 0) for one in call.tools))
+        tools = self.facts.tools
+        names = tuple(tools) if way.union else call.tools
+        # The same tools are the same head, as whose ever they go.
+        head, size = _head(names), self.facts.opening + sum(tools.get(name, 0) for name in names)
         behind = Asked(head, size, talk, end, end, call.role, text, continues=way.place != "end")
         at = seats.setdefault((head, talk, call.role), end)
         kept = behind._replace(at=at, continues=True)

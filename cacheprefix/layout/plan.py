@@ -15,7 +15,8 @@ from typing import Generic, Literal, TypeVar
 
 from cacheprefix.layout.cost_model import CachePrices
 from cacheprefix.layout.economics import NAMED, TaskPosition
-from cacheprefix.layout.known_runs import KnownRuns, RunAhead, RunFacts, RunLayout
+from cacheprefix.layout.known_runs import KnownRuns, RunAhead, RunCall, RunFacts, RunLayout
+from cacheprefix.layout.open_runs import OpenRuns
 from cacheprefix.layout.prefix import Tool
 from cacheprefix.layout.role_position import LONG, CountedHistory, RolePosition, RolePositions
 from cacheprefix.layout.shared_text import find_text, mostly_holds
@@ -121,6 +122,8 @@ class AgentRequest(Generic[M]):
     """Whether no other request is there to share with yet, though this one is laid out as if there were."""
     ahead: RunAhead | None = None
     """The calls of the run from this one on, where their number and order are known; None for an open-ended run."""
+    played: bool = False
+    """Whether layouts are played (``OpenRuns``) in an open-ended run too."""
     base: str | None = None
     """The system text of an agent that no other role is there to share with, in place of the shared one."""
 
@@ -195,6 +198,7 @@ class Planner:
     positions: RolePositions
     sharing: WorthSharing
     runs: KnownRuns
+    open_runs: OpenRuns
     kept_own: Callable[[str, str, str], Reason | None] = lambda _scope, _conversation, _role: None
     """Why a role's requests of a tenant's conversation keep the application's own layout, whatever costs say."""
     role_as: RoleAs = "user"
@@ -362,40 +366,42 @@ class Planner:
         refused = self.sharing.refusal(self.team, self.services, asked.conversation.id, asked.model, counted)
         if refused is None and asked.long_text_stays:
             self.sharing.move(*key)
-        if asked.ahead is not None and self.services.profile(asked.model, asked.api).control != "none":
-            # What a run costs that is known beforehand is reckoned with the provider's minimum (``KnownRuns``).
+        played = asked.ahead is not None or asked.played
+        if played and self.services.profile(asked.model, asked.api).control != "none":
+            # The model of the cache reckons with the provider's minimum.
             return None
         return refused or self._little(asked, tools, history)
 
     def _run(self, asked: AgentRequest[M]) -> RunLayout | None:
-        """How a request of a run that is known beforehand is laid out; None for others. Asked again, it is the same."""
+        """How a request of a run is laid out whose layouts are played; None for others. Asked again, it is the same."""
         run = asked.ahead
-        if run is None or not run.calls or callable(asked.place):
+        if (run is None and not asked.played) or (run is not None and not run.calls) or asked.place != "cheapest":
             return None
         profile, carried = self.services.profile(asked.model, asked.api), asked.tools.carried if asked.tools else "own"
-        joint = asked.conversation.id if run.joint else ""
         carries = self.tool_sets.union(self.team, asked.conversation) if asked.tools else ()
         own = asked.tools.names if asked.tools else ()
-        sizes = {
-            tool.name: self._size(tool.schema.decode(), asked.model)
-            for tool in self.team.prefix.tools
-            if isinstance(tool, Tool) and tool.name in {*carries, *own}
-        }
-        return self.runs.layout(
-            (asked.conversation.scope, joint, asked.model, self.team.prefix.key),
-            RunFacts(
-                run,
-                CachePrices.of(profile, cached=asked.cached),
-                asked.conversation.id,
-                self._size(self.team.prefix.text, asked.model),
-                sizes,
-                self._size(asked.instruction, asked.model) + NAMED + asked.moves,
-                asked.spoken(),
-                alike=asked.alike,
-                union=carried in ("open", "union"),
-                kits=carried in ("open", "own"),
-            ),
+        text = self._size(asked.instruction, asked.model)
+        facts = RunFacts(
+            run or RunAhead((RunCall(asked.role, text, own),)),
+            CachePrices.of(profile, cached=asked.cached),
+            asked.conversation.id,
+            self._size(self.team.prefix.text, asked.model),
+            {
+                tool.name: self._size(tool.schema.decode(), asked.model)
+                for tool in self.team.prefix.tools
+                if isinstance(tool, Tool) and tool.name in {*carries, *own}
+            },
+            text + NAMED + asked.moves,
+            asked.spoken(),
+            alike=asked.alike,
+            union=carried in ("open", "union"),
+            kits=carried in ("open", "own"),
         )
+        scope = asked.conversation.scope
+        if run is None:
+            key = (scope, asked.model, self.team.key)
+            return self.open_runs.layout(key, facts, len(self.team.roles))
+        return self.runs.layout((scope, asked.conversation.id if run.joint else "", asked.model, self.team.key), facts)
 
     def _placed_in(self, asked: AgentRequest[M], run: RunLayout, history: CountedHistory[M]) -> RolePosition:
         """Where the role's text stands in a run that is known."""

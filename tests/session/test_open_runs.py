@@ -1,0 +1,56 @@
+"""Open-ended runs whose layouts are played: shared where it pays, and never much dearer."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks.bench_plans import LATE, RULES, made
+from benchmarks.role_plans import Plan, played, profile_of, session_for
+from cacheprefix.layout.cost_model import CachePrices
+from cacheprefix.layout.known_runs import RunAhead, RunCall, RunFacts
+from cacheprefix.layout.open_runs import RISK, OpenRuns
+
+
+def costs(plan, rules):
+    """What a plan costs unmodified and with us, call by call."""
+    profile = profile_of(rules)
+    return [
+        [one.cost_units(profile) for one in played(plan, rules, some, weigh=True)]
+        for some in (None, session_for(plan, rules))
+    ]
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_generated_open_ended_runs_stay_within_the_risk(rules):
+    """From the fourth call on, whatever comes: by a part that leaves room for counts that are a little off."""
+    plans = (made(random.Random(f"open {rules} {at}")) for at in range(30))
+    for plan in (plan for plan in plans if not plan.known and len(plan.turns) <= 25):
+        unmodified, ours = costs(plan, rules)
+        for calls in range(LATE + 1, len(plan.turns) + 1):
+            assert sum(ours[:calls]) <= (1.02 + RISK) * sum(unmodified[:calls]), plan
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_a_team_that_reads_one_transcript_shares_it(rules):
+    """Long answers, short texts, no tools: three quarters of what it costs without us, where parts are read at once."""
+    plan = Plan(2_000, (60,) * 4, tuple((at % 4, 800) for at in range(16)), tagged=True, marked=True)
+    unmodified, ours = costs(plan, rules)
+    assert sum(ours) <= (0.95 if rules == "deepseek" else 0.75) * sum(unmodified)
+
+
+def test_others_large_tools_are_not_carried_on_the_word_of_roles_that_nobody_heard():
+    """The first call keeps its own tools, where the others' would cost more than the risk if it stays the only one."""
+    runs, tools = OpenRuns(), {"a": 100, "b": 4_000}
+    facts = RunFacts(RunAhead((RunCall("a", 100, ("a",)),)), CachePrices(0.1), "talk", 1_000, tools, 112, [10])
+    assert not runs.layout(("team",), facts, 2).union
+    small = RunFacts(RunAhead((RunCall("a", 100, ("a",)),)), CachePrices(0.1), "talk", 1_000, {"a": 30}, 112, [10])
+    assert OpenRuns().layout(("team",), small, 2).union
+
+
+def test_a_request_that_is_asked_again_counts_once():
+    """The layout of a retry is that of the request."""
+    runs = OpenRuns()
+    facts = RunFacts(RunAhead((RunCall("a", 100),)), CachePrices(0.1), "talk", 1_000, {}, 112, [10])
+    assert runs.layout(("team",), facts, 2) is runs.layout(("team",), facts, 2)
