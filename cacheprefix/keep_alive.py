@@ -20,6 +20,7 @@ from typing_extensions import Self
 
 from cacheprefix.errors import SetupError
 from cacheprefix.layout import ForkPolicy
+from cacheprefix.locks import reset_in_child
 from cacheprefix.profiles import Usage, cost_units, money
 
 if TYPE_CHECKING:
@@ -51,6 +52,20 @@ class KeepAlive:
                 raise SetupError(f"KeepAlive({name}={value!r}): use a number from 0 on")
 
 
+class _Ended:
+    """Whether a pause is over. A forked child, where its thread is not, waits for no lock of the parent's."""
+
+    __slots__ = ("__weakref__", "event")
+
+    def __init__(self) -> None:
+        self.after_fork()
+        reset_in_child(self)
+
+    def after_fork(self) -> None:
+        """Made anew."""
+        self.event = threading.Event()
+
+
 @dataclass(slots=True)
 class Keeper:
     """One pause of one conversation. ``with`` keeps it in a thread, ``async with`` in a task, until the block ends.
@@ -77,7 +92,7 @@ class Keeper:
     usd: float = 0.0
     stopped: str = ""
     """Why nothing is sent any more; empty while it is."""
-    _ended: threading.Event = field(default_factory=threading.Event)
+    _ended: _Ended = field(default_factory=_Ended)
     _thread: threading.Thread | None = None
     _task: asyncio.Task[None] | None = None
 
@@ -151,7 +166,7 @@ class Keeper:
 
     def __exit__(self, *_: object) -> None:
         """The person is back, or will not come."""
-        self._ended.set()
+        self._ended.event.set()
         self.stopped = self.stopped or "the pause is over"
 
     async def __aenter__(self) -> Self:
@@ -168,7 +183,7 @@ class Keeper:
                 await self._task
 
     def _run(self) -> None:
-        while (left := self.due()) is not None and not self._ended.wait(left):
+        while (left := self.due()) is not None and not self._ended.event.wait(left):
             self.keep()
 
     async def _arun(self) -> None:
