@@ -7,6 +7,8 @@ import json
 import pytest
 
 from benchmarks import _table, page
+from cacheprefix.server import Asked, Record
+from cacheprefix.server.outcome import CacheOutcome
 
 SIDE = dict.fromkeys(_table.SIDE, 10) | {"cost_units": 100.0}
 
@@ -92,6 +94,33 @@ def test_the_page_says_when_and_with_what_it_was_measured(written):
     assert "no hosted provider was asked" in text
     assert "No verdict on the quality of answers" in text
     assert "`make bench-langgraph`" in text.splitlines()[-1]
+
+
+def test_what_a_policy_saves_stands_apart_from_what_sharing_saves(written):
+    """In a table of its own, and in no sum; beside each row stand its calls and what the report says."""
+    base = cost("team", 0.8)
+    dropped = {**SIDE, "cost_units": 50.0}
+    less = _table.policy("budget of 300", base, SIDE, dropped)
+    text = written("crewai", base, cost("team, budget of 300", 0.5, policy=less, information="less"))
+    assert "| team | budget of 300 | openai 0.1x | 0.80 | 0.50 | -0.30 |" in text
+    assert "0.80 of unmodified over 1 workloads" in text
+    assert "| team | 10 | unknown | - | - |" in text
+
+
+def test_a_run_takes_as_long_as_what_waits_for_one_another():
+    """Two requests side by side, then one behind them; a stream lets others begin with its first token."""
+
+    def record(index, started, first, ended, *, stream=False):
+        outcome = CacheOutcome(1_000)
+        made = Record(index, "openai-chat", "/", b"", {}, started_at=started, first_token_at=first, ended_at=ended)
+        made.asked, made.outcome, made.output_tokens = Asked(stream=stream), outcome, 101
+        return made
+
+    first, whole = 0.5, 0.5 + 100 * 0.012
+    apart = [record(0, 0.0, 0.1, 0.2), record(1, 0.1, 0.2, 0.3), record(2, 0.3, 0.4, 0.5)]
+    assert _table.wall(apart) == pytest.approx(2 * whole)
+    follows = [record(0, 0.0, 0.1, 0.4, stream=True), record(1, 0.2, 0.3, 0.5)]
+    assert _table.wall(follows) == pytest.approx(first + whole)
 
 
 def test_the_page_shows_times_as_ratios_only(written):
