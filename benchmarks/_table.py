@@ -122,7 +122,7 @@ def cost(
     }
 
 
-OVERLAP = Latency(base=0.05, uncached=0.0, cached=0.0, output=0.0, scale=1)
+OVERLAP = Latency(base=0.3, uncached=0.0, cached=0.0, output=0.0, scale=1)
 """Long enough that requests which are sent together really overlap."""
 
 

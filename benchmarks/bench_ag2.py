@@ -150,7 +150,7 @@ def run(
 ) -> tuple[list[Record], Session | None]:
     """Run a workload once on an empty cache; the requests as the provider saw them."""
     build, play = WORKLOADS[name]
-    session = Session(gate=Gate() if gated else None) if shared else None
+    session = Session(gate=Gate(price=0.0) if gated else None) if shared else None
 
     async def go(provider: SimulatedProvider) -> None:
         async with httpx2.AsyncClient(verify=_CERTIFICATES) as http:

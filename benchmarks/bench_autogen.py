@@ -83,7 +83,7 @@ def run(
             build = workload.build if shared or whole or workload.unmodified is None else workload.unmodified
             target, runner = build(client)
             if shared:
-                session = Session(budget=workload.budget, gate=Gate() if gated else None)
+                session = Session(budget=workload.budget, gate=Gate(price=0.0) if gated else None)
                 wrap(target, session, tool_memory=workload.tool_memory)
             await runner()
             for each in made:

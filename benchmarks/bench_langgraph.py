@@ -25,7 +25,7 @@ from cacheprefix.prompt import IMAGE_TOKENS, common_prefix
 from cacheprefix.server import Latency, Record, SimulatedProvider
 
 # Long enough that siblings sent together really overlap.
-OVERLAP = Latency(base=0.03, uncached=0.0, cached=0.0, output=0.0001, scale=1)
+OVERLAP = Latency(base=0.3, uncached=0.0, cached=0.0, output=0.0004, scale=1)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,8 @@ def run(
     ``layout`` is ``unmodified``, ``stock``, ``shared`` or ``ungated`` (shared, and nobody waits for a sibling).
     """
     sizes: dict[str, Any] = {"count": _table.counter(tokenizer), "image_tokens": image_tokens}
-    with SimulatedProvider(rules.name, Script(workload.plan), latency=OVERLAP, **sizes) as provider:
+    latency = OVERLAP if workload.overlaps else None
+    with SimulatedProvider(rules.name, Script(workload.plan), latency=latency, **sizes) as provider:
         gated = layout != "ungated"
         session = session_for(workload, rules.name, gated=gated) if layout in ("shared", "ungated") else None
         workload.run(Kit(model_for(rules, provider), session, stock=layout == "stock"))

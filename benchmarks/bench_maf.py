@@ -158,7 +158,7 @@ def run(
             )
             target = build(client)
             agents = target if isinstance(target, list) else []
-            session = Session(HANDBOOK if agents else None, gate=Gate() if gated else None)
+            session = Session(HANDBOOK if agents else None, gate=Gate(price=0.0) if gated else None)
             for each in (agents or [target]) if shared else ():
                 wrap(each, session)
             await (apart(agents) if agents else target.run(TASK))

@@ -123,13 +123,11 @@ class ForkBody:
         return turn
 
     def _unmodified(self, given: Prompt) -> Prompt:
-        """The request as the application made it, with what it leaves to the session to say."""
+        """The request as the application made it."""
         if self.tries:
             # It stands in for an answer that the application never saw.
             return replace(given, sections=())
-        own = self.own()
-        known = self.prompt if own is self.given else None
-        return self.session.decode(own, self.api) if known is None else known
+        return self.session.decode(self.given, self.api) if self.prompt is None else self.prompt
 
     def own(self) -> dict[str, Any]:
         """The application's own request, in place of a fork that failed."""

@@ -297,16 +297,16 @@ def _rewritten(asked: _Asked, sending: Sending, *, asks: bool) -> tuple[Any, dic
         kept = _own(parts, parts.rest, asked.plain, asked.kwargs)
         history = parts.rest if failed else together(plan.history)
         if len(history) != len(parts.rest) or not all(map(operator.is_, history, parts.rest)):
-            # What the application would have sent is longer.
-            sending.asked = kept or (asked.messages, asked.kwargs)
             kept = _own(parts, history, asked.plain, asked.kwargs)
+        sending.given = None if kept is None else (asked.messages, asked.kwargs)
         return kept
     done = laid_out(parts, asked.decided, asked.frame, plan)
     if done.trailing and not shows_body(base_of(asked.model)):
         done = replace(done, messages=[*done.messages, HumanMessage(done.trailing)], trailing="")
     # What goes out where the fork cannot be begun says what the application left to us all the same.
     own = _own(parts, parts.rest, asked.plain, asked.kwargs)
-    sending.rewritten, sending.single, sending.asked = done, asked.single, own or (asked.messages, asked.kwargs)
+    sending.given = asked.messages, asked.kwargs
+    sending.rewritten, sending.single, sending.asked = done, asked.single, own or sending.given
     return done.messages, asked.options(plan.tools, plan.restriction)
 
 

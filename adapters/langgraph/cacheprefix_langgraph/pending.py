@@ -46,7 +46,9 @@ class Sending:
     body: dict[str, Any] | None = None
     """What is sent, where the class was shown another body to read the answer by."""
     asked: Request | None = None
-    """The request as the application made it, where it was rewritten or its history was."""
+    """The request as it goes out where the fork cannot be begun: the application's, and what it leaves to us to say."""
+    given: Request | None = None
+    """The request as the application made it, where another one goes out."""
     undone: Request | None = None
     """The same, once it has taken the rewritten one's place because that could not be begun."""
 

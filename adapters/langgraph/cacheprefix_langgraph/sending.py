@@ -259,9 +259,9 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
     alone = frame is not None and frame.base is not None and body.api != "anthropic"
 
     def original(prompt: Prompt) -> Prompt | None:
-        if sending.asked is None:
+        if sending.given is None:
             return None
-        messages, options = sending.asked
+        messages, options = sending.given
         system = tuple(one.text for one in messages if isinstance(one, SystemMessage))
         plainly = done is not None and done.given is None and system == tuple(done.system)
         if done is not None and plainly and not _says_how(prompt, messages, options):
@@ -291,7 +291,7 @@ def _begin(model: Any, base: type[BaseChatModel], body: Body, sending: Sending, 
         agent=frame.role if frame else sending.agent,
         conversation=sending.conversation if frame is None or frame.state is None else frame.state,
         boundary=_boundary(model, base, body, sending),
-        original=original if sending.asked is not None else None,
+        original=original if sending.given is not None else None,
         rewrite=body.own and done is not None and not alone,
         repeated=body.own and plan is not None and plan.repeats,
         policy=frame.policy if frame else None,
