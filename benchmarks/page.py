@@ -47,8 +47,8 @@ _BESIDE = (
     "Of the same runs: what `session.report()` says that the run had cost unmodified, by what the unmodified run did "
     "cost in the same simulator; and the simulated times of a hosted model to the first token of an answer and of the "
     "whole run, by those of the unmodified run. Behind a stroke stands the time where no request waits for a sibling "
-    "that writes what they share (`gate=None`). Answers in these runs come so fast that everybody waits; at a slow "
-    "model the gate waits no longer than that pays."
+    "that writes what they share (`gate=None`). In these runs everybody waits who can; by default a request waits no "
+    "longer than that pays. `unknown` says that requests went out which the session does not see."
 )
 _OVERHEAD = (
     "The whole call on loopback, with cacheprefix against without: the median over pairs of neighbouring turns. "
@@ -68,7 +68,11 @@ ABOUT: dict[str, tuple[str, str]] = {
     ),
     "crewai": (
         "CrewAI crews",
-        ("Crews as documented, unmodified against installed, with CrewAI's own clients and its own cache marks."),
+        (
+            "Crews as documented, unmodified against installed, with CrewAI's own clients and its own cache marks. The "
+            "session counts with tiktoken here and the simulated provider four characters a token, so that the report's "
+            "estimates are those of a client that counts otherwise."
+        ),
     ),
     "maf": (
         "Microsoft Agent Framework workflows",

@@ -168,7 +168,7 @@ def test_a_stream_that_breaks_is_a_call_whose_usage_is_not_known(session, api):
     ):
         list(creator(wrap(plain, session), api)(**asked(api), stream=True))
     assert session.report().total.calls == session.report().total.unreported == 1
-    assert session.calls[0].units == pytest.approx(session.calls[0].unmodified_units, rel=0.3)
+    assert session.calls[0].units > 6_000
 
 
 def test_a_request_that_fails_leads_nobody(provider, session):
