@@ -70,8 +70,8 @@ ABOUT: dict[str, tuple[str, str]] = {
         "CrewAI crews",
         (
             "Crews as documented, unmodified against installed, with CrewAI's own clients and its own cache marks. The "
-            "session counts with tiktoken here and the simulated provider four characters a token, so that the report's "
-            "estimates are those of a client that counts otherwise."
+            "session counts with tiktoken here and the simulated provider four characters a token, so that the "
+            "report's estimates are those of a client that counts otherwise."
         ),
     ),
     "maf": (
