@@ -12,7 +12,7 @@ from autogen_core.models import AssistantMessage, SystemMessage, UserMessage
 from autogen_teams import HANDBOOK, TASK, Says, role
 from pydantic import BaseModel
 
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Session, SharedPrefix, preview
 from cacheprefix.errors import SetupError
 from cacheprefix_autogen import PrefixClient, session_of, unwrap, wrap
 
@@ -163,3 +163,13 @@ def test_a_routed_agent_without_a_client_is_refused():
     """At set-up, with what to do instead."""
     with pytest.raises(SetupError, match="holds no model client"):
         wrap(Talker("critic", None, "writer"), Session())
+
+
+def test_a_preview_names_what_is_known_in_the_run_alone(provide, new_client):
+    """An agent of one's own class by its client's attribute, and a ``RoutedAgent``."""
+    client = new_client(provide("openai", Says()))
+    made = preview(_team(client, "brain"), Session(), task=TASK)
+    assert any(note.startswith("surveyor: what it asks by brain") for note in made.notes)
+    assert {one.agent for one in made.requests} == {"planner", "writer"}
+    routed = preview(Talker("critic", client, "writer"), Session())
+    assert any("Talker: what it asks its model clients (llm)" in note for note in routed.notes)

@@ -17,12 +17,12 @@ from autogen_agentchat.agents import AssistantAgent, BaseChatAgent, SocietyOfMin
 from autogen_agentchat.messages import BaseChatMessage, TextMessage
 from autogen_agentchat.teams import BaseGroupChat, MagenticOneGroupChat, SelectorGroupChat
 from autogen_agentchat.tools import AgentTool, TeamTool
-from autogen_core import CancellationToken
+from autogen_core import BaseAgent, CancellationToken
 from autogen_core.models import ChatCompletionClient, ModelFamily, SystemMessage, UserMessage
 
 from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, Preview, Unsent, preview_of, unsent_client
-from cacheprefix_autogen.agent import runners_of, tools_of
+from cacheprefix_autogen.agent import clients_of, runners_of, tools_of
 from cacheprefix_autogen.binding import Binding, binding_of
 from cacheprefix_autogen.client import PrefixClient
 from cacheprefix_autogen.front_door import bind
@@ -40,6 +40,10 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
 
     ``task`` is what ``run`` takes: a text, a message or several.
     """
+    if isinstance(target, BaseAgent):
+        held = ", ".join(clients_of(target)) or "none that can be seen"
+        note = f"{type(target).__name__}: what it asks its model clients ({held}) is known in the run alone"
+        return preview_of(session.adapter.rehearsal(), [note])
     if not isinstance(target, (BaseChatAgent, BaseGroupChat)):
         return None
     rehearsal = session.adapter.rehearsal()
@@ -160,7 +164,9 @@ class _DryRun:
     async def _agent(self, binding: Binding, agent: Any, task: Sequence[BaseChatMessage]) -> None:
         client, member = getattr(agent, "_model_client", None), binding.member
         if not isinstance(client, PrefixClient) or member is None:
-            self.notes.append(f"{agent.name}: asks no model that is known before the run")
+            held = ", ".join(clients_of(agent))
+            when = f"what it asks by {held} is known in the run alone" if held else "asks no model that is known before"
+            self.notes.append(f"{agent.name}: {when}")
             return
         known = type(agent).on_messages_stream is AssistantAgent.on_messages_stream
         known = known and type(member.context).__module__.startswith(_OWN)
