@@ -25,7 +25,7 @@ from cacheprefix.audit.readers import BUILTIN, Reader
 from cacheprefix.audit.reading import Overrides, Reading
 from cacheprefix.audit.rows import CallRow, Rows, public, public_counts, view, view_counts, wide_diff
 from cacheprefix.audit.stand_in import Timed
-from cacheprefix.audit.totals import BreakGroup, Sum, Totals
+from cacheprefix.audit.totals import BreakGroup, Totals
 from cacheprefix.audit.what_if import SECTIONS, Saving, WhatIf
 from cacheprefix.audit.what_if_layouts import Marking
 from cacheprefix.bounded import Bounded
@@ -336,7 +336,7 @@ class _Run:
         seen["units"], seen["usd"] = round(units, 2), usd
         totals.verdicts[verdict.kind] += 1
         totals.causes[verdict.cause] += 1
-        for held in (totals.all, totals.agents.setdefault(record.agent, Sum())):
+        for held in totals.sums(record.agent, record.model, record.ts):
             held.add(usage, units, usd, verdict.lost_tokens if seen["broke"] else 0)
         if seen["broke"]:
             totals.lost(verdict.lost_usd)
@@ -377,7 +377,7 @@ class _Run:
         totals.verdicts[judged.kind] += 1
         totals.causes[judged.cause] += 1
         units, usd = cost_units(usage, ready.profile), self._prices.usd(usage, record.model, ready.profile, record.ts)
-        for held in (totals.all, totals.agents.setdefault(record.agent, Sum())):
+        for held in totals.sums(record.agent, record.model, record.ts):
             held.add(usage, units, usd, 0)
         seen = view_counts(ready, usage)
         seen["units"], seen["usd"] = round(units, 2), usd

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _BREAKS = 12
 _AGENTS = 12
+_DAYS = 21
 _LINT = 8
 _BROKEN = 10
 _PLACE = 32
@@ -81,6 +82,8 @@ def _parts(audit: Audit, *, previous: bool) -> Iterator[_Table | _Lines]:
         yield _Lines("What to do next", steps)
     if len(totals.agents) > 1:
         yield _Table("Agents", ("agent", ">calls", ">input", ">read", ">cost units", ">tokens lost"), _agents(audit))
+    if len(totals.days) > 1:
+        yield _Table("Models by day", ("day", "model", ">calls", ">input", ">read", ">cost units"), _days(audit))
     if previous:
         rule = audit.previous
         told = f"{_number(rule.alarms)} alarms, {_number(rule.false)} of them false"
@@ -174,6 +177,15 @@ def _next(audit: Audit) -> Iterator[str]:
     if breaks:
         yield "see both sides of a difference: add --include-text --html report.html"
         yield "keep it so in CI: cacheprefix check LOG --max-breaks 0"
+
+
+def _days(audit: Audit) -> tuple[tuple[str, ...], ...]:
+    """The newest days, by model."""
+    held = audit.totals.by_day
+    return tuple(
+        (day, model, _number(one.calls), _number(one.input_tokens), f"{one.hit_rate:.1%}", _number(one.cost_units))
+        for model, day, one in held[-_DAYS:]
+    )
 
 
 def _agents(audit: Audit) -> tuple[tuple[str, ...], ...]:

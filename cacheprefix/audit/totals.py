@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from typing import Any
 
 from cacheprefix.profiles import Usage
@@ -12,6 +13,9 @@ from cacheprefix.profiles import Usage
 _KEPT_BROKEN = 100
 _INDEX = re.compile(r"\[\d+\]")
 _KEPT_GROUPS = 20_000
+_KEPT_DAYS = 10_000
+_OTHERS = "others"
+_DAY = 86_400
 
 
 @dataclass(slots=True)
@@ -91,6 +95,10 @@ class BreakGroup:
         }
 
 
+def _date(day: int) -> str:
+    return (date(1970, 1, 1) + timedelta(days=day)).isoformat()
+
+
 def shape_of(path: str | None) -> str | None:
     """A place without its numbers: ``messages[*].content`` for ``messages[7].content``."""
     return None if path is None else _INDEX.sub("[*]", path)
@@ -102,6 +110,8 @@ class Totals:
 
     all: Sum = field(default_factory=Sum)
     agents: dict[str, Sum] = field(default_factory=dict)
+    days: dict[tuple[str, int | None], Sum] = field(default_factory=dict)
+    """By model and day since the epoch (UTC); None for calls without a time."""
     verdicts: Counter[str] = field(default_factory=Counter)
     causes: Counter[str] = field(default_factory=Counter)
     groups: dict[tuple[str, str | None], BreakGroup] = field(default_factory=dict)
@@ -124,6 +134,19 @@ class Totals:
     """What was wrong with counts that were left out."""
     broken: list[str] = field(default_factory=list)
     broken_count: int = 0
+
+    def sums(self, agent: str, model: str, at: float | None) -> tuple[Sum, Sum, Sum]:
+        """The sums that a call goes into: of all, of its agent, of its model and day."""
+        day = (model, int(at // _DAY) if at else None)
+        if day not in self.days and len(self.days) >= _KEPT_DAYS:
+            day = (_OTHERS, None)
+        return self.all, self.agents.setdefault(agent, Sum()), self.days.setdefault(day, Sum())
+
+    @property
+    def by_day(self) -> list[tuple[str, str, Sum]]:
+        """Model, day (``2026-11-22``, empty where it is not known) and sum, by day and then by model."""
+        found = sorted(self.days.items(), key=lambda item: (-1 if item[0][1] is None else item[0][1], item[0][0]))
+        return [(model, "" if day is None else _date(day), held) for (model, day), held in found]
 
     def lost(self, usd: float | None) -> None:
         """Add up lost money; stays None while no price is known."""
@@ -177,6 +200,7 @@ class Totals:
             "refused_by_rules": self.refused,
             "other_requests": dict(sorted(self.aside.items())),
             "agents": {name: held.as_dict() for name, held in sorted(self.agents.items())},
+            "models_by_day": [{"model": model, "day": day, **held.as_dict()} for model, day, held in self.by_day],
             "broken_lines": self.broken_count,
             "broken": self.broken,
         }

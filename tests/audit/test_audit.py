@@ -4,7 +4,7 @@ import gc
 import gzip
 import json
 import random
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from io import BytesIO, StringIO
 
 import pytest
@@ -575,3 +575,22 @@ def test_the_collector_of_the_process_is_left_as_it_was(tmp_path):
     with pytest.raises(SetupError):
         audit([str(tmp_path / "missing")])
     assert gc.get_threshold() == before
+
+
+def test_usage_is_summed_up_by_model_and_day(tmp_path):
+    """Each call in one of them, by the day in UTC; a table shows them where there are several."""
+    lines = quiet(6)
+    for number, line in enumerate(lines):
+        line["ts"] = 1_795_392_000.0 + number * 43_200.0
+        line["request"]["model"] = ("gpt-5.6", "gpt-4.1")[number % 2]
+    path = log_of(tmp_path, lines)
+    found = result_of(path)["totals"]
+    held = {(one["day"], one["model"]): one["calls"] for one in found["models_by_day"]}
+    days = [(datetime(2026, 11, 23, tzinfo=timezone.utc) + timedelta(days=n)).date().isoformat() for n in range(3)]
+    assert held == {(day, model): 1 for day in days for model in ("gpt-4.1", "gpt-5.6")}
+    assert sum(one["input_tokens"] for one in found["models_by_day"]) == found["input_tokens"]
+    out = StringIO()
+    with audit([str(path)]) as done:
+        write_summary(done, out, plain=True)
+    assert "Models by day" in out.getvalue()
+    assert days[2] in out.getvalue()

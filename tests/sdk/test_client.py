@@ -532,3 +532,35 @@ def test_without_a_session_the_configuration_counts(servers, monkeypatch):
         for front_door in (wrap, cacheprefix.wrap):
             with pytest.raises(ConfigError, match="CACHEPREFIX_MODE"):
                 front_door(client)
+
+
+def test_a_loop_reads_its_own_cut_result_again_and_no_other_conversations(api, servers):
+    """``session.read_tool`` reads one conversation; the note names the tool in requests that carry it."""
+    session = Session(SharedPrefix(system=HANDBOOK), budget=ToolResultBudget(max_tokens=100))
+    client = wrap(make_client(api, servers[api]), session)
+    read, result = session.read_tool("ann"), "\n".join(f"record {n} of ann" for n in range(400))
+    history = {
+        "anthropic": [
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "find", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": result}]},
+        ],
+        "openai-responses": [
+            {"type": "function_call", "call_id": "c1", "name": "find", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": result},
+        ],
+        "openai-chat": [
+            {"role": "assistant", "content": None, "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "c1", "content": result},
+        ],
+    }[api]  # fmt: skip
+    given = body(api, tools=[tool("find", api), tool("read_full_result", api)])
+    field = "input" if api == "openai-responses" else "messages"
+    first = given[field] if isinstance(given[field], list) else [{"role": "user", "content": given[field]}]
+    with role("clerk", conversation="ann"):
+        creator(client, api)(**{**given, field: [*first, *history]})
+    sent = servers[api].requests[-1].body.decode()
+    ref = sent.partition("read_full_result(ref='")[2][:16]
+    assert len(ref) == 16
+    assert read(ref, 0, 15) == f"{result[:15]}\n[characters 0 to 15 of {len(result)}; read on with offset=15]"
+    assert session.read_tool("bob")(ref).startswith("Error: no result is kept under")

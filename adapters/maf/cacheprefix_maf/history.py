@@ -128,7 +128,8 @@ def condensed(
     views = session.attempt("views", lambda: _views([*shared, *local], form, session.counter(model)), none)
     beside = session.count("\n".join(_text(one) for one in (*given[:lead], *role)), model)
     beside = max(0, beside - session.count(session.prefix.text, model))
-    around = RestOfRequest(own_tokens=beside)
+    names = tuple(str((one.get("function") or one).get("name", "")) for one in body.get("tools") or ())
+    around = RestOfRequest(own_tokens=beside, tools=names)
     decisions = session.histories.condense(conversation, views, model, api, around) if views else ()
     if not decisions:
         return body
