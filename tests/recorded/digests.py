@@ -34,7 +34,7 @@ _RANDOM = re.compile(
 _NAMED = re.compile(r'<role name=\\*"([^"\\]+)|You now speak as \\*"([^"\\]+)|You are(?: the| an?)? ([A-Za-z][\w-]*)')
 _PACE = re.compile(r"calls a minute")
 """Advice that depends on the speed of the machine."""
-_TIMED = re.compile(r"_ms|wall|seconds|ttft|gave_up|at_once")
+_TIMED = re.compile(r"_ms|wall|seconds|ttft|gave_up|at_once|fan_outs")
 _CLOCK = re.compile(r"\b\d+(?:\.\d+)? ?(?:ms|s|seconds?)\b")
 
 

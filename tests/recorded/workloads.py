@@ -173,8 +173,8 @@ def tutorial(name: str) -> Workload:
 
 def _core() -> Iterator[Workload]:
 
-    plain = ("agent_team", "basic_chat", "compaction", "multi_process", "side_question", "task_dag", "text_injection")
-    for name in (*plain, "tool_cache", "volatile_context"):
+    plain = ("agent_team", "basic_chat", "compaction", "memory", "multi_process", "side_question", "task_dag")
+    for name in (*plain, "text_injection", "tool_cache", "volatile_context"):
         yield example(f"{name}.py", both())
     yield example("cache_smoke_test.py", {api: ("--api", api) for api in APIS})
     yield Workload("example-deep_research", {label: partial(_research, *given) for label, given in both().items()})
