@@ -89,6 +89,8 @@ class Asked(NamedTuple):
 SURE = 0.03
 """Part of the provider's minimum by which a fork must pass it to be counted on, and the application's own request may
 miss it: how far a count of tokens may be off."""
+EDGE = 32
+"""Tokens by which the end of what is read may be off, as messages and tools are wrapped by the provider."""
 
 
 class CacheModel:
@@ -178,7 +180,10 @@ class CacheModel:
             known = self._unit(one, seat)
         elif prices.match == "block":
             known = min(common, total - prices.short)
-            known -= known % prices.block
+            # Near a block's edge a few tokens decide: for the own request, and against the fork.
+            edge = min(EDGE, prices.block // 4)
+            known += edge if one.own else -edge
+            known = max(0, min(known - known % prices.block, total - prices.short))
         elif prices.implicit and one.own and line is None:
             known = 0  # nothing but ends of whole requests was marked
         else:

@@ -37,8 +37,11 @@ def test_a_fork_reads_what_stands_before_its_text():
 
 
 def test_only_whole_blocks_are_read():
-    """1,010 tokens are seven blocks of 128."""
+    """1,010 tokens are seven blocks of 128; near an edge what is uncertain counts for the own request alone."""
     assert costs(CachePrices(0.1, block=128), fork("a", 10), fork("b", 30))[1] == round(0.1 * 896 + 234, 3)
+    near = CachePrices(0.1, block=128)
+    assert costs(near, fork("a", 30), fork("b", 40))[1] == round(0.1 * 896 + 244, 3)
+    assert costs(near, own("a", 41), own("a", 60))[1] == round(0.1 * 1_152 + 8, 3)
 
 
 def test_what_is_marked_is_written_at_its_price():
