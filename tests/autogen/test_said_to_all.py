@@ -85,6 +85,7 @@ async def test_a_selector_reads_what_the_agents_read(provide, new_client):
     talk.append_context(DELTA, key="news")
     await team.run(task=TASK)
     assert not session.failures
+    assert set(_count(provider, ZONE)) == set(_count(provider, DELTA)) == {1}
     again = [call for call in session.calls if call.agent == "selector"][1:]
     assert again
     assert all(call.usage.cache_read_tokens > 1_000 for call in again)
