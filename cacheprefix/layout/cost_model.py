@@ -123,11 +123,19 @@ class CacheModel:
 
     def cost(self, one: Asked) -> float:
         """What a request would cost now, in cost units."""
-        return self._reckoned(one)[0]
+        return self._doubtful(one, self._reckoned(one)[0])
+
+    def _doubtful(self, one: Asked, units: float) -> float:
+        """What a request costs whose size is about the provider's minimum: written or not, as is worse for a fork."""
+        prices, total = self.prices, one.total
+        if abs(total - prices.least) > SURE * prices.least or (one.own and not prices.keeps_own):
+            return units
+        return min(units, total) if one.own else max(units, prices.write * total)
 
     def send(self, one: Asked) -> float:
         """What a request costs, which is remembered from now on."""
         units, common, unit = self._reckoned(one)
+        units = self._doubtful(one, units)
         prices, at = self.prices, (one.head, one.talk)
         if one.own and not prices.keeps_own:
             return units

@@ -68,6 +68,13 @@ def test_requests_below_the_minimum_are_paid_in_full():
     assert costs(CachePrices(0.1, least=2_000), own("a", 10), own("a", 30)) == [1_110, 1_130]
 
 
+def test_about_the_minimum_what_is_worse_for_a_fork_counts():
+    """The own request may be below it and pay no write, the fork above it."""
+    marks = CachePrices(0.1, 1.25, least=1_100, match="breakpoint", implicit=True)
+    assert costs(marks, own("a", 10)) == [1_110]
+    assert costs(marks, fork("a", 10)) == [1.25 * 1_110]
+
+
 def test_requests_of_the_same_tools_may_begin_alike_without_us():
     """Where the shared text stands before the role's own."""
     first, second = (own(role, 10, kin="of tools", alike=900) for role in "ab")
