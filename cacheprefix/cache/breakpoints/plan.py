@@ -73,7 +73,7 @@ def plan_breakpoints(
     if profile.automatic_breakpoint and prompt.top_marker is not None:
         own |= set(_last_markable(prompt.sections))
     wanted: list[int] = []
-    for index in _wishes(prompt, profile, shared, tail=loop):
+    for index in _wishes(prompt, profile, shared, tail=loop, once=skip_tail):
         if len(wanted) >= profile.max_breakpoints - len(own):
             break
         at = _settle(prompt, index, totals, profile)
@@ -117,7 +117,7 @@ def _silences(prompt: Prompt, profile: Profile, own: set[int], shared: int, *, l
     )
 
 
-def _wishes(prompt: Prompt, profile: Profile, shared: int, *, tail: bool) -> Iterator[int]:
+def _wishes(prompt: Prompt, profile: Profile, shared: int, *, tail: bool, once: bool) -> Iterator[int]:
     """Sections to mark, the most important first."""
     sections = prompt.sections
     last = len(sections) - 1
@@ -137,9 +137,9 @@ def _wishes(prompt: Prompt, profile: Profile, shared: int, *, tail: bool) -> Ite
                 break
             anchor = step
             yield anchor
-    # What no sibling begins with would be written in vain.
-    shared_heads = (index for index in (system, _end_of(head, "tools")) if index < (shared or len(sections)))
-    yield from (index for index in shared_heads if index >= 0)
+    # Of a role that is asked once, what no sibling begins with would be written in vain.
+    end = shared if once and shared else len(sections)
+    yield from (index for index in (system, _end_of(head, "tools")) if 0 <= index < end)
 
 
 def _last_markable(sections: Sequence[Section]) -> list[int]:
