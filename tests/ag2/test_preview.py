@@ -67,10 +67,10 @@ def counted(one):
 
 @pytest.mark.parametrize("build", [alike, tooled, alone, unlike])
 @pytest.mark.parametrize("api", APIS)
-async def test_what_was_foreseen_is_what_is_sent(fresh, api, build):
+async def test_what_was_foreseen_is_what_is_sent(fresh, api, build, monkeypatch):
     """Agent, layout, reasons, tokens and costs of each first request."""
     server = fresh(api)
-    server.simulator.script = lambda _: Reply("ok")
+    monkeypatch.setattr(server.simulator, "script", lambda _: Reply("ok"))
     async with configured(api, server) as config:
         seen = await foreseen(build(config), Session(), task=TASK)
         assert not server.requests
