@@ -30,7 +30,7 @@ def wrap(
     *,
     role: str = "",
     conversation: str = "",
-    tool_memory: ToolMemory = "turn",
+    tool_memory: ToolMemory = "keep",
     volatile: Volatile | None = None,
     volatile_role: VolatileRole = "user",
     scope: str | None = None,

@@ -1,7 +1,7 @@
 """The history in one form for all roles, and what the core decides on it.
 
 The framework shows an agent its own tool traffic of earlier turns and hides it from the others, and several
-clients leave out who spoke. Here the speaker stands in the text, and tool traffic ends with its turn.
+clients leave out who spoke. Here the speaker stands in the text, and an agent's own tool traffic behind its role's.
 """
 
 from __future__ import annotations
@@ -30,6 +30,22 @@ class History:
     beside: tuple[str, ...]
     shared: list[Message]
     local: list[Message]
+    private: Sequence[tuple[int, Message]] = ()
+    """The agent's own tool traffic of earlier turns, each message with how many shared ones stood before it."""
+
+    def behind(self, at: int) -> list[Message]:
+        """What follows a role's text that stands behind ``at`` shared messages.
+
+        As long as the text keeps its place, tool traffic stands where it came to be, so that the agent's requests only
+        grow at their end; what is older than the place stands first.
+        """
+        found: list[Message] = []
+        left = list(self.private)
+        for index, message in enumerate(self.shared[at:], at):
+            while left and left[0][0] <= index:
+                found.append(left.pop(0)[1])
+            found.append(message)
+        return [*found, *(message for _, message in left), *self.local]
 
 
 def history_of(messages: Sequence[Message], name: str, memory: ToolMemory) -> History:
@@ -40,7 +56,7 @@ def history_of(messages: Sequence[Message], name: str, memory: ToolMemory) -> Hi
     rest = messages[lead:]
     start = _turn_start(rest, name)
     shared: list[Message] = []
-    private: list[Message] = []
+    private: list[tuple[int, Message]] = []
     own_calls: set[str | None] = set()
     for message in rest[:start]:
         if message.role == "assistant":
@@ -48,17 +64,20 @@ def history_of(messages: Sequence[Message], name: str, memory: ToolMemory) -> Hi
             if calls := [content for content in message.contents if content.type == "function_call"]:
                 own = message.author_name == name and bool(name)
                 own_calls |= {call.call_id for call in calls} if own else set()
-                (private if own else shared).append(_with(message, calls))
+                if own:
+                    private.append((len(shared), _nameless(_with(message, calls), name)))
+                else:
+                    shared.append(_with(message, calls))
         elif message.role == "tool":
             mine = [content for content in message.contents if content.call_id in own_calls]
-            private += [_with(message, mine)] if mine else []
+            private += [(len(shared), _with(message, mine))] if mine else []
             if len(mine) < len(message.contents):
                 others = [content for content in message.contents if content.call_id not in own_calls]
                 shared.append(_with(message, others) if mine else message)
         else:
             shared.append(message)
-    kept = private if memory == "private" else []
-    return History(tuple(message.text for message in messages[:lead]), shared, [*kept, *rest[start:]])
+    beside = tuple(message.text for message in messages[:lead])
+    return History(beside, shared, list(rest[start:]), private if memory == "keep" else ())
 
 
 def own_history(messages: Sequence[Message], name: str, *, lead: bool = True) -> History:

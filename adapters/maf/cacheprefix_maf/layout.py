@@ -109,6 +109,8 @@ def laid_out(
             own=refused,
             # With a history of its own the role stands before that, where it is read again with every later request.
             place="front" if private else "cheapest",
+            # Nobody else reads what the agent alone has seen: behind another place of its text it is paid anew.
+            moves=sum(tokens(message) for _, message in history.private),
             text_counts=True,
         )
     )
@@ -118,7 +120,7 @@ def laid_out(
     rest = {name: value for name, value in options.items() if name not in ("instructions", "tools")}
     system = {"instructions": session.prefix.text} if session.prefix.text else {}
     spoken = [Message("user", [plan.text])] if plan.text else []
-    sent = [*plan.history[: plan.at], *spoken, *plan.history[plan.at :]]
+    sent = [*history.shared[: plan.at], *spoken, *history.behind(plan.at)]
     fields = carried(session, own, plan, free=free)
     return Layout(sent, {**rest, **system, **fields}, plan)
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from cacheprefix.adapter import AdapterSession, VolatileRole
 
-ToolMemory = Literal["turn", "private"]
+ToolMemory = Literal["keep", "drop"]
 Volatile = Callable[[], Mapping[str, str]]
 
 
@@ -24,7 +24,7 @@ class Member:
     role: str
     name: str = ""
     conversation: str = ""
-    tool_memory: ToolMemory = "turn"
+    tool_memory: ToolMemory = "keep"
     volatile: Volatile | None = None
     volatile_role: VolatileRole = "user"
     scope: str | None = None

@@ -24,7 +24,7 @@ def prefix_middleware(
     role: str,
     name: str = "",
     conversation: str = "",
-    tool_memory: ToolMemory = "turn",
+    tool_memory: ToolMemory = "keep",
     volatile: Volatile | None = None,
     volatile_role: VolatileRole = "user",
     scope: str | None = None,
@@ -32,10 +32,10 @@ def prefix_middleware(
     """Both middlewares for one agent: ``Agent(..., middleware=prefix_middleware(session, role="critic"))``.
 
     ``name`` is the agent's name where it is not the role. Requests of one ``conversation`` share their decisions; by
-    default an ``AgentSession`` is a conversation. ``tool_memory="private"`` shows the agent its own tool traffic of
-    earlier turns again (dearer; by default what it said stays). ``volatile`` gives texts for one request (time,
-    retrieval), which stand behind everything cached, under ``volatile_role``. ``scope`` is the tenant, by default
-    the session's. Without a session one is made from the configuration.
+    default an ``AgentSession`` is a conversation. ``tool_memory="drop"`` leaves the agent's own tool traffic of
+    earlier turns out of its requests, which shows it less than the framework does. ``volatile`` gives texts for one
+    request (time, retrieval), which stand behind everything cached, under ``volatile_role``. ``scope`` is the tenant,
+    by default the session's. Without a session one is made from the configuration.
     """
     member = Member(
         given_or_configured(session), role, name or role, conversation, tool_memory, volatile, volatile_role, scope
