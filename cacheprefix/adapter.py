@@ -61,7 +61,7 @@ from cacheprefix.layout.baseline import unmodified
 from cacheprefix.layout.known_runs import RunAhead, RunCall
 from cacheprefix.layout.plan import AgentRequest, Carried, OwnTools, RequestPlan, RoleTold, failed
 from cacheprefix.layout.plan import failed as failed_plan
-from cacheprefix.layout.role_position import CountedHistory, RolePosition
+from cacheprefix.layout.role_position import CountedHistory, RolePosition, merged_places
 from cacheprefix.layout.tool_restriction import Restriction, restrict
 from cacheprefix.locks import Lock, RLock, reset_in_child
 from cacheprefix.mode import Mode
@@ -183,6 +183,7 @@ __all__ = [
     "make_result",
     "merge_json",
     "merge_usage",
+    "merged_places",
     "mostly_holds",
     "normalise_usage",
     "origin_of",

@@ -322,9 +322,12 @@ class AdapterSession:
         work = partial(state.positions.place, self.team, state.services, conversation, role, text, seen, model, **how)
         return self.attempt("place", work, RolePosition(len(history) if how.get("shared", True) else None))
 
-    def places(self, conversation: Conversation) -> dict[str, Any]:
-        """Where the roles' texts stand in a conversation, as plain data for a framework's own state."""
-        return self.shared.positions.saved(conversation.scope, conversation.id)
+    def places(self, conversation: Conversation, *, sparing: bool = False) -> dict[str, Any]:
+        """Where the roles' texts stand in a conversation, as plain data for a framework's own state.
+
+        ``sparing`` gives none where no role's next request goes by where its last one stood: all are short.
+        """
+        return self.shared.positions.saved(conversation.scope, conversation.id, sparing=sparing)
 
     def restore_places(self, conversation: Conversation, saved: Mapping[str, Any]) -> None:
         """Go on with places that another process has saved, so that requests begin with the same bytes."""

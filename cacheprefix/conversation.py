@@ -171,16 +171,25 @@ class Conversation:
         state = replace(self._state, ledger=self.ledger)
         return self._twin(state, _Answers(self._answers.cold_after, dict(self._answers.epochs)))
 
-    def at(self, checkpoint: str, ledger: Ledger, *, returned: bool = True) -> Conversation:
+    def at(
+        self,
+        checkpoint: str,
+        ledger: Ledger,
+        *,
+        returned: bool = True,
+        first: Callable[[], None] = lambda: None,
+    ) -> Conversation:
         """The conversation as a checkpoint of the framework has it, for all that run from there on at a time.
 
         ``ledger`` is the checkpoint's: whatever this process decided behind it, on another way from there, is left
         out. ``returned`` is False where what is decided will not come into the checkpoints that follow: then it is
-        kept here.
+        kept here. ``first`` is done once, by the first one to come to the checkpoint.
         """
         with self._lock:
             found = self._branches.get(checkpoint) if checkpoint else None
             if found is None:
+                if checkpoint:
+                    first()
                 for known in self._branches.values():
                     own = known.loose()
                     self._state = replace(self._state, ledger=self._state.ledger.merge(own))

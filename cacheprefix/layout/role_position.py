@@ -9,6 +9,7 @@ read (``_STAKE``), a short text that goes to the end each time, and a start of s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -88,6 +89,8 @@ class _LastRequest:
     """Whether what stood before the text was worth sharing."""
     continues: bool = False
     """Whether it was marked at its end."""
+    long: bool = True
+    """Whether the text may keep its place; what was saved by an earlier version counts as such."""
 
 
 @dataclass(slots=True)
@@ -104,6 +107,8 @@ class _Talk:
     """Tokens that sharing would have saved by now, had it begun before; less than 0 where it would have cost more."""
     saved: int = 0
     """Tokens that it has saved by now; less than 0 where texts were paid for what others may yet read."""
+    asked: int = 0
+    """Requests so far."""
     seats: Bounded[str, _LastRequest] = field(default_factory=lambda: Bounded(_SEATS))
 
 
@@ -235,13 +240,13 @@ class RolePositions:
             again = seat is not None and seat.at is None and opening + size + spoken >= rules.least
             at, gain, kept = None, 0, rules.alone or again
         with self._lock:
-            talk.last, talk.spoken = end, spoken
+            talk.last, talk.spoken, talk.asked = end, spoken, talk.asked + 1
             talk.missed, talk.saved = talk.missed + missed, talk.saved + gain
             if at is not None and at.index >= line.index and not (seat is not None and seat.at == at):
                 # A second one with the same beginning; the same role's next request begins with its own text, too.
                 talk.line, talk.before = at, line
             continues = continues and at is not None
-            talk.seats[role] = _LastRequest(text, at, end, kept, worth, continues)
+            talk.seats[role] = _LastRequest(text, at, end, kept, worth, continues, long)
         return RolePosition(None if at is None else at.index, continues)
 
     def place(
@@ -291,10 +296,16 @@ class RolePositions:
             conversation.decide("places", f"{own}@{at}@{history.digest(history.messages[-1])}")
         return found
 
-    def saved(self, scope: str, conversation: str) -> dict[str, Any]:
-        """All places in force in a conversation as plain data, for a framework's own state; ``load`` takes it."""
+    def saved(self, scope: str, conversation: str, *, sparing: bool = False) -> dict[str, Any]:
+        """All places in force in a conversation as plain data, for a framework's own state; ``load`` takes it.
+
+        ``sparing`` gives none where no role's next request goes by where its last one stood.
+        """
         with self._lock:
             talks = self._talks.get((scope, conversation), {})
+            seats = (seat for talk in talks.values() for seat in talk.seats.values())
+            if sparing and not any(seat.long or seat.at is None for seat in seats):
+                return {}
             return {name: _plain(talk) for name, talk in talks.items()}
 
     def load(self, scope: str, conversation: str, saved: Mapping[str, Any]) -> None:
@@ -319,7 +330,7 @@ def _plain(talk: _Talk) -> dict[str, Any]:
     """The places of one model's requests as plain data."""
     return {
         **{name: asdict(getattr(talk, name)) for name in ("line", "before", "last")},
-        **{name: getattr(talk, name) for name in ("spoken", "missed", "saved")},
+        **{name: getattr(talk, name) for name in ("spoken", "missed", "saved", "asked")},
         "seats": {role: asdict(seat) for role, seat in talk.seats.items()},
     }
 
@@ -327,11 +338,24 @@ def _plain(talk: _Talk) -> dict[str, Any]:
 def _talk_of(saved: Mapping[str, Any]) -> _Talk:
     """The places of one model's requests, from plain data."""
     line, before, last = (_Point(**saved[name]) for name in ("line", "before", "last"))
-    talk = _Talk(line, before, last, saved["spoken"], saved["missed"], saved["saved"])
+    talk = _Talk(line, before, last, saved["spoken"], saved["missed"], saved["saved"], saved.get("asked", 0))
     for role, seat in saved["seats"].items():
         at = None if seat["at"] is None else _Point(**seat["at"])
         talk.seats[role] = _LastRequest(**{**seat, "at": at, "end": _Point(**seat["end"])})
     return talk
+
+
+def merged_places(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Of two that were saved of one conversation, by models, those of which more requests had been made.
+
+    Associative, commutative, idempotent.
+    """
+
+    def later(name: str) -> Any:
+        held = (each[name] for each in (one, other) if name in each)
+        return max(held, key=lambda talk: (talk.get("asked", 0), json.dumps(talk, sort_keys=True)))
+
+    return {name: later(name) for name in sorted({*one, *other})}
 
 
 def _joins(history: CountedHistory[M], room: int, readable: _Point, last: _Point, missed: int, spoken: int) -> bool:

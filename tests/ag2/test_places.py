@@ -14,6 +14,7 @@ from test_layout import NAMES, discuss, named, session
 from cacheprefix import Caching, Compaction, Session, SharedPrefix
 from cacheprefix.profiles import cost_units, normalise_usage
 from cacheprefix.prompt import ESTIMATE
+from cacheprefix.server import Reply
 from cacheprefix.testing.driver import Role, Team, script
 from cacheprefix_ag2 import PrefixState, wrap
 
@@ -91,6 +92,37 @@ async def test_a_saved_place_is_taken_up_elsewhere(fresh):
     assert first.body == second.body
     assert "<role" not in texts(first)[-1]
     assert any("<role" in text for text in texts(first))
+
+
+async def test_a_stream_resumed_after_each_turn_sends_what_one_process_sends(servers):
+    """Also where a long text leaves its place: the reckoning is saved, not only the place."""
+    server = servers["openai-chat"]
+    kept = server.simulator.script
+
+    async def sent(*, resumed):
+        server.reset()
+        server.simulator.script = lambda request: Reply("fine " * (len(request.text) % 50))
+        async with configured("openai-chat", server) as config:
+
+            def made():
+                return wrap([Agent(n, f"{long_text(n)}\n\n{HANDBOOK}", config=config) for n in NAMES[:2]], session())
+
+            agents, stream = made(), MemoryStream()
+            for number, size in enumerate((400, 1000, 400, 20)):
+                if resumed and number:
+                    events = list(await stream.history.get_events())
+                    stream, agents = MemoryStream(id=stream.id), made()
+                    await stream.history.replace(
+                        [type(one).from_dict(one.to_dict()) if isinstance(one, PrefixState) else one for one in events]
+                    )
+                for each in agents:
+                    await each.ask(f"{number}: {'pad ' * size}", stream=stream)
+        return [record.json["messages"] for record in server.requests]
+
+    try:
+        assert await sent(resumed=True) == await sent(resumed=False)
+    finally:
+        server.simulator.script = kept
 
 
 @pytest.mark.parametrize("at", [0, 3])

@@ -101,6 +101,26 @@ def test_another_process_takes_up_the_recorded_place(server):
     assert LONG["planner"] not in str(here[0][-1])
 
 
+def test_a_thread_resumed_after_each_turn_sends_what_one_process_sends():
+    """Also where a long text leaves its place, and after going back: the reckoning is saved, not only the place."""
+
+    def turns(provider, saver, *, resumed):
+        provider.reset()
+        graph, states = team(provider, fresh(), LONG, saver), []
+        for number, size in enumerate((400, 1000, 400, 20, 400, 100)):
+            graph = team(provider, fresh(), LONG, saver) if resumed else graph
+            # The last turn but one goes back to the second's end.
+            thread = states[1].config if number == 4 else {"configurable": {"thread_id": "one"}}
+            graph.invoke({"messages": [HumanMessage(f"{number}: {'pad ' * size}")]}, thread)
+            states.append(graph.get_state({"configurable": {"thread_id": "one"}}))
+        return [record.json["messages"] for record in provider.requests]
+
+    with SimulatedProvider("openai", lambda request: Reply("fine " * (len(request.text) % 50))) as provider:
+        sent = turns(provider, InMemorySaver(), resumed=False)
+        assert turns(provider, InMemorySaver(), resumed=True) == sent
+    assert len({tuple("<role" in str(message) for message in messages) for messages in sent}) > 4
+
+
 @settings(max_examples=6, phases=(Phase.generate,), suppress_health_check=list(HealthCheck), deadline=None)
 @given(
     long=st.sets(st.sampled_from(["planner", "critic"])),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from itertools import pairwise
 
 import pytest
@@ -16,7 +17,7 @@ from test_agents import session_for
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.profiles import cost_units, normalise_usage
 from cacheprefix.prompt import ESTIMATE
-from cacheprefix.server import ToolCall
+from cacheprefix.server import Reply, ToolCall
 from cacheprefix.testing.driver import Role, Team, script
 from cacheprefix_maf import wrap
 
@@ -91,6 +92,37 @@ async def test_a_saved_place_is_taken_up_elsewhere(servers):
     assert all(b"<role" in body and not texts(prompt)[-1].startswith("<role") for body, prompt in zip(
         first, prompts(provider)[-3:], strict=True
     ))  # fmt: skip
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one session", "a session each"])
+async def test_a_chat_resumed_after_each_turn_sends_what_one_process_sends(servers, several):
+    """Also where a long text leaves its place: the reckoning is saved, not only the place."""
+
+    async def turns(*, resumed):
+        async with served(servers, "openai-chat") as (client, provider):
+            provider.simulator.script = lambda request: Reply("fine " * (len(request.text) % 50))
+
+            def team():
+                session = session_for("openai-chat")
+                made = (role(client, n, instructions=f"{long_text(n)}\n\n{HANDBOOK}") for n in NAMES[:2])
+                return [wrap(each, session, conversation="c") for each in made]
+
+            agents, held = team(), [AgentSession(session_id=name) for name in NAMES[: 1 + several]]
+            said = []
+            for number, size in enumerate((400, 1000, 400, 20)):
+                if resumed and number:
+                    agents = team()
+                    held = [AgentSession.from_dict(json.loads(json.dumps(one.to_dict()))) for one in held]
+                asked = f"{number}: {'pad ' * size}"
+                said.append(Message("user", [asked]))
+                for at, agent in enumerate(agents):
+                    # A session that all have holds the history itself.
+                    answer = await agent.run(list(said) if several else asked, session=held[at * several])
+                    said.append(Message("assistant", [answer.text], author_name=agent.name))
+            return [record.body for record in provider.requests]
+
+    one, another = await turns(resumed=False), await turns(resumed=True)
+    assert list(map(operator.eq, one, another)) == [True] * 8
 
 
 def spent(servers, team, api, session=None):

@@ -8,7 +8,7 @@ from typing import Any
 
 from ag2.events import BaseEvent, Field
 
-from cacheprefix.adapter import AdapterSession
+from cacheprefix.adapter import AdapterSession, merged_places
 
 VERSION = 1
 
@@ -55,10 +55,15 @@ class Talk:
             if back:
                 session.forget(self.id)
             return
+        places = found.get("standing") or {}
+        talk = session.conversation(self.id)
+        if not back:
+            places = merged_places(session.places(talk), places)
         self.speakers |= set(found["speakers"])
         self.layouts |= found["layouts"]
         # The ledger's own budget is taken over with it, whatever the prefix is now.
-        session.conversation(self.id).restore(found["conversation"], rebase=True, merge=not back)
+        talk.restore(found["conversation"], rebase=True, merge=not back)
+        session.restore_places(talk, places)
         self.saved = self.state(session)
 
     def state(self, session: AdapterSession) -> dict[str, Any]:
@@ -66,11 +71,14 @@ class Talk:
         held = session.known(self.id)
         if not any(forks for forks, _ in self.layouts.values()) and (held is None or not len(held.ledger)):
             return {}
+        talk = session.conversation(self.id)
+        places = session.places(talk, sparing=True)
         return {
             "version": VERSION,
             "speakers": sorted(self.speakers),
             "layouts": dict(self.layouts),
-            "conversation": session.conversation(self.id).to_json(),
+            "conversation": talk.to_json(),
+            **({"standing": places} if places else {}),
         }
 
     def unsaved(self, session: AdapterSession, events: Iterable[BaseEvent]) -> PrefixState | None:

@@ -22,11 +22,11 @@ from langgraph.types import Command
 from typing_extensions import NotRequired
 
 from cacheprefix import ForkPolicy, Session
-from cacheprefix.adapter import AdapterSession, VolatileRole, given_or_configured, tail_text, update_json, users_session
+from cacheprefix.adapter import AdapterSession, VolatileRole, given_or_configured, tail_text, users_session
 from cacheprefix_langgraph.fork_context import Frame, said_now, scope_of, unlaid, within_frame
 from cacheprefix_langgraph.model import bound_of, shadow, wrap_model
 from cacheprefix_langgraph.parts import missing
-from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of
+from cacheprefix_langgraph.state import CHANNEL, DECIDED, conversation_of, update_of
 from cacheprefix_langgraph.tool_cache import CachedTools, Scope
 from cacheprefix_langgraph.tools import render
 
@@ -240,11 +240,11 @@ class PrefixMiddleware(AgentMiddleware):
         """The response, with the decisions that were made for it."""
         if frame is None or frame.state is None:
             return response
-        ledger = frame.state.ledger
+        talk = frame.state
         before = _ledger_in(request)
 
         def answered() -> Any:
-            update = update_json(before, ledger)
+            update = update_of(self._session, talk, before)
             if not update:
                 return response
             command: Command[Any] = Command(update={CHANNEL: update})

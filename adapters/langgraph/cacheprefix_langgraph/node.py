@@ -16,11 +16,11 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.pregel.protocol import PregelProtocol
 
 from cacheprefix import ForkPolicy, Session
-from cacheprefix.adapter import AdapterSession, Lock, VolatileRole, given_or_configured, update_json, users_session
+from cacheprefix.adapter import AdapterSession, Lock, VolatileRole, given_or_configured, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_langgraph.fork_context import FRAME, Frame, aunder, said_now, scope_of, under, unlaid, within_frame
 from cacheprefix_langgraph.schemas import foresee
-from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in, with_update
+from cacheprefix_langgraph.state import conversation_of, ledger_in, messages_in, update_of, with_update
 from cacheprefix_langgraph.subgraphs import subgraph
 
 FORK = "__cacheprefix_fork__"
@@ -164,10 +164,10 @@ class _Fork:
         """The node's result, with the decisions that were made for its calls."""
         if frame is None or frame.state is None:
             return result
-        ledger = frame.state.ledger
+        talk = frame.state
 
         def made() -> Any:
-            update = update_json(ledger_in(state, self.session), ledger)
+            update = update_of(self.session, talk, ledger_in(state, self.session))
             return with_update(result, update, self.session, self.name)
 
         return self.session.attempt("ledger", made, result)

@@ -15,7 +15,7 @@ from langgraph.types import Command
 from typing_extensions import NotRequired, TypedDict
 
 from cacheprefix import Conversation
-from cacheprefix.adapter import AdapterSession, Ledger, digests_of, merge_json
+from cacheprefix.adapter import AdapterSession, Ledger, digests_of, merge_json, merged_places, update_json
 from cacheprefix_langgraph.fork_context import checkpoint_of, scope_of, talk_of
 from cacheprefix_langgraph.views import Views
 
@@ -23,7 +23,25 @@ CHANNEL = "cacheprefix"
 """The state key; its values are plain JSON types, merged in any order with the same result."""
 
 
-PrefixChannel = Annotated[dict[str, Any], merge_json]
+_PLACES = "standing"
+"""In that value, beside the ledger: where the roles' texts stand, by which their next requests go."""
+
+
+def merge_state(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any]:
+    """``merge_json``, and of the places of the roles' texts those that were saved later."""
+    merged, mine, theirs = merge_json(old, new), (old or {}).get(_PLACES), (new or {}).get(_PLACES)
+    return {**merged, _PLACES: merged_places(mine or {}, theirs or {})} if mine or theirs else merged
+
+
+def update_of(session: AdapterSession, talk: Conversation, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What ``merge_state`` brings the saved value ``before`` up to date with; empty where nothing changed."""
+    update, places = update_json(before, talk.ledger), session.places(talk, sparing=True)
+    if not places or places == (before or {}).get(_PLACES):
+        return update
+    return {**(update or Ledger().to_json()), _PLACES: places}
+
+
+PrefixChannel = Annotated[dict[str, Any], merge_state]
 """The type of the field ``cacheprefix`` in states that are pydantic models or dataclasses."""
 
 
@@ -35,7 +53,7 @@ class _Decided(BinaryOperatorAggregate[dict[str, Any]]):
         self.value = MISSING  # type: ignore[assignment]
 
 
-DECIDED = _Decided(dict, merge_json)
+DECIDED = _Decided(dict, merge_state)
 """What an agent of ours adds to its state."""
 
 
@@ -163,7 +181,14 @@ def conversation_of(
     whole = _messages_of(config, key) if own else None
     if whole is not None:
         known = standing(known, whole, found, level)
-    return found.at(checkpoint_of(config), known, returned=returned)
+
+    def restored() -> None:
+        # Where no text's place counted yet, none is saved; in the process that went on they may since.
+        places = ledger.get(_PLACES)
+        if places or (not level and session.places(found, sparing=True)):
+            session.restore_places(found, places or {})
+
+    return found.at(checkpoint_of(config), known, returned=returned, first=restored)
 
 
 def level_of(config: Mapping[str, Any] | None) -> str:
@@ -220,7 +245,7 @@ def with_update(result: Any, update_: Mapping[str, Any], session: AdapterSession
     if result is None:
         return update
     if isinstance(result, dict):
-        return {**result, CHANNEL: merge_json(result.get(CHANNEL), update[CHANNEL])}
+        return {**result, CHANNEL: merge_state(result.get(CHANNEL), update[CHANNEL])}
     if isinstance(result, Command):
         return _command(result, update)
     if isinstance(result, (list, tuple)) and any(isinstance(item, Command) for item in result):
@@ -234,6 +259,6 @@ def _command(command: Command[Any], update: dict[str, Any]) -> Any:
     if command.update is None:
         return replace(command, update=update)
     if isinstance(command.update, dict):
-        merged = merge_json(command.update.get(CHANNEL), update[CHANNEL])
+        merged = merge_state(command.update.get(CHANNEL), update[CHANNEL])
         return replace(command, update={**command.update, CHANNEL: merged})
     return replace(command, update=[*command._update_as_tuples(), (CHANNEL, update[CHANNEL])])

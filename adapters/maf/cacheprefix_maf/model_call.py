@@ -6,12 +6,22 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from agent_framework import AgentSession, ChatContext, Message, ResponseStream
 
 from cacheprefix import Conversation
-from cacheprefix.adapter import FOLLOW, BlockVar, Request, RequestPlan, Unsent, allowed_choice, reason
+from cacheprefix.adapter import (
+    FOLLOW,
+    AdapterSession,
+    BlockVar,
+    Request,
+    RequestPlan,
+    Unsent,
+    allowed_choice,
+    merged_places,
+    reason,
+)
 from cacheprefix.errors import BudgetError
 from cacheprefix_maf.client_requests import Laid, Sending, api_of, body_of, prepared_by
 from cacheprefix_maf.history import condensed
@@ -21,8 +31,12 @@ from cacheprefix_maf.tools import adopt, own_of, refuse_others
 
 _STATE = "cacheprefix"
 """Where, in an ``AgentSession``'s state, the decisions of a conversation are kept."""
+_PLACES = "standing"
+"""In there, beside the ledger: where the roles' texts stand, by which their next requests go."""
 _TAKEN: WeakKeyDictionary[AgentSession, weakref.ref[Conversation]] = WeakKeyDictionary()
 """The conversation that took over what an ``AgentSession`` had saved."""
+_HELD: WeakKeyDictionary[Conversation, WeakSet[AgentSession]] = WeakKeyDictionary()
+"""The ``AgentSession``s of the agents of one conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +175,8 @@ async def _prepared(
         if not asked.bounded:
             body = condensed(session, conversation, body, api, layout.tail if layout is not None else "", model)
         changed = changed or body is not laid
-        if held is not None and len(conversation.ledger):
-            held.state[_STATE] = conversation.to_json()
+        if held is not None:
+            _save(held, session, conversation, several=bool(member.conversation))
     boundary = layout.boundary if layout is not None and layout.plan.forks else None
     leave = FOLLOW
     if boundary is not None:
@@ -207,18 +221,45 @@ def _conversation(asked: Asked, name: str) -> Conversation:
     if held is None:
         return conversation
     taken, saved = _TAKEN.get(held), held.state.get(_STATE)
-    # Agents of one conversation have sessions of their own, each with the decisions up to its agent's last turn. Else
+    # Agents of one conversation have sessions of their own, which may be of different ages where they are saved. Else
     # what was saved is all that was decided: a session that goes back to it sends what another process would.
     several = bool(member.conversation)
     if taken is None or taken() is not conversation:
         if saved:
             member.session.attempt("restore", lambda: conversation.restore(saved, rebase=True, merge=several), None)
+            _restore_places(member.session, conversation, saved.get(_PLACES) or {}, merge=several)
         elif not several and any(isinstance(one, Mapping) and one.get("messages") for one in held.state.values()):
             # It holds its history itself, and was saved before anything was decided on it.
             member.session.forget(name, member.scope)
             conversation = member.session.conversation(name, scope=member.scope)
     _TAKEN[held] = weakref.ref(conversation)
+    if several:
+        _HELD.setdefault(conversation, WeakSet()).add(held)
     return conversation
+
+
+def _save(held: AgentSession, session: AdapterSession, conversation: Conversation, *, several: bool) -> None:
+    """Put what was decided, and where the roles' texts stand, into an ``AgentSession``; nothing where there is none.
+
+    Of ``several`` agents' sessions of one conversation each is brought up to date: in another process the first one to
+    ask goes by what all had asked.
+    """
+    places = session.places(conversation, sparing=True)
+    if not len(conversation.ledger) and not places:
+        return
+    state = {**conversation.to_json(), **({_PLACES: places} if places else {})}
+    held.state[_STATE] = state
+    if several:
+        for each in list(_HELD.get(conversation, ())):
+            each.state[_STATE] = state
+
+
+def _restore_places(
+    session: AdapterSession, conversation: Conversation, saved: Mapping[str, Any], *, merge: bool
+) -> None:
+    """Take over where the roles' texts stood; with ``merge`` beside what others of the conversation have saved."""
+    known = session.places(conversation) if merge else {}
+    session.restore_places(conversation, merged_places(known, saved) if known else saved)
 
 
 def _stored(client: Any, options: Mapping[str, Any]) -> bool:
