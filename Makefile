@@ -123,6 +123,7 @@ test-more: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READ
 	for each in $(CORE):langgraph $(AUTOGEN):autogen $(CREWAI):crewai $(MAF):maf $(AG2):ag2; do \
 		CACHEPREFIX_STORE_SECONDS=5 $${each%:*}/bin/python -m pytest -ra -k goes_on_while \
 			tests/$${each#*:}/test_faults.py || exit 1; done
+	CACHEPREFIX_STORE_SECONDS=5 $(CORE)/bin/python -m pytest -ra -k goes_on_while tests/sdk/test_hung_store.py
 	CACHEPREFIX_POINTS=11 $(AUTOGEN)/bin/python -m pytest -ra tests/autogen/test_lost_leader.py
 	CACHEPREFIX_KICKOFFS=30 $(CREWAI)/bin/python -m pytest -ra -n $(JOBS) tests/crewai/test_repeated.py
 	$(CORE)/bin/python -m pytest -ra --durations=0 -n $(JOBS) --dist load tests/more $(ARGS)

@@ -19,6 +19,7 @@ from cacheprefix.stores import RedisStore, ResultStore
 from cacheprefix.toolcache import ToolCacheOptions, ToolResultCache, ToolSpec
 from cacheprefix_sdk import role, wrap
 from tests.blocking import stalls
+from tests.fault_matrix import check_stall
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 400
 BIG = "One line of what the tool found. " * 1_500
@@ -101,6 +102,32 @@ def test_each_store_that_hangs_is_waited_for_once(session, hung):
                 assert create(**asked(number)).content[0].text == "fine"
             assert session.tool_calls.run(use(number), lambda: "found") == "found"
         check(session, provider, hung)
+
+
+def test_the_event_loop_goes_on_while_a_store_takes_its_time():
+    """Longer for each call than the gate waits for one: requests with large results and a kept tool result."""
+
+    async def found():
+        return "found"
+
+    async def ask(session, provider):
+        client = make_client("anthropic", provider, later=True)
+        create = creator(client if session is None else wrap(client, session), "anthropic")
+        said = []
+        for number in range(2):
+            with role(f"role {number}"):
+                said.append((await create(**asked(number))).stop_reason)
+        if session is not None:
+            look = ToolUse("look", {"at": "here"}, agent="reader", conversation="t")
+            assert await session.tool_calls.arun(look, found) == "found"
+        await client.close()
+        return said
+
+    def run(session, replies):
+        with SimulatedProvider("anthropic", replies) as provider:
+            return asyncio.run(ask(session, provider))
+
+    check_stall(run)
 
 
 def test_no_event_loop_waits_for_a_store_that_hangs(session, hung):
