@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_teams import ROLES, TASK, Says, role
 from test_selector import Selecting
 
 from cacheprefix import Session
+from cacheprefix.errors import SetupError
 from cacheprefix_autogen import session_of, unwrap, wrap
 
 
@@ -54,6 +56,17 @@ async def test_agents_of_two_teams_are_shown_what_they_were_told_in_both_and_no_
             assert (f"{name} speaks" in said) == any(f"{name} speaks" in text for text in _texts(own))
     again = [call for call in session.calls if call.agent in ("critic", "writer")][2:]
     assert all(call.usage.cache_read_tokens > 1_000 for call in again)
+
+
+def test_a_team_of_another_tenant_is_refused(provide, new_client):
+    """What its agents say would else be kept under the first one's; the same tenant, or none named, joins."""
+    first, second = _teams(new_client(provide("openai", Says())))
+    session = Session()
+    wrap(first, session, scope="one")
+    with pytest.raises(SetupError, match="another scope"):
+        wrap(second, session, scope="other")
+    assert session_of(second) is None
+    assert session_of(wrap(second, session, scope="one")) is session
 
 
 async def test_each_wrap_is_taken_back_by_itself(provide, new_client):

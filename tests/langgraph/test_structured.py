@@ -197,6 +197,27 @@ def test_a_schema_that_comes_after_the_first_request_makes_the_shared_tools_grow
     assert chat.provider.requests[-1].outcome.read_tokens > 2_000
 
 
+def test_a_node_whose_helper_is_written_below_it_is_read_for_what_is_there(chat):
+    """What stands further down is not defined yet when a node is decorated: it is no fault, and hides nothing else."""
+    session = session_of(chat)
+    model = wrap_model(chat.model(), session)
+
+    @forked(session, role="judge")
+    def judge(state):
+        below(state)
+        return model.with_structured_output(Verdict, method="function_calling").invoke(state["messages"])
+
+    def below(state):
+        return model
+
+    assert session.failures == {}
+    chat.script(answer)
+    forked(session, role="writer")(lambda state: model.invoke(state["messages"]))(
+        {"messages": [SystemMessage(HANDBOOK), HumanMessage("Go.")]}
+    )
+    assert [one["function"]["name"] for one in chat.provider.requests[0].json["tools"]] == ["Verdict"]
+
+
 def ask(model, schema, **options):
     """A helper as applications have it."""
     return model.with_structured_output(schema, **options)

@@ -114,6 +114,7 @@ async def test_nothing_of_the_application_is_run(servers):
     async with served(servers, "openai-chat", **BRIEF) as (client, provider):
         odd = role(client, "planner", tools=[look(ran=ran)], middleware=[Tells()])
         odd.context_providers = [Remembers("memory")]
+        client.chat_middleware = [Tells()]
         leader = role(client, "leader")
         chat = GroupChatBuilder(participants=[odd, role(client, "critic")], orchestrator_agent=leader).build()
         seen = await foreseen(chat, Session(), task=LONG_TASK)
@@ -123,4 +124,5 @@ async def test_nothing_of_the_application_is_run(servers):
     told = "\n".join(seen.notes)
     assert "planner: what its own middleware changes" in told
     assert "planner: what its context providers add" in told
+    assert f"{type(client).__name__}: what its own middleware changes" in told
     assert "leader: what it asks follows from" in told

@@ -83,7 +83,7 @@ def _bind_runner(runner: Any, session: AdapterSession, options: Options) -> list
 
 def bind_team(team: BaseGroupChat, session: AdapterSession, options: Options, *, inner: bool = False) -> Binding:
     """Bind a team and all in it; ``inner`` where another team around it reads the same prefix."""
-    group = _joined(team)
+    group = _joined(team, options)
     if group is None:
         group = Group(session, options)
         group.team = True
@@ -116,10 +116,11 @@ def bind_team(team: BaseGroupChat, session: AdapterSession, options: Options, *,
     return binding.attach()
 
 
-def _joined(team: BaseGroupChat) -> Group | None:
+def _joined(team: BaseGroupChat, options: Options) -> Group | None:
     """The conversation of another team that has agents in common with this one; None where there is none.
 
-    Raises ``SetupError`` where that would join conversations of two teams that have none in common yet.
+    Raises ``SetupError`` where that would join conversations of two teams that have none in common yet, and where this
+    one is given other options, another tenant's above all.
     """
     found = {id(known.joins): known.joins for one in team._participants if (known := binding_of(one)) is not None}
     if len(found) > 1:
@@ -130,6 +131,12 @@ def _joined(team: BaseGroupChat) -> Group | None:
         raise SetupError(message)
     group = next(iter(found.values()), None)
     if group is not None:
+        if options not in (Options(), group.options):
+            message = (
+                f"{team.name!r} has agents of a team that was wrapped with another scope, tool_memory or volatile: they "
+                "share a conversation, so give both the same, or none to the second"
+            )
+            raise SetupError(message)
         # Its agents have turns in both teams, so that nothing is known of them beforehand; new ones may share too.
         group.plan, group.lanes, group.nested = None, None, True
     return group

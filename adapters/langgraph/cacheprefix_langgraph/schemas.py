@@ -12,6 +12,7 @@ import dis
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final, NamedTuple
 
@@ -100,7 +101,7 @@ def _in_function(function: FunctionType, seen: set[FunctionType], depth: int) ->
     if depth == 0 or function in seen or not _binds(function, depth):
         return
     seen.add(function)
-    names = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+    names = _names(function)
     for code in _codes(function.__code__):
         given: list[Any] | None = None
         for value, ends in _loaded(code, names):
@@ -166,8 +167,17 @@ def _binds(value: Any, depth: int) -> bool:
     named = {name for code in _codes(value.__code__) for name in (*code.co_names, *code.co_freevars)}
     if _BINDS in named:
         return True
-    known = {**value.__globals__, **inspect.getclosurevars(value).nonlocals}
+    known = _names(value)
     return any(_binds(known.get(name), depth - 1) for name in named)
+
+
+def _names(function: FunctionType) -> dict[str, Any]:
+    """What a function's code may name: its module's, and what it takes from around it as far as that is set yet."""
+    found = dict(function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -74,6 +74,10 @@ def _copied(agent: Any, clients: dict[int, Any], notes: list[str]) -> Any:
             clients[id(client)] = twin = unwatched(client)
             sdk = next(name for name in _SDK_CLIENTS if hasattr(client, name))
             setattr(twin, sdk, unsent_client(getattr(client, sdk), lambda: None))
+            others = list(getattr(client, "chat_middleware", None) or ())
+            twin.chat_middleware = [one for one in others if _frameworks_own(one)]
+            if len(twin.chat_middleware) < len(others):
+                notes.append(f"{type(client).__name__}: what its own middleware changes is known when it is asked")
         made.client = clients[id(client)]
     return made
 
@@ -83,6 +87,6 @@ def _name(agent: Any) -> str:
 
 
 def _frameworks_own(middleware: Any) -> bool:
-    """Whether it is the framework's: it has no effects before a request."""
+    """Whether it is the framework's: it has no effects before a request. That of its other packages may ask a server."""
     where = getattr(middleware, "__module__", None) or type(middleware).__module__
-    return where.partition(".")[0].startswith("agent_framework")
+    return where.partition(".")[0] in ("agent_framework", "agent_framework_orchestrations")
