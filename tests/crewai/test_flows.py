@@ -158,6 +158,57 @@ def test_observing_and_undoing_leave_every_byte_and_class(servers, new_llm) -> N
         assert [one.kickoff for one, _ in methods] == [method for _, method in methods]
 
 
+def test_a_crew_of_the_applications_own_class_runs_once(servers, new_llm) -> None:
+    """Also where it comes to CrewAI's method from its own; and it is part of the flow from this very run on."""
+    from crewai import Crew, Task
+    from crewai.flow.flow import Flow, start
+
+    llm, ran = new_llm(servers("openai", CrewModel(tools=False))), []
+
+    class Own(Crew):
+        def kickoff(self, *given: Any, **named: Any) -> Any:
+            ran.append("kickoff")
+            return super().kickoff(*given, **named)
+
+    class Lone(Flow):  # type: ignore[misc, type-arg]
+        """One crew."""
+
+        @start()
+        def ask(self) -> str:
+            """The crew."""
+            who = agents(lambda: llm, tools=False)[:1]
+            task = Task(description="Do it (plan none).", expected_output="A text.", agent=who[0])
+            return str(Own(agents=who, tasks=[task]).kickoff().raw)
+
+    flow, session = Lone(), Session()
+    with install(flow, session) as installed:
+        flow.kickoff()
+    assert ran == ["kickoff"]
+    assert [call.conversation.rpartition(":")[0] for call in session.calls] == [installed.conversation]
+    assert session.failures == {}
+
+
+def test_what_others_put_around_crewais_methods_stays(servers, new_llm, monkeypatch) -> None:
+    """A tracer that came later keeps its place when a flow is taken back."""
+    from crewai import Crew
+
+    before, flow = Crew.kickoff, flow_of(new_llm(servers("openai", CrewModel(tools=False))))
+    installed = install(flow, Session())
+    ours, traced = Crew.kickoff, []
+
+    def tracer(self: Any, *given: Any, **named: Any) -> Any:
+        traced.append(1)
+        return ours(self, *given, **named)
+
+    monkeypatch.setattr(Crew, "kickoff", tracer)
+    installed.undo()
+    assert Crew.kickoff is tracer
+    flow.kickoff(inputs={"brief": BRIEF})
+    assert len(traced) == 3
+    assert installed.session.calls == ()
+    Crew.kickoff = before
+
+
 def test_what_runs_outside_of_the_flow_is_left_alone(servers, new_llm) -> None:
     """Another flow of the same class, and a crew beside them, send what they sent."""
     server = servers("openai", CrewModel(tools=False))

@@ -9,8 +9,18 @@ import weakref
 import pytest
 
 from benchmarks.crewai_workloads import BRIEF, agents, crew, tasks
-from cacheprefix import Session
+from cacheprefix import Session, ToolResultBudget
 from cacheprefix_crewai import install
+
+
+def _gone(session) -> bool:
+    for _ in range(100):
+        gc.collect()
+        if session() is None:
+            return True
+        # CrewAI's event bus lets go of what its threads were told when they are through.
+        time.sleep(0.05)
+    return False
 
 
 @pytest.mark.parametrize("undone", [True, False], ids=["undone", "dropped"])
@@ -31,11 +41,22 @@ def test_a_session_goes_with_its_installation(provide, new_llm, undone) -> None:
         return weakref.ref(session), team if undone else None
 
     session, _team = run()
-    for _ in range(100):
-        gc.collect()
-        if session() is None:
-            break
-        # CrewAI's event bus lets go of what its threads were told when they are through.
-        time.sleep(0.05)
-    assert session() is None
+    assert _gone(session)
     assert llm.call([{"role": "user", "content": "still there"}])
+
+
+def test_what_was_changed_in_crewai_goes_with_a_dropped_crew(provide, new_llm) -> None:
+    """Nobody has to take an installation back: CrewAI's hooks are its own again without it."""
+    from crewai.hooks import get_after_tool_call_hooks
+
+    llm, hooks = new_llm(provide("openai"), "openai"), len(get_after_tool_call_hooks())
+
+    def dropped():
+        session = Session(budget=ToolResultBudget(max_tokens=100))
+        who = agents(lambda: llm)
+        install(crew(who, tasks(who)), session)
+        assert len(get_after_tool_call_hooks()) > hooks
+        return weakref.ref(session.adapter)
+
+    assert _gone(dropped())
+    assert len(get_after_tool_call_hooks()) == hooks

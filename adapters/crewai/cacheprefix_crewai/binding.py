@@ -7,6 +7,7 @@ import inspect
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -204,11 +205,20 @@ def _starts_others(method: Any, flow: type) -> bool:
             names.update(*(each.co_names for each in inner))
         if not _STARTS.isdisjoint(names):
             return True
-        around = inspect.getclosurevars(function) if isinstance(function, FunctionType) else None
-        known = {} if around is None else {**around.globals, **around.nonlocals}
-        found = [known.get(name, inspect.getattr_static(flow, name, None)) for name in {*names, *known}]
+        known = _names(function) if isinstance(function, FunctionType) else {}
+        closed = getattr(code, "co_freevars", ())
+        found = [known.get(name, inspect.getattr_static(flow, name, None)) for name in {*names, *closed}]
         waiting += [one for one in found if isinstance(one, FunctionType)]
     return False
+
+
+def _names(function: FunctionType) -> dict[str, Any]:
+    """What a function's code may name: its module's, and what it takes from around it as far as that is set yet."""
+    found = dict(function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
 
 
 def _strings(state: Any, depth: int = 2) -> Iterator[tuple[str, str]]:
@@ -252,6 +262,36 @@ class Bound:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, ()
+
+
+class WhileUsed:
+    """A change of CrewAI's own (a class, a registry), made for the first installation that needs it.
+
+    Undone with the last one, also where its crew or flow was dropped: it keeps none alive.
+    """
+
+    def __init__(self, make: Callable[[], list[Callable[[], object]]]) -> None:
+        self._make = make
+        self._users: list[weakref.ref[Binding]] = []
+        self._undo: list[Callable[[], object]] = []
+
+    def use(self, binding: Binding) -> Callable[[], None]:
+        """One more installation needs it; the function returned says that it does no longer."""
+        with _CHANGING:
+            self._users.append(weakref.ref(binding, lambda _: self._leave(None)))
+            if not self._undo:
+                self._undo = self._make()
+        return lambda: self._leave(binding)
+
+    def _leave(self, binding: Binding | None) -> None:
+        with _CHANGING:
+            self._users = [one for one in self._users if (user := one()) is not None and user is not binding]
+            while not self._users and self._undo:
+                self._undo.pop()()
+
+
+_CHANGING = RLock()
+"""May be had twice by one thread: Python lets dropped installations go wherever it is."""
 
 
 class Owners:

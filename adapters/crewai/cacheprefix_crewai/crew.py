@@ -208,6 +208,12 @@ def _inside(method: Any, block: Callable[[Any, str, Any], AbstractContextManager
     return functools.wraps(method)(arun if inspect.iscoroutinefunction(method) else run)
 
 
+def inside(method: Any) -> Any:
+    """A method of CrewAI's crew with what is known while it runs, as an installed crew has it."""
+    block = next((block for block, names in _BLOCKS if method.__name__ in names), None)
+    return method if block is None else _inside(method, block)
+
+
 @contextmanager
 def _running(crew: Any, *_: Any) -> Iterator[None]:
     """What happens here belongs to the crew's binding, in its threads and tasks too."""

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cacheprefix.adapter import Lock
-from cacheprefix_crewai.binding import FLOW, Binding, FlowRun, binding_of, owners_of
-from cacheprefix_crewai.crew import agents_of, bind_agent, bind_crew, freed
+from cacheprefix_crewai.binding import FLOW, Binding, FlowRun, WhileUsed, binding_of, owners_of
+from cacheprefix_crewai.crew import agents_of, bind_agent, bind_crew, freed, inside
 from cacheprefix_crewai.llm import unswap
 from cacheprefix_crewai.tools import adopt, crew_tools
 
@@ -28,11 +27,6 @@ _AGENTS = ("kickoff", "kickoff_async", "akickoff")
 _FLOWS = ("kickoff", "kickoff_async", "akickoff", "resume", "resume_async")
 _MODELS = ("llm", "function_calling_llm", "manager_llm", "planning_llm", "chat_llm")
 
-_LOCK = Lock()
-_USERS: list[Binding] = []
-_CHANGED: list[Callable[[], None]] = []
-"""How CrewAI's classes become what they were."""
-
 
 def parts_in(flow: Any) -> list[Any]:
     """The crews and agents that a flow has as attributes of its own or of its class."""
@@ -44,8 +38,8 @@ def parts_in(flow: Any) -> list[Any]:
     return list({id(one): one for one in found}.values())
 
 
-def watch(binding: Binding) -> Callable[[], None]:
-    """Have crews and agents look whether they start in an installed flow; the function returned ends that.
+def _watch() -> list[Callable[[], object]]:
+    """Have crews and agents look whether they start in an installed flow; the functions returned end that.
 
     Nobody tells of the crews that a flow makes in its methods. CrewAI's own hooks would, with an event at each run that
     the application sees; so the methods that start a run look for themselves, as long as a flow is installed.
@@ -53,27 +47,23 @@ def watch(binding: Binding) -> Callable[[], None]:
     from crewai import Agent, Crew  # noqa: PLC0415 - CrewAI loads slowly
     from crewai.flow.flow import Flow  # noqa: PLC0415 - as above
 
-    with _LOCK:
-        if not _USERS:
-            for kind, names, around in ((Crew, _CREWS, _joining), (Agent, _AGENTS, _joining), (Flow, _FLOWS, _running)):
-                _CHANGED.extend(_change(kind, name, around) for name in names if hasattr(kind, name))
-        _USERS.append(binding)
-    return lambda: _leave(binding)
+    changes = ((Crew, _CREWS, _joining_crew), (Agent, _AGENTS, _joining), (Flow, _FLOWS, _running))
+    return [_change(kind, name, around) for kind, names, around in changes for name in names if hasattr(kind, name)]
 
 
-def _leave(binding: Binding) -> None:
-    with _LOCK:
-        _USERS[:] = [one for one in _USERS if one is not binding]
-        while not _USERS and _CHANGED:
-            _CHANGED.pop()()
+WATCH = WhileUsed(_watch)
+"""As long as a flow is installed."""
 
 
-def _change(kind: Any, name: str, around: Callable[[Any, str], Any]) -> Callable[[], None]:
-    """Replace a class's method; the function returned puts it back."""
+def _change(kind: Any, name: str, around: Callable[[Any], Any]) -> Callable[[], None]:
+    """Replace a class's method; the function returned puts it back, where nobody else has replaced it since."""
     own, method = name in vars(kind), getattr(kind, name)
-    setattr(kind, name, around(method, name))
+    changed = around(method)
+    setattr(kind, name, changed)
 
     def back() -> None:
+        if vars(kind).get(name) is not changed:
+            return  # a tracer's, which calls ours: that does nothing outside of an installed flow
         if own:
             setattr(kind, name, method)
         else:
@@ -82,20 +72,29 @@ def _change(kind: Any, name: str, around: Callable[[Any, str], Any]) -> Callable
     return back
 
 
-def _joining(method: Any, name: str) -> Any:
-    """A method that starts a crew or an agent: in a flow, as part of the flow's installation."""
+def _joining_crew(method: Any) -> Any:
+    """A crew's method; where it joins with this very call, it says that the crew is running, as an installed one's."""
+    return _joining(method, inside(method))
+
+
+def _joining(method: Any, joined: Any = None) -> Any:
+    """A method that starts a crew or an agent: in a flow, as part of the flow's installation.
+
+    ``joined`` is called instead where the crew becomes part of it now.
+    """
+    # Never by name: an application's own class may have come here from its own method, which is not to run twice.
+    first = joined or method
 
     def run(self: Any, *given: Any, **named: Any) -> Any:
-        # Once it is part of it, its class is another one, which says that it is running.
-        return getattr(self, name)(*given, **named) if _joins(self) else method(self, *given, **named)
+        return (first if _joins(self) else method)(self, *given, **named)
 
     async def arun(self: Any, *given: Any, **named: Any) -> Any:
-        return await (getattr(self, name)(*given, **named) if _joins(self) else method(self, *given, **named))
+        return await (first if _joins(self) else method)(self, *given, **named)
 
     return functools.wraps(method)(arun if inspect.iscoroutinefunction(method) else run)
 
 
-def _running(method: Any, _: str) -> Any:
+def _running(method: Any) -> Any:
     """A method that runs a flow."""
 
     def run(self: Any, *given: Any, **named: Any) -> Any:
@@ -128,17 +127,21 @@ def _flow(flow: Any) -> Iterator[None]:
 
 def _joins(target: Any) -> bool:
     """Make a crew or agent that starts in a flow part of the flow's installation; whether it has become so now."""
-    from crewai.flow.flow_context import current_flow_method_name  # noqa: PLC0415 - CrewAI loads slowly
-
     run = FLOW.get()
     if run is None or not run.binding.active:
         return False
+    return run.binding.session.attempt("flow", lambda: _joined(run, target), otherwise=False)
+
+
+def _joined(run: FlowRun, target: Any) -> bool:
+    from crewai.flow.flow_context import current_flow_method_name  # noqa: PLC0415 - CrewAI loads slowly
+
     run.started(target, current_flow_method_name.get())
     if binding_of(target) is not None:
         return False
     if getattr(target, "crew", None) is not None:  # an agent of a crew, which is asked for itself
         return False
-    return run.binding.session.attempt("flow", lambda: join(run.binding, target), otherwise=False)
+    return join(run.binding, target)
 
 
 def join(binding: Binding, target: Any) -> bool:

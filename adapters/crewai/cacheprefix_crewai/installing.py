@@ -15,7 +15,7 @@ from cacheprefix.adapter import VolatileRole, given_or_configured, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of
 from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, freed, is_flow, parts_of
-from cacheprefix_crewai.flows import join, parts_in, watch
+from cacheprefix_crewai.flows import WATCH, join, parts_in
 from cacheprefix_crewai.framing import SYSTEM
 from cacheprefix_crewai.history import RESULT_BUDGET
 from cacheprefix_crewai.tool_cache import TOOL_CACHE
@@ -86,11 +86,12 @@ def take_back(binding: Binding) -> None:
     binding.active = False
     while binding.undo:
         binding.undo.pop()()
-    for kept, back in binding.passing.values():
+    with binding.lock:  # a flow's run may add some still
+        passing, binding.passing = binding.passing, {}
+    for kept, back in passing.values():
         target = kept()
         if target is not None:
             back(target, binding)
-    binding.passing = {}
 
 
 def install(
@@ -146,7 +147,7 @@ def install(
             binding.undo.append(TOOL_CACHE.use(binding))
     if flow is not None:
         bind(flow, binding)
-        binding.undo += [lambda: freed(flow, binding), watch(binding)]
+        binding.undo += [lambda: freed(flow, binding), WATCH.use(binding)]
         for part in parts_in(flow):
             if binding_of(part) is None:
                 bound.attempt("flow", functools.partial(join, binding, part), otherwise=False)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cacheprefix.adapter import AdapterSession, Api, Lock, allowed_choice, dumps, loads, restrict
+from cacheprefix.adapter import AdapterSession, Api, allowed_choice, dumps, loads, restrict
 from cacheprefix.errors import ToolClashError
+from cacheprefix_crewai.binding import WhileUsed
 from cacheprefix_crewai.framing import coworkers
 from cacheprefix_crewai.native import KEPT_IN_WORDS
 
@@ -15,7 +16,6 @@ DELEGATION = frozenset({"delegate_work_to_coworker", "ask_question_to_coworker"}
 """CrewAI words these for each agent by its coworkers; in the union they name the whole crew."""
 
 _LAST = "additionalProperties"
-_LOCK = Lock()
 
 Choice = tuple[str, ...] | None
 
@@ -212,26 +212,15 @@ class ToolHooks:
 
     def __init__(self, *, before: Callable[[Any], None] | None = None, after: Callable[[Any], str | None]) -> None:
         self._before, self._after = before, after
-        self._users: list[object] = []
+        self.use = WhileUsed(self._register).use
 
-    def use(self, user: object) -> Callable[[], None]:
-        """Register the functions for an installation; the function returned lets them go."""
+    def _register(self) -> list[Callable[[], object]]:
         from crewai.hooks import tool_hooks  # noqa: PLC0415 - CrewAI loads slowly
 
-        with _LOCK:
-            if not self._users:
-                if self._before is not None:
-                    tool_hooks.register_before_tool_call_hook(self._before)
-                tool_hooks.register_after_tool_call_hook(self._after)
-            self._users.append(user)
-        return lambda: self._leave(user)
-
-    def _leave(self, user: object) -> None:
-        from crewai.hooks import tool_hooks  # noqa: PLC0415 - CrewAI loads slowly
-
-        with _LOCK:
-            self._users[:] = [one for one in self._users if one is not user]
-            if not self._users:
-                if self._before is not None:
-                    tool_hooks.unregister_before_tool_call_hook(self._before)
-                tool_hooks.unregister_after_tool_call_hook(self._after)
+        before, after = self._before, self._after
+        undo: list[Callable[[], object]] = []
+        if before is not None:
+            tool_hooks.register_before_tool_call_hook(before)
+            undo.append(lambda: tool_hooks.unregister_before_tool_call_hook(before))
+        tool_hooks.register_after_tool_call_hook(after)
+        return [*undo, lambda: tool_hooks.unregister_after_tool_call_hook(after)]
