@@ -133,8 +133,8 @@ def _joined(team: BaseGroupChat, options: Options) -> Group | None:
     if group is not None:
         if options not in (Options(), group.options):
             message = (
-                f"{team.name!r} has agents of a team that was wrapped with another scope, tool_memory or volatile: they "
-                "share a conversation, so give both the same, or none to the second"
+                f"{team.name!r} has agents of a team that was wrapped with another scope, tool_memory or volatile: "
+                "they share a conversation, so give both the same, or none to the second"
             )
             raise SetupError(message)
         # Its agents have turns in both teams, so that nothing is known of them beforehand; new ones may share too.

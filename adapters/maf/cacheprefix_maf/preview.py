@@ -87,6 +87,6 @@ def _name(agent: Any) -> str:
 
 
 def _frameworks_own(middleware: Any) -> bool:
-    """Whether it is the framework's: it has no effects before a request. That of its other packages may ask a server."""
+    """Whether it is the framework's own, without effects before a request; its other packages' may ask a server."""
     where = getattr(middleware, "__module__", None) or type(middleware).__module__
     return where.partition(".")[0] in ("agent_framework", "agent_framework_orchestrations")
