@@ -39,6 +39,11 @@ class RLock(_REENTRANT):  # type: ignore[misc]  # which type checkers call final
         """Whether another thread held it when this process was forked off: what it guards may be half changed."""
         _locks.add(self)
 
+    @property
+    def mine(self) -> bool:
+        """Whether this thread holds it."""
+        return bool(self._is_owned())
+
     def renew(self) -> None:
         """For a forked child, before anything else runs there: free, whoever held it."""
         # The forking thread goes on in the child: what it holds itself stays its own.

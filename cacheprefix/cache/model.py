@@ -256,6 +256,7 @@ class CacheModel:
         settings go.
         """
         with self._lock:
+            self._take_back()
             now = self._clock() if at is None else at
             lane, salts = self._address(prompt, profile, scope)
             line = self._line(session, agent)
@@ -332,6 +333,7 @@ class CacheModel:
 
         A second call for the same request gives the first one's verdict.
         """
+        inside = self._lock.mine
         with self._lock:
             if observation.verdict is not None:
                 return observation.verdict
@@ -352,15 +354,18 @@ class CacheModel:
             if observation.record not in observation.sight.line.records:
                 self._forest.slim(observation.record)
             if observation.outlook.marks.refused and (usage is None or not usage.reported):
-                self._undo(observation)
+                self._failed.append(observation)
+                self._take_back(inside=inside)
             return verdict
 
     def fail(self, observation: Observation) -> None:
         """The request failed: it leaves no trace."""
+        inside = self._lock.mine
         with self._lock:
             if not observation.done:
                 observation.done = True
-                self._undo(observation)
+                self._failed.append(observation)
+                self._take_back(inside=inside)
 
     def let_go(self, session: str) -> None:
         """Forget a session that was told by its beginning, and that nobody comes back to."""
@@ -401,6 +406,7 @@ class CacheModel:
     # ------------------------------------------------------------------ inside
 
     def _forget(self) -> None:
+        self._failed: deque[Observation] = deque()
         self._forest = PromptTrees(self._max_bytes)
         self._servers = Servers(self._count, self._envelope)
         self._calibration = Calibration()
@@ -507,6 +513,14 @@ class CacheModel:
             return record.totals[whole - 1] if whole else 0
         last = next((i for i in range(len(path) - 1, -1, -1) if path[i].readable(now)), None)
         return 0 if last is None else record.totals[last]
+
+    def _take_back(self, *, inside: bool = False) -> None:
+        """Take the failed requests back; ``inside`` another of our steps that is done when the next one begins.
+
+        The garbage collector may drop a stream, which ends its request, in the middle of any step.
+        """
+        while self._failed and not inside:
+            self._undo(self._failed.popleft())
 
     def _undo(self, observation: Observation) -> None:
         """Take a request back, as if it had never been sent."""
