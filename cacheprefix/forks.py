@@ -164,7 +164,6 @@ class SideForks:
         scope: str | None = None,
     ) -> Ask:
         """An ``ask`` for compaction: a fork of ``body``, the request as last sent, so that its prefix is read."""
-        body = as_sent(body)
         return lambda request: drive(self._summary(request, body, api, send, conversation, scope))
 
     def asummary(
@@ -176,7 +175,6 @@ class SideForks:
         scope: str | None = None,
     ) -> AsyncAsk:
         """``summary`` with an asynchronous ``send``."""
-        body = as_sent(body)
         return lambda request: adrive(self._summary(request, body, api, send, conversation, scope))
 
     def changed(self, fork: Fork) -> Fork:
@@ -194,13 +192,15 @@ class SideForks:
     def _summary(
         self,
         request: SummaryRequest,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | PendingCall,
         api: Api,
         send: Callable[[dict[str, Any]], Any],
         conversation: str,
         scope: str | None,
     ) -> Flow[str]:
         """Ask a fork to summarise, with the same tools, which it may not call where forbidding that costs nothing."""
+        # Copied here and not before: adapters make a way to ask for each request, and hardly any compacts.
+        body = as_sent(body)
         profile = self.requests.state.services.profile(str(body.get("model", "")), api)
         free = bool(body.get("tools")) and api != "anthropic" and profile.placement("tool_choice") == "none"
         # Room for a model that thinks first; the summary itself is cut to what was asked for.

@@ -9,7 +9,6 @@ most, and fewer where the user's own bound is lower.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -179,15 +178,26 @@ class Keeper:
         self.stopped = self.stopped or "the pause is over"
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            # Not awaited itself: that would take a cancellation of the application's for its own.
+            await asyncio.wait([self._task])
 
     def _run(self) -> None:
-        while (left := self.due()) is not None and not self._ended.event.wait(left):
-            self.keep()
+        try:
+            while (left := self.due()) is not None and not self._ended.event.wait(left):
+                self.keep()
+        except Exception as error:
+            self._broke(error)
 
     async def _arun(self) -> None:
-        while (left := self.due()) is not None:
-            await asyncio.sleep(left)
-            await self.akeep()
+        try:
+            while (left := self.due()) is not None:
+                await asyncio.sleep(left)
+                await self.akeep()
+        except Exception as error:
+            self._broke(error)
+
+    def _broke(self, error: Exception) -> None:
+        """What is around the reads failed, as a clock or a price: the application goes on without them."""
+        self.notices.failed("keep-alive", error)
+        self.stopped = "it failed"
 

@@ -133,7 +133,7 @@ class Unmodified:
             if counted and sent.tokens:
                 counts.learn(text, images, counted)
             a, b = counts.scales()
-        if not images and not _parts(own, own.tokens)[1]:
+        if not images and (own is sent or not _parts(own, own.tokens)[1]):
             ratio = counted / text if counted and text else a
             return _Scale(own, ratio, ratio)
         whole = a * text + b * images

@@ -302,8 +302,9 @@ MARKER_FIELDS = ("cache_control", "prompt_cache_breakpoint")
 
 _WORDS = frozenset({"text", "thinking", "tool", "tool_use"})
 """Kinds of sections that hold no media."""
-_MEDIA = re.compile(r"[A-Za-z0-9+/_-]{1000,}={0,2}")
-"""Bytes of an image, a clip or a file, as base64."""
+_MEDIA = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{1000,}={0,2}")
+"""Bytes of an image, a clip or a file, as base64. Looked for only where a run of such characters begins: else one
+of fewer would be read over again from each of its characters."""
 
 EMPTY = b"null"
 """Data of the one section that stands for a message without content; no block can be this."""

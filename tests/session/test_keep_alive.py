@@ -88,6 +88,60 @@ def test_a_failure_ends_it_and_is_counted(world):
     assert world.session.failures == {"keep-alive": 1}
 
 
+def test_a_block_that_ends_takes_no_cancellation_for_its_own(world):
+    """Who is cancelled while a slow read is given up is cancelled."""
+
+    async def paused():
+        reading, ends = asyncio.Event(), asyncio.Event()
+
+        async def stubborn(body):
+            reading.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await ends.wait()
+
+        async def pause():
+            keeper = world.keeper(stubborn)
+            world.now[0] += 280.0
+            async with keeper:
+                await reading.wait()
+            return "went on"
+
+        task = asyncio.create_task(pause())
+        await reading.wait()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        task.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        ends.set()
+        return await asyncio.wait({task}), task
+
+    _, task = asyncio.run(paused())
+    assert task.cancelled()
+
+
+def test_a_clock_that_fails_ends_the_reads_and_not_the_application(world):
+    """What stands in the block goes on, and the failure is counted."""
+
+    async def paused():
+        keeper = world.keeper(world.send)
+
+        def broken():
+            raise RuntimeError("no time")
+
+        keeper.clock = broken
+        async with keeper:
+            await asyncio.sleep(0.01)
+        return keeper
+
+    with pytest.warns(match="keep-alive"):
+        keeper = asyncio.run(paused())
+    assert keeper.reads == 0
+    assert world.session.failures == {"keep-alive": 1}
+
+
 def test_a_block_keeps_it_while_it_lasts(world):
     """In a thread, or in a task where sending is awaited; nothing is sent behind the block."""
     sent, came = [], asyncio.Event()

@@ -330,6 +330,22 @@ def test_a_fork_extends_what_was_sent_though_its_dictionary_was_changed_since(cl
     assert len(fork.sections) == len(parent.sections) + 1
 
 
+def test_a_way_to_summarise_copies_nothing_until_it_is_asked():
+    """Adapters make one for each request, and hardly any request compacts."""
+    copied = []
+
+    class Message(dict):
+        def __deepcopy__(self, memo):
+            copied.append(self)
+            return Message(self)
+
+    body = {"model": "gpt-5", "messages": [Message(role="user", content="hello")]}
+    forks = session().adapter.side_forks
+    forks.summary(body, "openai-chat", dict)
+    forks.asummary(body, "openai-chat", dict)
+    assert not copied
+
+
 def test_a_fork_goes_on_as_it_began_though_the_parents_dictionary_changes_meanwhile(client):
     """What its tools do to the parent's list is not in its later requests."""
     body = client.parent()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -590,3 +591,17 @@ def test_bedrocks_tool_choice_is_a_setting_and_comes_back_inside_tool_config():
 def test_a_bare_body_tells_its_form(body, api):
     """From the fields it has; chat completions where nothing says otherwise."""
     assert guess_api(body) == api
+
+
+def test_a_long_result_of_encoded_lines_is_counted_in_the_time_that_its_length_takes():
+    """Lines that are all but long enough for an image are not read over again from each of their characters."""
+
+    def seconds(line: str) -> float:
+        content = [{"type": "tool_result", "tool_use_id": "a", "content": line * (1_000_000 // len(line))}]
+        call = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}
+        body = {"model": "claude-opus-4-1", "messages": [call, {"role": "user", "content": content}]}
+        began = time.process_time()
+        decode(body, "anthropic")
+        return time.process_time() - began
+
+    assert seconds("A" * 900 + "\n") < 15 * seconds("A line of words. ")
