@@ -12,7 +12,7 @@ from benchmarks.crewai_workloads import agents, crew, prose, tasks
 from cacheprefix import Caching, Session, SharedPrefix, preview
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply
-from cacheprefix_crewai import install
+from cacheprefix_crewai import conversation_of, install
 
 BRIEF = {"brief": INPUTS["brief"] * 8}
 
@@ -115,6 +115,7 @@ def test_a_run_after_a_preview_sends_what_it_would_have_sent(servers, new_llm, b
     assert state(made) == before
     assert session.calls == () == session.prefix.tools
     assert session.prefix.text == ""
+    assert session.adapter.known(conversation_of(made)) is None
     with install(made, session):
         installed = state(made)
         assert preview(made, session, task=BRIEF).as_dict()["requests"] == first.as_dict()["requests"]

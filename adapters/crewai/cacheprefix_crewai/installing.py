@@ -119,7 +119,9 @@ def install(
     Installing again with the same session and scope gives the installation there is, which ends when each ``install``
     was undone; with another, that one is in force until it is undone. Crews may share agents: each crew's runs are its
     own installation's.
-    Raises ``SetupError`` for anything else. Nothing global changes; models are changed in place and restored.
+    Raises ``SetupError`` for anything else. Models are changed in place and restored. Of what is the process's,
+    CrewAI's tool hooks are used with a budget or a tool cache, and with a flow the methods that start crews, agents and
+    flows look whether they run in one; both end with the last installation.
     """
     flow = target if is_flow(target) else None
     crew, agents = parts_of(target)

@@ -34,8 +34,8 @@ def preview(target: object, session: Session, task: object = None) -> Preview | 
     known = binding_on(crew if crew is not None else agents)
     rehearsal = session.adapter.rehearsal()
     dry = _DryRun(rehearsal, Options() if known is None else known.options)
-    held = session.adapter.conversation(conversation_of(target), scope=dry.options.scope)
-    if held.state.zones or held.state.messages:
+    held = session.adapter.known(conversation_of(target), dry.options.scope)
+    if held is not None:
         rehearsal.conversation(held.id, scope=held.scope).restore(held.to_json(), rebase=True)
     dry.played(crew, agents, task)
     return preview_of(rehearsal, dict.fromkeys(dry.notes))
