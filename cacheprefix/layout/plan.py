@@ -315,6 +315,7 @@ class Planner:
         own = asked.tools
         if own is None:
             return None, FREE
+        self.tool_sets.bring(self.team, asked.conversation.scope, own.names)
         if own.carried == "own":
             return None, Restriction(said=own.may_use)
         run = self._run(asked)

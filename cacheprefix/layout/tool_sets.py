@@ -56,7 +56,27 @@ class ToolSets:
 
     def __init__(self) -> None:
         self._talks: Bounded[tuple[str, str], _Talk] = Bounded(_TALKS)
+        self._late: set[str] = set()
+        # Late tools and the tenants whose requests brought them.
+        self._brought: Bounded[tuple[str, str], bool] = Bounded(_TALKS)
         self._lock = Lock()
+
+    def bring(self, team: Team, scope: str, names: Collection[str]) -> None:
+        """Note which tools that came after the first request a tenant's own requests have."""
+        late = [name for name in names if name in team.late]
+        with self._lock:
+            self._late.update(late)
+            for name in late:
+                self._brought[name, scope] = True
+
+    def _open(self, team: Team, scope: str) -> tuple[str, ...]:
+        """The shared tools that a tenant's requests may carry."""
+        # Privacy: a tool that came while requests were under way may be made for one tenant, its description too.
+        return tuple(
+            name
+            for name in team.prefix.tool_names
+            if name not in team.late or name not in self._late or self._brought.get((name, scope))
+        )
 
     def settled(self, key: tuple[str, str], role: tuple[str, str]) -> bool | None:
         """Whether a role's requests carry the union; None before it has asked."""
@@ -96,7 +116,7 @@ class ToolSets:
             if recorded:
                 talk.union = tuple(max((one or "" for one in recorded), key=len).split("\n"))
             elif not (talk.joined or talk.carried):
-                talk.union = names
+                talk.union = self._open(team, conversation.scope)
             talk.carried = talk.carried or brought is not None
             carried = {*talk.union, *(brought or ())}
             talk.union = tuple(name for name in names if name in carried)
@@ -134,9 +154,12 @@ class ToolSets:
         tools from then on. What the conversation carries is recorded.
         """
         tools = [tool for tool in team.prefix.tools if isinstance(tool, Tool)]
-        everything, mine = tuple(tool.name for tool in tools), set(own)
+        mine = set(own)
         talk, key = (conversation.scope, common_key(conversation.id)), (model, team.role(role))
         began = self.union(team, conversation)
+        with self._lock:
+            may = {*self._open(team, conversation.scope), *began, *own}
+        everything = tuple(tool.name for tool in tools if tool.name in may)
         union = began if mine <= set(began) else everything
 
         def pays() -> bool:

@@ -65,10 +65,10 @@ def nodes(bench, session, kits):
     return [(role, node(role)) for role in kits]
 
 
-def turn(saver, made, thread="one"):
+def turn(saver, made, thread="one", scope=""):
     """One turn of a thread, in which each of these nodes answers once."""
     graph = StateGraph(State).add_sequence(made).add_edge(START, made[0][0]).compile(checkpointer=saver)
-    config = {"configurable": {"thread_id": thread}}
+    config = {"configurable": {"thread_id": thread, "cacheprefix_scope": scope}}
     return graph.invoke({"messages": [HumanMessage("And now?")]}, config), graph, config
 
 
@@ -125,6 +125,20 @@ def test_another_thread_keeps_the_tools_that_it_began_with(chat):
     assert all(record.outcome.read_tokens > 2_000 for record in chat.provider.requests[3:])
     keys = {record.json.get("prompt_cache_key") for record in chat.provider.requests}
     assert len(keys) == 1
+
+
+def test_another_tenant_carries_no_tool_that_came_later_with_one(chat):
+    """It may be made for that one, and say so; who brings it as well carries it."""
+    session, saver = chat.session(HANDBOOK), InMemorySaver()
+    early = nodes(chat, session, EARLY)
+    turn(saver, early, scope="acme")
+    both = [*early, *nodes(chat, session, LATE)]
+    turn(saver, both, scope="acme")
+    turn(saver, early, "two", scope="beta")
+    assert names(chat)[-2:] == [["plan_0"]] * 2
+    turn(saver, both, "three", scope="beta")
+    turn(saver, early, "four", scope="beta")
+    assert names(chat)[-2:] == [["check_0", "plan_0"]] * 2
 
 
 @pytest.mark.parametrize("thread", ["one", "other"])
