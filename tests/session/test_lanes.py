@@ -96,12 +96,20 @@ def test_a_peer_stays_one_when_it_asks_without_its_tools():
     assert sent(session, "c", [tool("y")]) == (["y"], True)
 
 
-def test_a_tool_that_came_too_late_takes_its_role_out_of_the_union():
-    """Providers put tools first: with another one behind the union, nothing that follows would be read."""
+def test_a_conversation_grows_by_a_small_tool_that_came_late():
+    """Its role's first request is cold in any case; from it on all carry the same, which is worth the tool's price."""
+    session = session_of(tool("x"), tool("y"), handbook=2_000)
+    assert sent(session, "a", [tool("x")]) == (["x", "y"], True)
+    assert sent(session, "b", [tool("y"), tool("late")]) == (["late", "x", "y"], True)
+    assert sent(session, "a", [tool("x")]) == (["late", "x", "y"], True)
+
+
+def test_a_large_tool_that_came_late_stays_with_its_roles():
+    """What the others carry stays as it was, and those who have it share with one another."""
     session = session_of(tool("x"), tool("y"), handbook=2_000)
     sent(session, "a", [tool("x")])
-    assert sent(session, "b", [tool("y"), tool("late")]) == (["y", "late"], False)
-    assert sent(session, "c", [tool("y"), tool("late")]) == (["y", "late"], True)
+    assert sent(session, "b", [tool("y"), tool("late", MANY)]) == (["y", "late"], False)
+    assert sent(session, "c", [tool("y"), tool("late", MANY)]) == (["y", "late"], True)
     assert sent(session, "a", [tool("x")]) == (["x", "y"], True)
 
 
