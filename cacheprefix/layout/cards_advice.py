@@ -71,5 +71,5 @@ class Placement:
             return ""
         return (
             f"tail placement: the role texts of {len(roles)} agents cost about {today:,.0f} cost units over {calls} "
-            f"requests; with SharedPrefix(roles=...) and Session(tail='cards') they would cost about {cards:,.0f}"
+            f"requests; with SharedPrefix(roles=...) and Caching(tail='cards') they would cost about {cards:,.0f}"
         )

@@ -68,7 +68,7 @@ class WorthSharing:
             return False
         # Below its minimum a provider caches nothing, so that sharing would gain nothing.
         if tokens() + services.count(team.prefix.text, model) < profile.min_tokens:
-            more = " (role texts given as SharedPrefix(roles=...) with tail='cards' are shared)"
+            more = " (role texts given as SharedPrefix(roles=...) with Caching(tail='cards') are shared)"
             note(
                 f"{named(model)}: requests share fewer tokens than the minimum of {profile.min_tokens:,} that "
                 f"{profile.name} caches, and are left as they are until they share more{more * (team.tail == 'tail')}"

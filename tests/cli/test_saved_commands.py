@@ -213,7 +213,7 @@ def test_a_window_that_cannot_be_met_is_told(conversation, capsys):
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
+        b"\n{",
         b"{",
         b"\xff\xfe\x00",
         b"null",
@@ -235,6 +235,15 @@ def test_a_file_that_is_none_of_ours_is_a_line_and_no_traceback(tmp_path, capsys
     assert code == 2
     assert err.startswith("cacheprefix: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["status", "explain", "compact-preview"])
+def test_an_empty_file_is_none_of_ours(tmp_path, capsys, command):
+    """Of events it is one in which nothing has happened yet (``watch``)."""
+    path = tmp_path / "file"
+    path.touch()
+    code, _, err = _says(capsys, command, path)
+    assert (code, err.count("\n")) == (2, 1)
 
 
 @pytest.mark.parametrize("command", ["status", "explain", "compact-preview"])

@@ -10,6 +10,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from cacheprefix import Compaction, History, RequestBudget
 from cacheprefix.errors import BudgetError
+from cacheprefix.forks import SideForks
 from cacheprefix.server import Echo
 from cacheprefix_langgraph import PrefixState, forked, wrap_model
 
@@ -127,7 +128,7 @@ def test_a_coroutine_sends_what_the_synchronous_call_sends(bench, how, bound):
 
 
 @ONE
-def test_a_summary_that_cannot_be_had_leaves_an_extract(bench):
+def test_a_summary_that_cannot_be_had_leaves_an_extract(bench, monkeypatch):
     """The failure is counted, the request goes on compacted, and nothing is asked again in the synchronous path."""
     session = bench.session(HANDBOOK, compaction=SUMMARISING)
 
@@ -135,7 +136,7 @@ def test_a_summary_that_cannot_be_had_leaves_an_extract(bench):
         raise ConnectionError
 
     model = build(bench, session, "invoke")
-    session.adapter.asummary_by_fork = lambda **_: broken
+    monkeypatch.setattr(SideForks, "asummary", lambda *_, **__: broken)
     asyncio.run(model.ainvoke({"messages": talk(0, 8)}, CONFIG))
     (prompt,) = bench.prompts()
     assert prompt.tokens < 6_000

@@ -67,7 +67,7 @@ def test_the_wheel_holds_the_package_and_its_data(wheels):
     """Every module, the data files and the type marker; no tests, no adapter."""
     with zipfile.ZipFile(wheels[0]) as wheel:
         packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    kept = {".py", ".toml", ".html", ".json", ".typed"}
+    kept = {".py", ".toml", ".html", ".json", ".yml", ".typed"}
     on_disk = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "cacheprefix").rglob("*")

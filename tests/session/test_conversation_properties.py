@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "context"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "history"))
 from context_histories import histories, is_empty, unpaired
 
 from cacheprefix import Caching, Compaction, Session, SharedPrefix, ToolResultBudget

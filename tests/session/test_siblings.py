@@ -177,9 +177,9 @@ def test_threads_wait_for_a_summary_too():
         return "Summed up in a thread. " * 10
 
     with ThreadPoolExecutor(4) as pool:
-        first = pool.submit(session.adapter.condense, talk, views, MODEL, ask=ask)
+        first = pool.submit(session.adapter.histories.condense, talk, views, MODEL, ask=ask)
         assert asked.wait(20)
-        others = [pool.submit(session.adapter.condense, talk, views, MODEL, ask=ask) for _ in range(3)]
+        others = [pool.submit(session.adapter.histories.condense, talk, views, MODEL, ask=ask) for _ in range(3)]
         go.set()
         found = [one.result(20) for one in (first, *others)]
     assert len(requests) == 1
