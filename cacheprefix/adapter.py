@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from types import FunctionType
+from typing import Any
+
 # Read here, and not with the first front door: that may be called in an event loop, which must not wait for a disk.
 from cacheprefix import config as _config  # noqa: F401
 from cacheprefix.adapter_session import AdapterSession
@@ -185,6 +189,7 @@ __all__ = [
     "merge_usage",
     "merged_places",
     "mostly_holds",
+    "names_known_to",
     "normalise_usage",
     "origin_of",
     "plan_compaction",
@@ -215,6 +220,15 @@ def given_or_configured(session: Session | None) -> AdapterSession:
         message = f"session takes a cacheprefix Session, found {type(given).__name__}"
         raise SetupError(message)
     return (Session.from_config() if session is None else session).adapter
+
+
+def names_known_to(function: FunctionType) -> dict[str, Any]:
+    """What a function's code may name: its module's, and what it takes from around it as far as that is set yet."""
+    found = dict(function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
 
 
 def users_session(session: AdapterSession) -> Session:

@@ -99,3 +99,18 @@ async def test_the_application_and_its_session_are_as_they_were(fresh):
         assert (await foreseen(agents, session, task=TASK)).requests == first.requests
     assert not server.requests
     assert any("scripted: asks no model that is known" in note for note in first.notes)
+
+
+async def test_policies_of_the_applications_own_are_not_run(fresh):
+    """What they change is said to be unknown."""
+
+    class Own:
+        name = "own"
+
+        async def apply(self, prompts, events, context):
+            raise AssertionError(context)
+
+    async with configured("openai-chat", fresh("openai-chat")) as config:
+        seen = await foreseen(agent("planner", config, assembly=[Own()]), Session(), task=TASK)
+    assert [one.agent for one in seen.requests] == ["planner"]
+    assert any("what its own assembly policies change is known" in note for note in seen.notes)

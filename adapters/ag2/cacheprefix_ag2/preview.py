@@ -80,10 +80,13 @@ def _asks(agent: Any, notes: list[str]) -> bool:
 def _alike(agent: Any, session: Session, notes: list[str]) -> Agent[Any]:
     """An agent that asks as this one does, of what it has that is known before a run."""
     tools = [tool for tool in agent.tools if isinstance(tool, FunctionTool)]
+    # The framework's own have no effects before a request.
+    policies = [one for one in agent.assembly if type(one).__module__.partition(".")[0] == "ag2"]
     unknown = {
         "tools that only a server knows": len(tools) < len(agent.tools),
         "what its functions add to its prompt": bool(agent.dynamic_prompt),
         "what its middleware changes": bool(agent.middleware),
+        "what its own assembly policies change": len(policies) < len(agent.assembly),
     }
     notes += [f"{agent.name}: {what} is known when it is asked" for what, there in unknown.items() if there]
     config: ModelConfig = _Config(agent.config, session)
@@ -95,6 +98,6 @@ def _alike(agent: Any, session: Session, notes: list[str]) -> Agent[Any]:
         response_schema=agent.response_schema,
         dependencies=dict(agent.dependencies),
         variables=dict(agent.variables),
-        assembly=list(agent.assembly),
+        assembly=policies,
         tasks=agent.tasks or False,
     )

@@ -50,8 +50,8 @@ def read_tool(session: Session, *, budget: ReadBudget | None = None) -> BaseTool
     """An AutoGen tool, ``read_full_result(ref, offset, limit)``, for the agents that may read what a budget cut.
 
     A wrapped agent reads results of its own team's conversation and of no other; one that is not wrapped reads
-    nothing. ``budget`` is the most that one call returns. The note of a cut result names it in the requests of agents
-    that have it.
+    nothing by itself, and inside a wrapped one's turn (a tool that asks it) as that one. ``budget`` is the most that
+    one call returns. The note of a cut result names it in the requests of agents that have it.
     """
     return ReadTool(session, budget or ReadBudget())
 

@@ -7,12 +7,11 @@ import inspect
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cacheprefix.adapter import AdapterSession, BlockVar, Bounded, RLock, VolatileRole
+from cacheprefix.adapter import AdapterSession, BlockVar, Bounded, RLock, VolatileRole, names_known_to
 
 if TYPE_CHECKING:
     from cacheprefix import Call, Conversation
@@ -205,20 +204,11 @@ def _starts_others(method: Any, flow: type) -> bool:
             names.update(*(each.co_names for each in inner))
         if not _STARTS.isdisjoint(names):
             return True
-        known = _names(function) if isinstance(function, FunctionType) else {}
+        known = names_known_to(function) if isinstance(function, FunctionType) else {}
         closed = getattr(code, "co_freevars", ())
         found = [known.get(name, inspect.getattr_static(flow, name, None)) for name in {*names, *closed}]
         waiting += [one for one in found if isinstance(one, FunctionType)]
     return False
-
-
-def _names(function: FunctionType) -> dict[str, Any]:
-    """What a function's code may name: its module's, and what it takes from around it as far as that is set yet."""
-    found = dict(function.__globals__)
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):
-            found[name] = cell.cell_contents
-    return found
 
 
 def _strings(state: Any, depth: int = 2) -> Iterator[tuple[str, str]]:

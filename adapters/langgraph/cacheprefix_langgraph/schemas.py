@@ -12,14 +12,13 @@ import dis
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final, NamedTuple
 
 from langchain_core.runnables import Runnable, RunnableSequence
 from pydantic import BaseModel
 
-from cacheprefix.adapter import AdapterSession
+from cacheprefix.adapter import AdapterSession, names_known_to
 from cacheprefix_langgraph.tools import adopt
 
 _BINDS: Final = "with_structured_output"
@@ -101,7 +100,7 @@ def _in_function(function: FunctionType, seen: set[FunctionType], depth: int) ->
     if depth == 0 or function in seen or not _binds(function, depth):
         return
     seen.add(function)
-    names = _names(function)
+    names = names_known_to(function)
     for code in _codes(function.__code__):
         given: list[Any] | None = None
         for value, ends in _loaded(code, names):
@@ -167,17 +166,8 @@ def _binds(value: Any, depth: int) -> bool:
     named = {name for code in _codes(value.__code__) for name in (*code.co_names, *code.co_freevars)}
     if _BINDS in named:
         return True
-    known = _names(value)
+    known = names_known_to(value)
     return any(_binds(known.get(name), depth - 1) for name in named)
-
-
-def _names(function: FunctionType) -> dict[str, Any]:
-    """What a function's code may name: its module's, and what it takes from around it as far as that is set yet."""
-    found = dict(function.__globals__)
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):
-            found[name] = cell.cell_contents
-    return found
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
