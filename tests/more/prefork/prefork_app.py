@@ -24,7 +24,7 @@ from cacheprefix_sdk import role, wrap
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 300
 FOLDER = Path(os.environ["CACHEPREFIX_TEST_FOLDER"])
-MODEL = "claude-sonnet-4-6"
+MODEL, LED = "claude-sonnet-4-6", "claude-opus-4-8"
 PARENT = os.getpid()
 SESSION = Session(
     SharedPrefix(system=HANDBOOK),
@@ -33,6 +33,8 @@ SESSION = Session(
     # Longer than any test waits: who waits for something of the parent's is found out.
     gate=Gate(limit=600.0, price=0.0, store=SqliteStore(FOLDER / "gate.db")),
 )
+ALONE = Session(SharedPrefix(system=HANDBOOK), gate=Gate(limit=600.0, price=0.0))
+"""Its gate is of one process: a forked child knows nothing of who leads in the parent."""
 
 
 def busy() -> None:
@@ -51,27 +53,27 @@ for _ in range(4):
     threading.Thread(target=busy, daemon=True).start()
 time.sleep(0.2)
 
-LEADING = SESSION.adapter.waiting.queue(
-    {"model": "claude-opus-4-8", "max_tokens": 9, "system": HANDBOOK, "messages": []}, "anthropic", boundary=1
+LEADING = ALONE.adapter.waiting.queue(
+    {"model": LED, "max_tokens": 9, "system": HANDBOOK, "messages": []}, "anthropic", boundary=1
 )
-"""The parent leads on a cold prefix, and forks."""
+"""The parent leads on a cold prefix, is never answered, and forks."""
 
 
 def ask(name: str, model: str = MODEL) -> dict[str, Any]:
     """One question of a role, in this process."""
-    began = time.monotonic()
+    began, session = time.monotonic(), ALONE if model == LED else SESSION
     url = os.environ["CACHEPREFIX_TEST_URL"]
     with anthropic.Anthropic(base_url=url, api_key="k", max_retries=0) as plain, role(name, instruction=f"Be {name}."):
         messages: list[Any] = [{"role": "user", "content": "What now?"}]
-        client = wrap(plain, SESSION)
+        client = wrap(plain, session)
         answer = client.messages.create(model=model, max_tokens=30, system=HANDBOOK, messages=messages)
     return {
         "pid": os.getpid(),
         "parent": os.getpid() == PARENT,
         "read": answer.usage.cache_read_input_tokens,
         "seconds": time.monotonic() - began,
-        "calls": len([call for call in SESSION.calls if call.agent == name]),
-        "failures": dict(SESSION.failures),
+        "calls": len([call for call in session.calls if call.agent == name]),
+        "failures": dict(session.failures),
     }
 
 
