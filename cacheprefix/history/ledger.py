@@ -20,18 +20,22 @@ from cacheprefix.errors import StateError
 
 VERSION: Final = 1
 SECTIONS: Final = (
-    "results", "turns", "actions", "inserts", "blocks", "places", "lanes", "unions", "rules", "epochs",
+    "results", "turns", "actions", "inserts", "blocks", "places", "lanes", "unions", "shares", "rules", "epochs",
 )  # fmt: skip
 """``results``: cut or kept at first sight, by result digest. ``turns``: a turn's shared limit, by the digest
 of its ordered results. ``actions``: what compactions did, by address. ``inserts``: texts put into the
 history. ``blocks``: durable context joined to one text a key, with its sources' addresses. ``places``: where long
 role texts stood, by the text's digest, the number of messages before it and the last one's digest. ``lanes``:
 whether a role's requests carry the tools of all, by the digest of its name and model. ``unions``: names of the tools
-of all, line by line, where more came while the conversation was under way, by their digest. ``rules``: parameters of
-decisions, by their own digest. ``epochs``: compactions, by their digest."""
+of all, line by line, where more came while the conversation was under way, by their digest. ``shares``: whose requests
+have become forks, by the digest of model and prefix, or of role and model. ``rules``: parameters of decisions, by their
+own digest. ``epochs``: compactions, by their digest."""
 
 _ON_CONTENT: Final = frozenset({"results", "turns", "actions", "inserts", "blocks"})
 """Sections whose decisions were taken on content of the history, which may be gone from it."""
+
+_ON_LAYOUT: Final = frozenset({"lanes", "unions", "shares"})
+"""Sections whose decisions are on no message."""
 
 _DETAIL = re.compile("[#/~]")
 _RULE = re.compile(r"c:([\w-]+):")
@@ -66,8 +70,8 @@ class Ledger:
 
     @property
     def alters(self) -> bool:
-        """Whether any decision changes what messages say; the places of role texts and the tools beside do not."""
-        return any(section not in ("places", "lanes", "unions") for section, _ in self._merged())
+        """Whether any decision changes what messages say; those on the layout around them do not."""
+        return any(section not in ("places", *_ON_LAYOUT) for section, _ in self._merged())
 
     @property
     def epoch(self) -> int:
@@ -173,7 +177,7 @@ class Ledger:
 
         def stands(section: str, key: str, values: Values) -> bool:
             """Whether a decision concerns what is there; one on several messages needs the first and the last."""
-            if section in ("epochs", "rules", "lanes", "unions"):
+            if section in ("epochs", "rules", *_ON_LAYOUT):
                 return True
             ends = [_content(end) for value in values for end in _ends(section, value)]
             return _content(key) in alive and alive.issuperset(ends)

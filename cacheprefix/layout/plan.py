@@ -359,13 +359,17 @@ class Planner:
         if tools is not None and not tools.shares:
             return reason("tools_cost_more", foreign=self._foreign(tools, asked.model))
         size = self._size(text, asked.model)
-        key = (asked.conversation.id, asked.role, asked.model)
+        key = (asked.conversation, asked.role, asked.model)
         if asked.long_text_stays and size > shared and not self.sharing.moved(*key):
             return reason("text_longer_than_shared", size=size, shared=shared)
         # A short text counts: with it, the agent's own requests would soon be kept, and leaving those is paid for.
         counted = shared + size if asked.text_counts and size < LONG else shared
-        refused = self.sharing.refusal(self.team, self.services, asked.conversation.id, asked.model, counted)
-        if refused is None and asked.long_text_stays:
+        refused = self.sharing.refusal(
+            self.team, self.services, asked.conversation, asked.model, counted, base=asked.base is not None
+        )
+        # One that is no longer than the shared text never is again: nothing need be recorded.
+        always = self.team.prefix.text if asked.base is None else asked.base
+        if refused is None and asked.long_text_stays and size > self._size(always, asked.model):
             self.sharing.move(*key)
         played = asked.ahead is not None or asked.played
         if played and self.services.profile(asked.model, asked.api).control != "none":

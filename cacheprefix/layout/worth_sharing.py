@@ -2,77 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from cacheprefix.errors import named
-from cacheprefix.layout.team import Team
+from cacheprefix.layout.team import Decided, Team
 from cacheprefix.locks import Lock
+from cacheprefix.prompt import digest_of
 from cacheprefix.prompt.reasons import Reason, reason
 from cacheprefix.services import Services
-from cacheprefix.unnamed import common_key
+from cacheprefix.unnamed import common_key, is_named
 
 _KEEP = 10_000
-"""Conversations remembered at most."""
+"""What is remembered at most of conversations that nobody named."""
 
 
 class WorthSharing:
-    """The conversations whose requests are forks, by id, model and prefix: once one is, its layout must not change.
+    """Which conversations' requests are forks: once they are, their layout must not change.
 
-    A set of such keys, thread-safe and bounded; adapters may keep keys of their own in it.
+    A conversation records it with its other decisions, so that another process, and one that goes back to an earlier
+    checkpoint, goes by what was so there. All that nobody named have one answer, which is kept here. Thread-safe.
     """
 
     def __init__(self) -> None:
-        self._known: set[tuple[str, str, str]] = set()
+        self._unnamed: set[str] = set()
         self._lock = Lock()
 
-    def __contains__(self, key: tuple[str, str, str]) -> bool:
-        return key in self._known
-
-    def add(self, key: tuple[str, str, str]) -> None:
-        """Remember a key; all others are forgotten first where there are too many."""
-        with self._lock:
-            if len(self._known) > _KEEP:
-                self._known.clear()
-            self._known.add(key)
-
-    def moved(self, conversation: str, role: str, model: str) -> bool:
+    def moved(self, conversation: Decided, role: str, model: str) -> bool:
         """Whether a role has left its own layout in a conversation, where its text was longer than what it shared."""
-        return (f"{conversation}\0{role}", model, "moved") in self._known
+        return self._decided(conversation, _moved(conversation, role, model))
 
-    def move(self, conversation: str, role: str, model: str) -> None:
+    def move(self, conversation: Decided, role: str, model: str) -> None:
         """Remember that it has."""
-        self.add((f"{conversation}\0{role}", model, "moved"))
+        self._decide(conversation, _moved(conversation, role, model))
 
-    def refusal(self, team: Team, services: Services, conversation: str, model: str, shared: int) -> Reason | None:
-        """Why requests of a conversation that share so many tokens are no forks; None where they may be."""
-        size = services.count(team.prefix.text, model)
-        if self.holds(team, services, conversation, model, lambda: shared - size):
-            return None
-        profile = services.profile(model)
-        if profile.control == "none":
-            return reason("no_cache", profile.name)
-        return reason("prefix_below_minimum", profile.name, shared=shared, minimum=profile.min_tokens)
+    def refusal(
+        self, team: Team, services: Services, conversation: Decided, model: str, shared: int, *, base: bool = False
+    ) -> Reason | None:
+        """Why requests of a conversation that share so many tokens are no forks; None where they may be.
 
-    def holds(self, team: Team, services: Services, conversation: str, model: str, tokens: Callable[[], int]) -> bool:
-        """Whether requests of a conversation are to become forks. What is left alone is noted once.
-
-        ``tokens`` counts what the next request shares beside the prefix's own text.
+        What is left alone is noted once. ``base`` says that a text of the role's stands in place of the shared one.
         """
-        key = (common_key(conversation), model, team.key)
-        if key in self._known:
-            return True
         profile, note = services.profile(model), services.notices.note
         # A provider without a cache charges the same for any layout.
         if profile.control == "none":
             note(f"{named(model)}: {profile.name} has no prompt cache, requests are left as they are")
-            return False
+            return reason("no_cache", profile.name)
+        entry, minimum = digest_of(common_key(conversation.id), model, team.key), profile.min_tokens
+        if self._decided(conversation, entry):
+            return None
         # Below its minimum a provider caches nothing, so that sharing would gain nothing.
-        if tokens() + services.count(team.prefix.text, model) < profile.min_tokens:
+        if shared < minimum:
             more = " (role texts given as SharedPrefix(roles=...) with Caching(tail='cards') are shared)"
             note(
-                f"{named(model)}: requests share fewer tokens than the minimum of {profile.min_tokens:,} that "
+                f"{named(model)}: requests share fewer tokens than the minimum of {minimum:,} that "
                 f"{profile.name} caches, and are left as they are until they share more{more * (team.tail == 'tail')}"
             )
-            return False
-        self.add(key)
-        return True
+            return reason("prefix_below_minimum", profile.name, shared=shared, minimum=minimum)
+        # Where the shared text alone is long enough, each request shares enough by itself.
+        if base or services.count(team.prefix.text, model) < minimum:
+            self._decide(conversation, entry)
+        return None
+
+    def _decided(self, conversation: Decided, entry: str) -> bool:
+        if is_named(conversation.id):
+            return conversation.decided("shares", entry) is not None
+        return entry in self._unnamed
+
+    def _decide(self, conversation: Decided, entry: str) -> None:
+        if is_named(conversation.id):
+            if conversation.decided("shares", entry) is None:
+                conversation.decide("shares", entry)
+            return
+        with self._lock:
+            if len(self._unnamed) > _KEEP:
+                self._unnamed.clear()
+            self._unnamed.add(entry)
+
+
+def _moved(conversation: Decided, role: str, model: str) -> str:
+    name = "" if is_named(conversation.id) else conversation.id
+    return digest_of("moved", name, role, model)

@@ -12,7 +12,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from cacheprefix import Caching, Session, SharedPrefix
+from cacheprefix import Caching, Compaction, Session, SharedPrefix
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, SimulatedProvider, fill
@@ -119,6 +119,36 @@ def test_a_thread_resumed_after_each_turn_sends_what_one_process_sends():
         sent = turns(provider, InMemorySaver(), resumed=False)
         assert turns(provider, InMemorySaver(), resumed=True) == sent
     assert len({tuple("<role" in str(message) for message in messages) for messages in sent}) > 4
+
+
+def test_a_thread_that_a_compaction_makes_short_is_resumed_as_what_it_was():
+    """It was once long enough to share, and its requests stay forks; before that point, in one process too, none is."""
+    texts = {name: f"{SHORT[name]}\n\n{HANDBOOK[:2000]}" for name in SHORT}
+    rules = Compaction(trigger=1_500, target=600, keep_turns=1, keep_users=False, horizon=10_000)
+
+    def turns(provider, *, resumed):
+        def made():
+            sharing = SharedPrefix(system=HANDBOOK[:2000])
+            session = Session(sharing, caching=Caching(provider="openai", counter=ESTIMATE), compaction=rules)
+            return team(provider, session, texts, saver)
+
+        provider.reset()
+        saver, states = InMemorySaver(), []
+        graph = made()
+        for number, size in enumerate((10, 700, 10, 430, 10)):
+            graph = made() if resumed else graph
+            # The last turn goes back to the first one's end.
+            thread = states[0].config if number == 4 else {"configurable": {"thread_id": "one"}}
+            graph.invoke({"messages": [HumanMessage(f"{number}: {'pad ' * size}")]}, thread)
+            states.append(graph.get_state({"configurable": {"thread_id": "one"}}))
+        return [record.json["messages"] for record in provider.requests]
+
+    with SimulatedProvider("openai", lambda request: Reply(f"fine {len(request.text)}")) as provider:
+        sent = turns(provider, resumed=False)
+        assert turns(provider, resumed=True) == sent
+    forked_ = ["<role" in str(messages) for messages in sent]
+    assert "removed" in str(sent[6])
+    assert (forked_[0], forked_[6], forked_[8]) == (False, True, False)
 
 
 @settings(max_examples=6, phases=(Phase.generate,), suppress_health_check=list(HealthCheck), deadline=None)
