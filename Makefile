@@ -8,6 +8,8 @@ SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; do \
 	$$p -c 'import ensurepip, venv' >/dev/null 2>&1 && { echo $$p; break; }; done)
 JOBS ?= 2
+# Hundreds of tests start a Python of their own, which would compile the core and its extras each time.
+unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 
 CORE := .venv

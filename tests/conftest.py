@@ -22,14 +22,20 @@ from benchmarks.local_engine import LocalEngine
 from cacheprefix.server import idle_threads
 from tests.blocking import Detector
 
+ROOT = Path(__file__).resolve().parents[1]
+
 # A busy machine is no failure of what is tested.
 settings.register_profile("cacheprefix", parent=settings.default, deadline=None)
 settings.load_profile("cacheprefix")
 
+# One authority, whose key is thrown away: no test speaks TLS, and to load all of a machine's authorities is most of
+# what making a client of an SDK costs. What installs packages is given the machine's own (``tests/packaging``).
+os.environ.setdefault("CACHEPREFIX_AUTHORITIES", os.environ.get("SSL_CERT_FILE", ""))
+os.environ["SSL_CERT_FILE"] = str(ROOT / "tests" / "authority.pem")
+
 # A failing test says what was raised; that users' logs do not is tested by itself.
 os.environ.setdefault("CACHEPREFIX_SHOW_ERRORS", "1")
 
-ROOT = Path(__file__).resolve().parents[1]
 _DIGITS = itertools.cycle("0123456789")
 
 

@@ -13,26 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import certifi
 import pytest
 
 from cacheprefix.server import SimulatedProvider
 
-
-def _one_authority() -> str:
-    """A file with the first of the certificate authorities: to load them all takes longer than a crew's run.
-
-    Every model object loads them for two clients, and nothing here speaks TLS.
-    """
-    first, end, _ = Path(certifi.where()).read_text(encoding="utf-8").partition("-----END CERTIFICATE-----\n")
-    path = Path(tempfile.mkdtemp(prefix="authority-")) / "one.pem"
-    path.write_text(first + end, encoding="utf-8")
-    return str(path)
-
-
-os.environ["SSL_CERT_FILE"] = _one_authority()
 # Each worker's own, not inherited: CrewAI keeps the outputs of the last kickoff there, and replays look them up.
-os.environ["CREWAI_STORAGE_DIR"] = tempfile.mkdtemp(prefix="crewai-")
+_STORAGE = tempfile.TemporaryDirectory(prefix="crewai-")
+os.environ["CREWAI_STORAGE_DIR"] = _STORAGE.name
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
