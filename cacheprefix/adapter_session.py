@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import starmap
 from typing import Any, TypeVar
 
 from typing_extensions import Unpack
@@ -26,9 +27,19 @@ from cacheprefix.forks import SideForks
 from cacheprefix.history import (
     Boundaries,
     boundaries_of,
+    concatenate,
     forget_rendered,
 )
-from cacheprefix.layout import FOLLOW, Pass, SharedPrefix, TailPlacement, Tool, find_text, union_tools
+from cacheprefix.layout import (
+    FOLLOW,
+    Pass,
+    SharedPrefix,
+    TailPlacement,
+    Tool,
+    context_block,
+    find_text,
+    union_tools,
+)
 from cacheprefix.layout.plan import AgentRequest, Planner, RequestPlan, RoleTold, failed
 from cacheprefix.layout.role_position import CountedHistory, RolePosition, Told
 from cacheprefix.layout.team import Team
@@ -187,8 +198,10 @@ class AdapterSession:
         fresh.lifetimes, fresh.routing = Lifetimes(state.lifetimes.chosen), RoutingKeys(state.routing.keys)
         mode: Mode = "fork" if self.mode == "strict" else self.mode
         plugins, results = self.plugins.unheard(), ResultStore(MemoryStore())
+        # The application's own consolidation may ask a model.
+        rules = self._options.compaction and replace(self._options.compaction, consolidate=concatenate)
         made = AdapterSession(
-            replace(self._options, mode=mode, results=results),
+            replace(self._options, mode=mode, results=results, compaction=rules),
             fresh,
             plugins,
             self._counting,
@@ -234,13 +247,16 @@ class AdapterSession:
         found = self.team.found
         return not found or any(find_text(found, text) is not None for text in texts)
 
-    def unsaid(self, texts: Iterable[str]) -> str:
-        """The shared system text where the user gave it to the session alone: what a request with these texts lacks.
+    def unsaid(self, texts: Iterable[str], role: str = "") -> str:
+        """What the user gave to the session alone and a request with these texts lacks: to be said in its own layout.
 
-        To be said in the application's own layout too. Empty for a text that was found in others' requests.
+        The shared system text, but for one that was found in others' requests, the durable context, the role's card.
         """
-        given = "" if self.team.found else self.prefix.system
-        return "" if not given.strip() or any(find_text(given, text) is not None for text in texts) else given
+        prefix, said = self.prefix, tuple(texts)
+        system = "" if self.team.found else prefix.system
+        given = (system, *starmap(context_block, prefix.context.items()), prefix.roles.get(role, ""))
+        missing = (text.strip() for text in given if all(find_text(text, one) is None for one in said))
+        return "\n\n".join(text for text in missing if text)
 
     def join(self, role: str) -> None:
         """Tell of a role before its first request; for adapters, at set-up."""

@@ -610,8 +610,10 @@ def _completed(session: AdapterSession, body: dict[str, Any], api: Api, role: Ro
     own = body.get(place) if place else None
     lead = [one.get("content") for one in history if _leads(one)]
     said = "\n\n".join(_text(one) for one in (own, *lead))
-    texts = (session.prefix.system.strip(), role.instruction.strip())
-    missing = "\n\n".join(text for text in texts if text and find_text(text, said) is None)
+    known, instruction = session.unsaid((said,), role.name), role.instruction.strip()
+    if instruction and find_text(instruction, f"{said}\n{known}") is not None:
+        instruction = ""
+    missing = "\n\n".join(filter(None, (known, instruction)))
     passing = tail_text("", "", volatile=role.volatile)
     if place and _kept_elsewhere(session, body, api, role):
         # The input stays in the provider's history, the instructions do not.
@@ -645,7 +647,7 @@ def _condensed(
     # Outside of attempt: it fails open by itself, and a request budget that cannot be met is to be heard of.
     talk = session.conversation(role.conversation)
     own = session.count(tail, model)
-    rest = RestOfRequest(own_tokens=own, tools=tools)
+    rest = RestOfRequest(own_tokens=own, tools=tools, zones=True)
     decisions = session.histories.condense(talk, views, model, api, rest) if views else ()
     if not decisions:
         return history

@@ -35,8 +35,9 @@ from cacheprefix.history import Mode as CommitMode
 from cacheprefix.history.rewriting import carried_out, standing, with_beside
 from cacheprefix.history.saved import read, written
 from cacheprefix.history.settling import Ask, AsyncAsk, Attempt, HistoryAccess, Terms, plainly, settling
+from cacheprefix.history.shape import Shape
 from cacheprefix.history.state import Cutting, appended, closes_cycle
-from cacheprefix.history.zones import ZONES
+from cacheprefix.history.zones import ZONES, blocks_of
 from cacheprefix.locks import RLock
 from cacheprefix.prompt import MessageView, Role, digest_of
 from cacheprefix.unnamed import is_named
@@ -268,6 +269,11 @@ class Conversation:
         return self._state
 
     @property
+    def keeps_history(self) -> bool:
+        """Whether messages were appended here, and not only durable context for a framework's history."""
+        return any(view.key is None for view in self._state.views)
+
+    @property
     def api(self) -> Form:
         """The form of its messages."""
         return self._state.api
@@ -364,6 +370,30 @@ class Conversation:
         if live and inserts[live[-1]] == value:
             return None
         return _FreshZones(f"{mark}{len(known):04}", value, live)
+
+    def join_context(self) -> int:
+        """Join the durable context that was appended here to one block a key; how many texts that is of.
+
+        For an adapter whose requests begin anew with it, in front of what a framework says. What is joined stands in
+        the ledger, so that other processes say the same. A consolidation hook that fails leaves the texts apart.
+        """
+        views, terms, ledger = self._state.views, self._terms, self.ledger
+        join = partial(history.join_context, views, ledger, terms.consolidate, terms.base, alone=True)
+        nothing: list[tuple[str, str, str]] = []
+        entries = terms.attempt("consolidation", join, nothing)
+        if entries:
+            self.merge(ledger.record(entries))
+        return len(views)
+
+    def durable_context(self, joined: int) -> list[tuple[str, str]]:
+        """Keys and texts of the durable context that was appended here: of the first ``joined`` texts as blocks."""
+        views = self._state.views
+        recorded = self.ledger.section("blocks")
+        blocks = blocks_of(views[:joined], recorded, Shape(views[:joined]).place) if recorded and joined else []
+        at = {block.sources[0]: block.text for block in blocks}
+        beside = {index for block in blocks for index in block.sources[1:]}
+        texts = ((view.key, at.get(index, view.text)) for index, view in enumerate(views) if index not in beside)
+        return [(key, text) for key, text in texts if key is not None and text]
 
     def commit(self, hook: TransitionHook | None = None) -> None:
         """Commit the turn to the history, through ``hook`` or the conversation's own."""

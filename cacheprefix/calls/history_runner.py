@@ -47,6 +47,8 @@ class RestOfRequest:
     """Whether the static text changes with a compaction."""
     tools: Collection[str] | None = None
     """Names of the tools that it carries; None where all carry the same."""
+    zones: bool = False
+    """Whether what the application set as the conversation's zones is still to be said, in front of the history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,16 @@ class HistoryRunner:
 
     def decides(self, conversation: Conversation) -> bool:
         """Whether ``condense`` may decide on anything, or repeats it, so that making views is worth it."""
-        return self.active and (self.limited or conversation.ledger.alters)
+        told = conversation.state.zones or conversation.state.messages
+        return self.active and (self.limited or conversation.ledger.alters or bool(told))
+
+    def note_unsaid(self, conversation: Conversation) -> None:
+        """Name durable context of a conversation whose framework keeps the history itself: it is said nowhere."""
+        if conversation.state.messages and not conversation.keeps_history:
+            self.services.notices.note(
+                "append_context: the application keeps this conversation's history itself, so this text is not sent; "
+                "append it there as a message (LangGraph: context_message), or set it as a zone"
+            )
 
     def readable(self, tools: Collection[str] | None = None) -> bool:
         """Whether a request has the tool that reads cut results again, so that a note may name it.
@@ -213,6 +224,13 @@ class HistoryRunner:
     ) -> Flow[tuple[Decision, ...]]:
         if not self.decides(conversation):
             return ()
+        if rest.zones:
+            self.note_unsaid(conversation)
+        # One that keeps its history says them itself.
+        zones = rest.zones and bool(conversation.state.zones) and not conversation.keeps_history
+        epoch = conversation.ledger.epoch
+        if zones and conversation.zones_wait(views):
+            rest = replace(rest, front_moves=True)
         static = self._static(model) if rest.static_tokens is None else rest.static_tokens
         rest = replace(rest, static_tokens=static, own_tokens=conversation.room_beside(rest.own_tokens))
         terms = self._terms(model, api, rest.tools)
@@ -228,6 +246,10 @@ class HistoryRunner:
             waits=conversation.waits,
         )
         now = yield from settling(history, ask)
+        if zones:
+            show = partial(conversation.show_zones, views, rewritten=conversation.ledger.epoch > epoch)
+            if terms.attempt("zones", show, False):  # noqa: FBT003 - what is answered when it fails
+                now = yield from settling(history, ask)
         return () if now is None else now.decisions
 
     def _consolidate(self, own: Consolidate) -> Consolidate:

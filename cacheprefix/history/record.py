@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cacheprefix.history.compaction_plan import Action, Clearing
@@ -131,9 +131,14 @@ def actions_of(draft: Draft) -> tuple[Action, ...]:
     return tuple(Action(kind, number, tokens) for kind, (number, tokens) in sorted(counts.items()))
 
 
-def to_join(views: Sequence[MessageView], ledger: Ledger) -> dict[str, list[int]]:
-    """Durable context that no block holds yet, by key. What was appended since the newest question waits."""
-    questions = turn_starts(views)
+def to_join(
+    views: Sequence[MessageView], ledger: Ledger, based: Collection[str] = (), *, waits: bool = True
+) -> dict[str, list[int]]:
+    """Durable context that no block holds yet, by key.
+
+    What was appended since the newest question ``waits``. ``based`` are keys of which one text is worth a block.
+    """
+    questions = turn_starts(views) if waits else [len(views)]
     ready = [index for index in range(questions[-1]) if may_join(views[index])] if questions else []
     if not ready:
         return {}
@@ -148,20 +153,28 @@ def to_join(views: Sequence[MessageView], ledger: Ledger) -> dict[str, list[int]
     # What stands alone under its key, right behind the static text, is a block already.
     front = next(index for index, view in enumerate(views) if view.role != "system")
     lead = next((index for index in range(front, len(views)) if not may_join(views[index])), len(views))
-    known = {block.key for block in standing}
+    known = {*based, *(block.key for block in standing)}
     return {key: at for key, at in out.items() if key in known or len(at) > 1 or at[0] >= lead}
 
 
 def join_context(
-    views: Sequence[MessageView], ledger: Ledger, hook: Consolidate = concatenate, base: Mapping[str, str] = _NO_BASE
+    views: Sequence[MessageView],
+    ledger: Ledger,
+    hook: Consolidate = concatenate,
+    base: Mapping[str, str] = _NO_BASE,
+    *,
+    alone: bool = False,
 ) -> list[tuple[str, str, str]]:
     """Ledger entries that make one block a key of durable context; for a moment in which the prefix is rewritten.
+
+    ``alone`` says that ``views`` are of durable context and nothing else, so that none of it waits for a question.
 
     ``hook`` gets the block so far, or the text that ``base`` has in the shared prefix under its key, and then what was
     appended since. Without a hook a block is what was appended, and the base stands before it. Raises
     ``SetupError`` when it returns no text.
     """
-    fresh = to_join(views, ledger)
+    based = base if alone and hook is not concatenate else ()
+    fresh = to_join(views, ledger, based, waits=not alone)
     if not fresh:
         return []
     shape = Shape(views)

@@ -69,6 +69,25 @@ async def test_on_a_stream_of_its_own_the_role_stands_behind_the_first_request(f
     assert second[-1] == "And then?"
 
 
+@pytest.mark.parametrize("layout", ["fork", "own"])
+async def test_durable_context_and_zones_are_said_once(fresh, layout):
+    """In a fork and in an agent's own layout; text that cannot be said behind the history is named."""
+    server, fact, zone = fresh("openai-chat"), "It is raining in Bern.", "The customer prefers trains."
+    shared = Session(SharedPrefix(system=HANDBOOK if layout == "fork" else "", context={"weather": fact}))
+    shared.conversation("one").set_zone("memories", zone)
+    async with configured("openai-chat", server) as config:
+        made = [agent(n, config) if layout == "fork" else Agent(n, "Be brief.", config=config) for n in NAMES]
+        stream = MemoryStream()
+        for each in wrap(made, shared, conversation=lambda _: "one"):
+            await each.ask("What now?", stream=stream)
+            shared.conversation("one").append_context("The line is closed.", key="news")
+    assert {call.layout for call in shared.calls[1:]} == {layout}
+    said = [record.body.decode() for record in server.requests]
+    assert [(one.count(fact), one.count(zone)) for one in said] == [(1, 1)] * 3
+    assert shared.failures == {}
+    assert any("append_context" in note for note in shared.report().notes)
+
+
 async def test_one_with_another_prompt_keeps_it_and_the_others_share(fresh):
     """The outlier is not shown what the others have in common."""
     server = fresh("openai-chat")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from crew_wire import INPUTS, bodies, heads, prompts, raw
 
 import cacheprefix
 from benchmarks.crewai_workloads import CrewModel, Finding, agents, crew, tasks
-from cacheprefix import Session, SharedPrefix
+from cacheprefix import Compaction, Session, SharedPrefix
 from cacheprefix.errors import SetupError
 from cacheprefix_crewai import conversation_of, install
 
@@ -70,9 +71,9 @@ def test_context_arrives_with_the_next_task_and_a_zone_with_the_next_kickoff(ser
     talk = session.conversation(conversation_of(team))
 
     def after(_: Any) -> None:
-        talk.append_context("It rains.", key="world")
-        talk.set_zone("project", "We build heat pumps.")
-        team.task_callback = None
+        if not talk.state.messages:
+            talk.append_context("It rains.", key="world")
+            talk.set_zone("project", "We build heat pumps.")
 
     team.task_callback = after
     counts = []
@@ -85,6 +86,51 @@ def test_context_arrives_with_the_next_task_and_a_zone_with_the_next_kickoff(ser
     assert counts[0] == [(False, False)] * first + [(True, False)] * (len(counts[0]) - first)
     assert set(counts[1]) == {(True, True)}
     assert session.failures == {}
+
+
+def blocks(body: Any) -> list[str]:
+    """What a request says under the key ``world``."""
+    return re.findall(r'<context key="world">\n(.*?)\n</context>', said(body), re.DOTALL)
+
+
+def test_a_base_and_what_is_appended_under_its_key_are_joined_with_the_next_kickoff(servers, new_llm) -> None:
+    """The hook is given the base first, then what it made; tasks under way go on with what they began with."""
+    provider, given = servers("openai"), []
+
+    def join(key: str, texts: Any) -> str:
+        given.append((key, tuple(texts)))
+        return " / ".join(texts)
+
+    team = made(new_llm, provider, "forks")
+    session = Session(SharedPrefix(context={"world": "Sunny."}), compaction=Compaction(100_000, consolidate=join))
+    talk = session.conversation(conversation_of(team))
+    talk.append_context("It rains.", key="world")
+
+    def after(_: Any) -> None:
+        if len(talk.state.messages) == 1:
+            talk.append_context("It pours.", key="world")
+
+    team.task_callback = after
+    shown = []
+    with install(team, session):
+        cacheprefix.preview(team, session, task=INPUTS)
+        assert given == []
+        for _ in range(2):
+            team.kickoff(inputs=INPUTS)
+            shown.append([blocks(body) for body in bodies(provider)])
+            provider.reset()
+    assert given == [("world", ("Sunny.", "It rains.")), ("world", ("Sunny. / It rains.", "It pours."))]
+    assert shown[0][0] == ["Sunny.", "Sunny. / It rains."]
+    assert shown[0][-1] == ["Sunny.", "Sunny. / It rains.", "It pours."]
+    assert shown[1] == [["Sunny.", "Sunny. / It rains. / It pours."]] * len(shown[1])
+    assert session.failures == {}
+
+    other = made(new_llm, provider, "forks")
+    elsewhere = Session(SharedPrefix(context={"world": "Sunny."}))
+    elsewhere.conversation(conversation_of(other)).restore(talk.dumps())
+    with install(other, elsewhere):
+        other.kickoff(inputs=INPUTS)
+    assert [blocks(body) for body in bodies(provider)] == shown[1]
 
 
 def test_observed_crews_are_told_nothing(servers, new_llm) -> None:

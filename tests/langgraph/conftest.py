@@ -79,7 +79,7 @@ class Bench:
             _get_default_async_httpx_client.cache_clear()
 
     def session(self, handbook, **options):
-        prefix = SharedPrefix(system=handbook, tools=self.tools)
+        prefix = SharedPrefix(system=handbook, tools=self.tools, context=options.pop("context", {}))
         # Waits however slow this machine is; what a second is worth has tests of its own.
         usual = {"caching": Caching(provider=self.rules, counter=ESTIMATE), "gate": Gate(price=0.0)}
         return Session(prefix, **{**usual, **options})

@@ -199,7 +199,8 @@ def test_durable_context_is_one_block_behind_the_static_text_once_a_compaction_r
     saver = InMemorySaver()
     config = {"configurable": {"thread_id": "one"}}
     rules = {"compaction": Compaction(trigger=6_000, consolidate=join)}
-    graph = build(bench, bench.session(HANDBOOK, **rules), kind, saver)
+    base = {"facts": "Base."}
+    graph = build(bench, bench.session(HANDBOOK, context=base, **rules), kind, saver)
 
     def fact(number):
         return context_message(f"Fact {number}.", "facts")
@@ -211,11 +212,13 @@ def test_durable_context_is_one_block_behind_the_static_text_once_a_compaction_r
         graph.invoke({"messages": [*more[:4], fact(number), *more[4:], HumanMessage("So?")]}, config)
     before, _, last = bench.prompts()
     assert "Fact 0. / Fact 1." not in texts(before)
-    assert told == [("facts", ("Fact 0.", "Fact 1.", "Fact 2.")), ("facts", ("Fact 0. / Fact 1. / Fact 2.", "Fact 3."))]
+    first = "Base. / Fact 0. / Fact 1. / Fact 2."
+    assert told == [("facts", ("Base.", "Fact 0.", "Fact 1.", "Fact 2.")), ("facts", (first, "Fact 3."))]
     front = len(last.tier("tools")) + len(last.tier("system"))
-    assert last.sections[front].text.startswith("Fact 0. / Fact 1. / Fact 2. / Fact 3.")
+    assert last.sections[front].text.startswith(f"{first} / Fact 3.")
     assert texts(last).count("Fact 0.") == 1
-    build(bench, bench.session(HANDBOOK), kind, saver).invoke({"messages": [HumanMessage("Go on.")]}, config)
+    again = build(bench, bench.session(HANDBOOK, context=base), kind, saver)
+    again.invoke({"messages": [HumanMessage("Go on.")]}, config)
     after = bench.prompts()[-1]
     assert [s.data for s in after.sections[: len(last.sections) - 1]] == [s.data for s in last.sections[:-1]]
 

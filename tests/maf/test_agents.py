@@ -60,6 +60,24 @@ async def test_an_agent_in_its_own_layout_is_told_the_shared_text(servers, api):
     assert all(one in text for one, text in zip(texts.values(), systems, strict=True))
 
 
+@pytest.mark.parametrize("layout", ["fork", "own"])
+async def test_durable_context_and_zones_are_said_once(servers, layout):
+    """In a fork and in an agent's own layout; text that cannot be said behind the history is named."""
+    fact, zone = "It is raining in Bern.", "The customer prefers trains."
+    session = Session(SharedPrefix(system=HANDBOOK if layout == "fork" else "", context={"weather": fact}))
+    session.conversation("one").set_zone("memories", zone)
+    async with served(servers, "openai-chat") as (client, provider):
+        for name in NAMES:
+            agent = role(client, name) if layout == "fork" else Agent(client, "Be brief.", name=name)
+            await wrap(agent, session, conversation="one").run("What now?")
+            session.conversation("one").append_context("The line is closed.", key="news")
+    assert {call.layout for call in session.calls[1:]} == {layout}
+    said = [record.body.decode() for record in provider.requests]
+    assert [(one.count(fact), one.count(zone)) for one in said] == [(1, 1)] * 3
+    assert session.failures == {}
+    assert any("append_context" in note for note in session.report().notes)
+
+
 def test_wrapping_is_taken_back(servers):
     """Twice is once, other middleware stays, and what cannot be wrapped is named."""
 

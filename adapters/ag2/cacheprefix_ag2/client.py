@@ -127,7 +127,7 @@ class PrefixClient(LLMClient):
         sending.laid = found.laid if isinstance(found, Fork) else found
         if fork is None:
             # What only the session knows is said in the agent's own layout too.
-            missing = session.unsaid(["\n".join(plan.prompts)]).strip() if session.mode != "observe" else ""
+            missing = session.unsaid(["\n".join(plan.prompts)], plan.role) if session.mode != "observe" else ""
             prompts = [missing, *plan.prompts] if missing else plan.prompts
             response = await self._sent(plan.events, given, sending, prompts=prompts)
         else:

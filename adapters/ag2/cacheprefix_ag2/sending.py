@@ -140,7 +140,7 @@ class Sending:
         beside = "\n".join(str(messages[at].get("content") or "") for at in kept)
         own = max(0, session.count(beside, model) - session.count(session.prefix.text, model))
         names = tuple(str((one.get("function") or one).get("name", "")) for one in body.get("tools") or ())
-        rest = RestOfRequest(own_tokens=own, tools=names)
+        rest = RestOfRequest(own_tokens=own, tools=names, zones=True)
         decisions = session.histories.condense(talk, views, model, api, rest) if views else ()
         if not decisions:
             return body

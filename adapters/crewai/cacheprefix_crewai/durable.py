@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cacheprefix.adapter import Bounded, context_block
 
 if TYPE_CHECKING:
+    from cacheprefix import Conversation
     from cacheprefix_crewai.binding import Binding
 
 _KEEP = 2_000
@@ -17,15 +19,20 @@ class DurableTexts:
 
     Zones (``set_zone``) stay as they were when the kickoff began; durable context (``append_context``) is there from
     the next task on. A task goes on with what it began with, so that its requests only grow at their end.
+
+    What a kickoff finds said under one key stands in one block. Where it was said since the kickoff before, that costs
+    no more than the key's own text: what stands behind it is read nowhere any more in any case.
     """
 
     def __init__(self, binding: Binding) -> None:
         self._binding = binding
-        self._zones: Bounded[str, tuple[str, ...]] = Bounded(_KEEP)
+        self._begun: Bounded[str, _Begun] = Bounded(_KEEP)
         self._tasks: Bounded[tuple[str, bytes], tuple[str, ...]] = Bounded(_KEEP)
 
     def of(self, task: bytes, *, first: bool) -> tuple[str, ...]:
         """Those of a run of a task, by what it begins with; ``first`` for its first request."""
+        if not self._binding.rewrites:
+            return ()
         key = self._binding.kickoff_id, task
         with self._binding.lock:
             if first or key not in self._tasks:
@@ -33,9 +40,21 @@ class DurableTexts:
             return self._tasks[key]
 
     def _now(self, kickoff: str) -> tuple[str, ...]:
-        state = self._binding.held.state
-        shown = tuple(zone.text() for zone in (one.refreshed() for one in state.zones) if zone.shown)
-        # Agents without a crew have no kickoffs: whatever they are asked begins with the newest zones.
-        zones = self._zones.of(kickoff, lambda: shown) if kickoff else shown
-        said = zip([*state.committed.messages, *state.turn.messages], state.views, strict=True)
-        return *zones, *(context_block(view.key, str(message["content"])) for message, view in said if view.key)
+        held = self._binding.held
+        # Agents without a crew have no kickoffs: whatever they are asked begins with the newest.
+        begun = self._begun.of(kickoff, lambda: _begun(held)) if kickoff else _begun(held)
+        return *begun.zones, *(context_block(key, text) for key, text in held.durable_context(begun.joined))
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What a kickoff found said when it began."""
+
+    zones: tuple[str, ...]
+    joined: int
+    """Texts of durable context, which stand in one block a key."""
+
+
+def _begun(held: Conversation) -> _Begun:
+    shown = (zone.refreshed() for zone in held.state.zones)
+    return _Begun(tuple(zone.text() for zone in shown if zone.shown), held.join_context())

@@ -228,8 +228,9 @@ def _settling(
 ) -> _Settling | None:
     """None where there is nothing to decide on."""
     session, state, messages, head = frame.session, frame.state, parts.rest, parts.head
-    if state is None or not (session.histories.limited or state.ledger.alters or state.state.zones):
+    if state is None or not session.histories.decides(state):
         return None
+    session.histories.note_unsaid(state)
     count = session.counter(model)
     seen = session.attempt("views", lambda: views.of(messages, count), None)
     if seen is None:

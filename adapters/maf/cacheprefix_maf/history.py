@@ -148,7 +148,7 @@ def condensed(
     beside = session.count("\n".join(_text(one) for one in (*given[:lead], *role)), model)
     beside = max(0, beside - session.count(session.prefix.text, model))
     names = tuple(str((one.get("function") or one).get("name", "")) for one in body.get("tools") or ())
-    around = RestOfRequest(own_tokens=beside, tools=names)
+    around = RestOfRequest(own_tokens=beside, tools=names, zones=True)
     decisions = session.histories.condense(conversation, views, model, api, around) if views else ()
     if not decisions:
         return body

@@ -149,7 +149,7 @@ def _plain(member: Member, messages: Sequence[Message], options: Mapping[str, An
     sent = own_history(messages, member.name, lead=False).local
     own = options.get("instructions") or ""
     said = (own, *(one.text for one in messages if one.role in ("system", "user"))) if isinstance(own, str) else ()
-    if said and (shared := member.session.unsaid(said)):
+    if said and (shared := member.session.unsaid(said, member.role)):
         return Layout(sent, {**options, "instructions": f"{shared}\n\n{own}" if own else shared})
     return Layout(sent, options, changed=not all(map(operator.is_, sent, messages)))
 
