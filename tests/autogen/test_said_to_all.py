@@ -9,11 +9,12 @@ import pytest
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_core.model_context import BufferedChatCompletionContext
-from autogen_teams import HANDBOOK, LONG, ROLES, TASK, Says, role
+from autogen_teams import HANDBOOK, LONG, ROLES, TASK, Says, role, search
 from test_selector import Selecting
 
 from cacheprefix import Compaction, Session, SharedPrefix
 from cacheprefix.errors import SetupError
+from cacheprefix.server import ToolCall
 from cacheprefix_autogen import conversation_of, session_of, wrap
 
 ZONE, DELTA = "Memory: the customer prefers trains.", "News: the line to Bern is closed."
@@ -149,6 +150,40 @@ async def test_it_travels_with_the_saved_state_and_goes_with_a_reset(provide, ne
     await team.reset()
     await team.run(task=TASK)
     assert _count(provider, ZONE) == _count(provider, DELTA) == [0] * 3
+
+
+@pytest.mark.parametrize("layout", ["fork", "own"])
+async def test_what_a_forgotten_conversation_was_told_is_told_no_more_and_the_next_one_hears_its_own(
+    provide, new_client, layout
+):
+    """Without a reset the agents keep what they said; saved and loaded elsewhere, the team sends the same bytes."""
+    provider = provide("openai", Says({n: (ToolCall("search", {"query": "q"}), f"{n} is done") for n in ROLES}))
+
+    def made():
+        options = {} if layout == "fork" else {"system_message": "Be brief."}
+        agents = _team(new_client(provider), tools=[search(result="Found.")], reflect_on_tool_use=True, **options)
+        return wrap(agents, Session(SharedPrefix(system=HANDBOOK) if layout == "fork" else None))
+
+    team = made()
+    session, name = session_of(team), conversation_of(team)
+    session.conversation(name).append_context(DELTA, key="news")
+    await team.run(task=TASK if layout == "fork" else "Hello.")
+    assert set(_count(provider, DELTA)) == {1}
+    session.forget(name)
+    state = json.loads(json.dumps(await team.save_state()))
+    sent = []
+    for again in (team, made()):
+        if again is not team:
+            await again.load_state(state)
+        session_of(again).conversation(name).append_context("News: it is open again.", key="news")
+        provider.simulator.script = Says()
+        provider.requests.clear()
+        await again.run(task="Go on.")
+        assert set(_count(provider, DELTA)) == {0}
+        assert set(_count(provider, "it is open again")) == {1}
+        sent.append([record.json for record in provider.requests])
+        assert not session_of(again).failures
+    assert sent[0] == sent[1]
 
 
 async def test_durable_context_alone_leaves_the_text_in_common_to_be_found(provide, new_client):

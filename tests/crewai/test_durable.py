@@ -64,6 +64,26 @@ def test_zones_and_durable_context_arrive_once_in_every_request(servers, new_llm
     assert session.failures == {}
 
 
+def test_what_a_forgotten_conversation_was_told_is_told_no_more(servers, new_llm) -> None:
+    """In the kickoff under way, from the next request on."""
+    provider = servers("openai")
+    team, session = made(new_llm, provider, "forks"), Session()
+    told(session, team)
+    asked = []
+
+    def after(_: Any) -> None:
+        asked.append(len(provider.requests))
+        session.forget(conversation_of(team))
+
+    team.task_callback = after
+    with install(team, session):
+        team.kickoff(inputs=INPUTS)
+    counts = [(said(body).count(ZONE), said(body).count(KEYED)) for body in bodies(provider)]
+    assert set(counts[: asked[0]]) == {(1, 1)}
+    assert set(counts[asked[0] :]) == {(0, 0)}
+    assert session.failures == {}
+
+
 def test_context_arrives_with_the_next_task_and_a_zone_with_the_next_kickoff(servers, new_llm) -> None:
     """A task goes on with what it began with."""
     provider = servers("openai")

@@ -49,6 +49,8 @@ class Group:
         self.nested = False
         """Whether others read the same prefix: a team inside, around or beside this one, or a client by itself."""
         self._told: list[Entry] = []
+        self._told_by: Conversation | None = None
+        """Whose durable context that is: it goes with the conversation."""
         self._prepared = False
         self._used_tools = False
 
@@ -74,9 +76,11 @@ class Group:
         """
         if self.session.mode == "observe":
             return ()
+        self.heed()
         talk = self.session.known(self.transcript.id, self.options.scope)
         if talk is None or not talk.state.messages:
             return self._told
+        self._told_by = talk
         said = zip([*talk.state.committed.messages, *talk.state.turn.messages], talk.state.views, strict=True)
         texts = [(view.key, view.text) for _, view in said if view.key is not None]
         for key, text in texts[len(self._told) :]:
@@ -84,6 +88,15 @@ class Group:
             entry = Entry(uuid.uuid4().hex, depth, FROM_OUTSIDE, (durable(key, text),))
             self._told.append(self.transcript.keep(entry))
         return self._told
+
+    def heed(self) -> None:
+        """Let durable context go that belongs to a conversation which the session has forgotten since."""
+        if self._told_by is None or self.session.known(self.transcript.id, self.options.scope) is self._told_by:
+            return
+        gone = {entry.id for entry in self._told}
+        for member in (*(member for _, member in self.members), *self.callers):
+            member.leave_out(gone)
+        self._told, self._told_by = [], None
 
     @property
     def told_so_far(self) -> Sequence[Entry]:
@@ -93,6 +106,7 @@ class Group:
     def resume(self, told: Sequence[str]) -> None:
         """Go on from a saved state, with durable context that was told before."""
         self._told = [self.loaded[one] for one in told if one in self.loaded]
+        self._told_by = self.conversation if self._told else None
 
     def _shortened(self, tool: str, text: str) -> str:
         """What stands in the public transcript for one tool's result."""
@@ -199,7 +213,7 @@ class Group:
         views = [member.view for _, member in self.members if member.view is not None]
         if not any(view.everything() for view in views):
             self.session.forget(self.transcript.id, self.options.scope)
-            self._told = []
+            self._told, self._told_by = [], None
 
     def use_tools(self) -> None:
         """A member's tool was called through the tool cache."""

@@ -101,6 +101,10 @@ class Lanes(Protocol):
         """Whether the turn under way is known to be its last one."""
         ...
 
+    def heed(self) -> None:
+        """Let go what the session was told to forget."""
+        ...
+
 
 class Member:
     """What the model client of an agent asks for the layout of a request.
@@ -210,6 +214,17 @@ class Member:
             known = {one for _, one in self.told}
             self.told += [(self.start, entry.id) for entry in self._told(0) if entry.id not in known]
 
+    def leave_out(self, gone: set[str]) -> None:
+        """Forget durable context of these ids; turns stand behind as many public messages less as they held."""
+        view = self.view
+        if view is None:
+            return
+        held: list[str] = [entry.id for entry in view.entries for _ in entry.forms]
+        view.leave_out(gone)
+        self.told = [(at, one) for at, one in self.told if one not in gone]
+        self.turns = [replace(turn, at=turn.at - sum(one in gone for one in held[: turn.at])) for turn in self.turns]
+        self._closed = []
+
     def _told(self, depth: int) -> Sequence[Entry]:
         return () if self.hears is None else self.hears(depth)
 
@@ -284,6 +299,8 @@ class Member:
         """The layout of a request (None to send it as it came), and its plan."""
         if given.tools:
             self.tools = given.tools
+        if self.group is not None:
+            self.group.heed()
         asked = self._read(client, given)
         heard = self.heard(asked) if self._shares else None
         if heard is None:

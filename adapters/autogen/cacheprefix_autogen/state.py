@@ -22,6 +22,7 @@ def save_member(member: Member, group: Group) -> dict[str, Any]:
     view = member.view
     if view is None:
         return {}
+    group.heed()
     state: dict[str, Any] = {
         "version": VERSION,
         "view": [entry.id for entry in view.entries],
@@ -60,6 +61,7 @@ def load_member(member: Member, group: Group, state: Mapping[str, Any] | None) -
 def save_transcript(group: Group) -> dict[str, Any]:
     """The messages that anyone in the group has in view, once each, and the decisions taken on tool results."""
     entries: dict[str, Entry] = {}
+    group.heed()
     for _, member in group.members:
         if member.view is not None:
             entries |= {entry.id: entry for entry in member.view.everything()}

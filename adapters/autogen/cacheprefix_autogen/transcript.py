@@ -135,6 +135,11 @@ class View:
         """Own entries that come into view with the next turn."""
         return list(self._own)
 
+    def leave_out(self, gone: set[str]) -> None:
+        """Forget these entries alone."""
+        self.entries = [entry for entry in self.entries if entry.id not in gone]
+        self._ids -= gone
+
     def clear(self) -> None:
         """Forget everything; what others have in view stays."""
         self.entries, self._own, self._ids = [], [], set()

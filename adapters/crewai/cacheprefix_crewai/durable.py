@@ -27,6 +27,7 @@ class DurableTexts:
     def __init__(self, binding: Binding) -> None:
         self._binding = binding
         self._begun: Bounded[str, _Begun] = Bounded(_KEEP)
+        self._whose: Conversation | None = None
         self._tasks: Bounded[tuple[str, bytes], tuple[str, ...]] = Bounded(_KEEP)
 
     def of(self, task: bytes, *, first: bool) -> tuple[str, ...]:
@@ -35,6 +36,12 @@ class DurableTexts:
             return ()
         key = self._binding.kickoff_id, task
         with self._binding.lock:
+            held = self._binding.held
+            if self._whose is not held:
+                # The session was told to forget the one before: what it was told goes with it.
+                self._whose = held
+                self._begun.clear()
+                self._tasks.clear()
             if first or key not in self._tasks:
                 self._tasks[key] = self._now(key[0])
             return self._tasks[key]
