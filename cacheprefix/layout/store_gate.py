@@ -107,25 +107,24 @@ class StoreGate:
         if turn.role == "follower":
             mine.release(ok=True)
             return Pass(worth=mine.worth, waited=waited, followed=True)
-        lease = turn.lease
-        if lease is None:
-            # Waited in vain: it goes on, and leads those of this process.
-            mine.waited = waited
-            return mine
-        renewed, process = self._renewing.start(lease, self.limit, mine.flight), os.getpid()
+        # Without a lease it waited in vain: it goes on and leads those of this process. It writes the prefix all the
+        # same, so the others need not wait for the leader that is still awaited.
+        lease, process = turn.lease, os.getpid()
+        renewed = None if lease is None else self._renewing.start(lease, self.limit, mine.flight)
 
         def tell(ok: bool) -> None:  # noqa: FBT001 - called by release only
             try:
                 if ok:
                     self._store.set(name, _BEGUN, _WARM_SECONDS)
-                lease.release()
+                if lease is not None:
+                    lease.release()
             except Exception as error:
                 self._failed(error)
 
         def release(ok: bool) -> None:  # noqa: FBT001 - called by Pass only
             mine.release(ok=ok)
             self._renewing.end(renewed)
-            if os.getpid() == process:  # in a forked child the lease is the parent's
+            if (ok or lease is not None) and os.getpid() == process:  # in a forked child the lease is the parent's
                 apart(self._store, tell, ok)
 
         def dropped() -> None:
@@ -133,7 +132,8 @@ class StoreGate:
             self._renewing.end(renewed)
             mine.release(ok=False)
 
-        return Pass(release, dropped=dropped, flight=mine.flight, worth=mine.worth, waited=waited, far=True)
+        far = lease is not None
+        return Pass(release, dropped=dropped, flight=mine.flight, worth=mine.worth, waited=waited, far=far)
 
 
 class _Renewing:
@@ -159,9 +159,10 @@ class _Renewing:
             threading.Thread(target=self._run, args=(lease.ttl / 4,), name="cacheprefix-lease", daemon=True).start()
         return number
 
-    def end(self, number: int) -> None:
+    def end(self, number: int | None) -> None:
         """Renew it no more."""
-        self._held.pop(number, None)
+        if number is not None:
+            self._held.pop(number, None)
 
     def after_fork(self) -> None:
         """In a forked child: the leases are the parent's."""

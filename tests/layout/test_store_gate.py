@@ -260,6 +260,18 @@ def test_nobody_waits_longer_than_the_limit(patient, tmp_path):
     store.close()
 
 
+def test_one_who_waited_in_vain_tells_the_others_that_the_prefix_is_written():
+    """They do not wait for the leader that is still not answered."""
+    store = MemoryStore()
+    hanging, second, third = (StoreGate(store, limit, failed=_raise) for limit in (600.0, 0.3, 600.0))
+    leader = hanging.enter(b"k")
+    behind = second.enter(b"k")
+    assert not behind.followed
+    behind.release(ok=True)
+    assert third.enter(b"k").followed
+    leader.release(ok=False)
+
+
 async def test_tasks_wait_without_blocking_the_loop_and_a_cancelled_one_holds_nobody(patient, tmp_path):
     """The async form: a follower of another gate on the same file goes when that one's first token is there."""
     store = SqliteStore(tmp_path / "gate.db")
