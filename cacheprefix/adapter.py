@@ -94,6 +94,7 @@ from cacheprefix.prompt import (
 from cacheprefix.prompt import Role as MessageRole
 from cacheprefix.session import Session
 from cacheprefix.toolcache import AnswerForm, Attempt, NotKeptError, Origin, looks_like_error, origin_of
+from cacheprefix.versions import outside, supported
 
 __all__ = [
     "FOLLOW",
@@ -198,6 +199,7 @@ __all__ = [
     "replay",
     "reset_in_child",
     "restrict",
+    "supported",
     "tail_text",
     "tally",
     "unmodified",
@@ -219,7 +221,10 @@ def given_or_configured(session: Session | None) -> AdapterSession:
     if given is not None and not isinstance(given, Session):
         message = f"session takes a cacheprefix Session, found {type(given).__name__}"
         raise SetupError(message)
-    return (Session.from_config() if session is None else session).adapter
+    found = (Session.from_config() if session is None else session).adapter
+    for text in outside(found.warn_once):
+        found.note(text)
+    return found
 
 
 def names_known_to(function: FunctionType) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """cacheprefix for AutoGen: agents and teams as forks of one shared prompt prefix."""
 
+from cacheprefix.adapter import supported
 from cacheprefix_autogen.asking import ask
 from cacheprefix_autogen.client import CachedUsage, PrefixClient, PrefixClientConfig
 from cacheprefix_autogen.fork_agent import ForkAgent, ForkAgentConfig
@@ -28,3 +29,5 @@ __all__ = [
     "unwrap",
     "wrap",
 ]
+
+supported("cacheprefix-autogen")

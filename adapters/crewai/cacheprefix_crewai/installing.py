@@ -11,7 +11,7 @@ from typing import Any
 from typing_extensions import Self
 
 from cacheprefix import Call, Session
-from cacheprefix.adapter import VolatileRole, given_or_configured, users_session
+from cacheprefix.adapter import VolatileRole, given_or_configured, supported, users_session
 from cacheprefix.errors import SetupError
 from cacheprefix_crewai.binding import Binding, Options, Volatile, bind, binding_of
 from cacheprefix_crewai.crew import bind_agent, bind_crew, binding_on, freed, is_flow, parts_of
@@ -248,3 +248,5 @@ def _caller(wanted: Any) -> Any:
                 return value
         frame = frame.f_back
     return None
+
+supported("cacheprefix-crewai")

@@ -14,7 +14,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage
 
 from cacheprefix import Conversation, ForkPolicy
-from cacheprefix.adapter import AdapterSession, BlockVar, Lock, VolatileRole, reset_in_child, tail_text
+from cacheprefix.adapter import AdapterSession, BlockVar, Lock, VolatileRole, reset_in_child, supported, tail_text
 
 
 @dataclass(slots=True)
@@ -258,3 +258,6 @@ def _depth(session: AdapterSession, conversation: str) -> int:
     frame = FRAME.get()
     same = frame is not None and _key(frame.session, frame.conversation) == _key(session, conversation)
     return frame.depth if frame is not None and same else 0
+
+# Every front door loads this module.
+supported("cacheprefix-langgraph")
