@@ -14,6 +14,7 @@ from langchain.agents.middleware import (
 )
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_anthropic.middleware import AnthropicPromptCachingMiddleware
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from pydantic import BaseModel
 
@@ -301,3 +302,20 @@ def test_a_supervisor_stays_in_the_lane_of_its_workers(kind, servers):
     assert reads_of[0] == 0
     assert all(read > 1_200 for read in reads_of[1:])
     bench.release()
+
+
+def test_a_model_that_keeps_its_tools_to_itself_is_asked_once_to_bind_them(claude):
+    """By the agent; what it gives back shows no tools that a role could share."""
+    bound = []
+
+    class Keeping(GenericFakeChatModel):
+        def bind_tools(self, tools, **kwargs):
+            bound.append(len(tools))
+            return self
+
+    session = claude.session(HANDBOOK)
+    session.adapter.join("another")
+    model = Keeping(messages=iter([AIMessage("Done.")]))
+    agent = create_agent(model, claude.tools, middleware=[PrefixMiddleware(session, role="coder")])
+    assert agent.invoke({"messages": [BEGIN]})["messages"][-1].content == "Done."
+    assert (bound, dict(session.failures)) == ([len(claude.tools)], {})

@@ -37,7 +37,7 @@ from cacheprefix_langgraph.sending import (
     undone,
 )
 from cacheprefix_langgraph.streams import again, awatch, awithin, began, behind, watch, whole, within
-from cacheprefix_langgraph.tools import adopt, first_call_only, render
+from cacheprefix_langgraph.tools import adopt, first_call_only, learn, render
 from cacheprefix_langgraph.views import Views
 from cacheprefix_langgraph.whole_answers import astreamed, streamed
 from cacheprefix_langgraph.wrapping import Wrapping, wrapped_with, wrapping, wrapping_of
@@ -200,7 +200,9 @@ def _subclass(base: type[BaseChatModel]) -> type[BaseChatModel]:
                 if kwargs.get(STRUCTURED):
                     session.attempt("schemas", lambda: adopt_foreseen(session, self, calls=True), None)
                 session.attempt("bind_tools", lambda: adopt(session, tools), None)
-            return base.bind_tools(self, tools, **kwargs)
+            bound = base.bind_tools(self, tools, **kwargs)
+            learn(base, bound)
+            return bound
 
         def configurable_fields(self, **kwargs: Any) -> Any:
             # A configured model is made anew from its class and fields, so the class has to know the session.

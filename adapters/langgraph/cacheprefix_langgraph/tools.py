@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from langchain_core.messages import AIMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -70,6 +71,16 @@ CHOSEN = ("tools", "tool_choice", _LIMIT)
 _CALLS = ("tool_use", "function_call", "tool_call")
 
 
+_KEEPING: WeakSet[type[Any]] = WeakSet()
+"""Classes whose ``bind_tools`` was seen to keep the tools to itself, and to give back whatever it likes."""
+
+
+def learn(kind: type[Any], bound: Any) -> None:
+    """Remember of a class whether what its ``bind_tools`` gave to the application shows the tools."""
+    if not isinstance((getattr(bound, "kwargs", None) or {}).get("tools"), list):
+        _KEEPING.add(kind)
+
+
 class Union(NamedTuple):
     """The shared tools in a model's own wire form."""
 
@@ -84,15 +95,18 @@ def union_of(model: Any, kwargs: Mapping[str, Any], frame: Frame) -> Union:
 
     A tool that the role bound as ``strict`` stays so: a looser schema would change its answers.
     """
+    kind = base_of(model)
+    if kind in _KEEPING:
+        # Asking once more would show nothing either, and a model of the application's own may count.
+        return Union(None)
     natives = [
         tool.native if tool.native is not None else {"type": "function", "function": loads(tool.schema)}
         for tool in frame.session.prefix.tools
     ]
     try:
-        bound = base_of(model).bind_tools(model, natives)
+        bound = kind.bind_tools(model, natives)
     except NotImplementedError:
         return Union(None)
-    # A class may keep its tools to itself, and give back whatever it likes.
     found = (getattr(bound, "kwargs", None) or {}).get("tools")
     if not isinstance(found, list):
         return Union(None)
