@@ -48,7 +48,9 @@ class Setting:
     None lifts a bound. ``spread`` sends requests to the replicas in turn; ``sticky`` sends what continues a
     conversation to the replica that has it, and everything else to the one with the least work so far. ``keys`` is a
     provider that routes by key: requests of one key go to one replica, and those beyond the rate that a key serves to
-    any; ``keys`` says how many the conversations of one prefix have (``Caching.routing_keys``).
+    any; ``keys`` says how many the conversations of one prefix have (``Caching.routing_keys``). The application is as
+    many ``processes``, each of which sees the part of the traffic that comes to it, and a conversation's requests come
+    to any of them.
     """
 
     ttl: float | None = 300.0
@@ -56,9 +58,11 @@ class Setting:
     replicas: int = 1
     routing: Routing = "spread"
     keys: Keys = 1
+    processes: int = 1
 
     def __post_init__(self) -> None:
-        for name, value in (("ttl", self.ttl), ("capacity", self.capacity), ("replicas", self.replicas)):
+        for name in ("ttl", "capacity", "replicas", "processes"):
+            value = getattr(self, name)
             if value is not None and not value > 0:
                 message = f"Setting({name}={value!r}): it must be more than 0"
                 raise SetupError(message)
@@ -93,7 +97,7 @@ class Outcome:
 def play(arrivals: Iterable[Arrival], setting: Setting, profile: Profile) -> Outcome:
     """Send arrivals, oldest first, through a fleet; prices, minimum and block size are the profile's."""
     fleet = [_Replica(setting.ttl, setting.capacity) for _ in range(setting.replicas)]
-    router = _Keyed(fleet, setting.keys, profile) if setting.routing == "keys" else _Router(fleet, setting.routing)
+    router = _Keyed(fleet, setting, profile) if setting.routing == "keys" else _Router(fleet, setting.routing)
     write = profile.default_ttl.write
     requests = total = read = written = 0
     cost = 0.0
@@ -176,10 +180,10 @@ class _Replica:
 class _Keyed:
     """Finds the replica of a request by its routing key, as a provider does that bounds a key's requests a minute."""
 
-    def __init__(self, fleet: Sequence[_Replica], keys: Keys, profile: Profile) -> None:
+    def __init__(self, fleet: Sequence[_Replica], setting: Setting, profile: Profile) -> None:
         self._fleet = fleet
         self._profile = replace(profile, rate_per_key=profile.rate_per_key or RATE)
-        self._keys = RoutingKeys(keys)
+        self._processes = [RoutingKeys(setting.keys) for _ in range(setting.processes)]
         self._talks: dict[Hashable, int] = {}
         self._starts: dict[str, deque[float]] = {}
         self._count = 0
@@ -192,7 +196,9 @@ class _Keyed:
             self._talks[name] = talk
         # What all begin with alike is the prefix; a conversation's own blocks follow.
         prefix = str(arrival.blocks[0]) if arrival.blocks else ""
-        key, _ = self._keys.key(prefix, self._profile, talk=("", str(talk)), now=arrival.at)
+        # As in _Router: a balancer that knows nothing, and the same in every run.
+        asks = self._processes[zlib.crc32(b"process %d" % self._count) % len(self._processes)]
+        key, _ = asks.key(prefix, self._profile, talk=("", str(talk)), now=arrival.at)
         starts = self._starts.setdefault(key, deque())
         while starts and arrival.at - starts[0] >= _MINUTE:
             starts.popleft()

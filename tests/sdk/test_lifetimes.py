@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from sdk_driver import MODELS, RULES, creator, make_client
@@ -94,6 +97,23 @@ def test_conversations_are_spread_over_the_keys_that_are_asked_for():
     assert 2 <= len(set(keys)) <= 3
     bodies, _, _ = run("openai-chat", 1, routing_keys=1, turns=4, each={})
     assert len({body["prompt_cache_key"] for body in bodies}) == 1
+
+
+def test_a_conversation_has_one_key_in_every_process():
+    """Three processes without a store between them ask in the same conversations, in orders of their own."""
+    talks = [f"talk-{number}" for number in range(8)]
+    orders = talks, talks[::-1], talks[4:] + talks[:4]
+    with SimulatedProvider("openai-5.6") as provider:
+        asking = [sys.executable, Path(__file__).with_name("key_worker.py"), provider.openai_base_url, "4"]
+        running = [subprocess.Popen([*asking, *order]) for order in orders]
+        assert [one.wait(120) for one in running] == [0] * len(orders)
+        keys: dict[str, set[str]] = {}
+        for record in provider.requests:
+            talk = next(one for one in talks if f"Talk {one}." in record.body.decode())
+            keys.setdefault(talk, set()).add(record.json["prompt_cache_key"])
+    assert len(provider.requests) == 2 * len(talks) * len(orders)
+    assert [len(found) for found in keys.values()] == [1] * len(talks)
+    assert 2 <= len(set.union(*keys.values())) <= 4
 
 
 def test_more_traffic_than_one_key_serves_gets_more_keys_and_says_so():

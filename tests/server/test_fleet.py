@@ -181,19 +181,32 @@ def test_a_recorded_hour_gives_the_figures_of_the_docs(traces):
     assert sticky > 2 * spread
 
 
-def test_more_routing_keys_keep_conversations_where_they_are_read():
-    """One key serves 15 requests a minute; those beyond go anywhere, and read nothing there."""
+def busy_hour():
+    """More conversations of one prefix at a time than one key serves."""
     busy = [
         Arrival(talk * 3.0 + turn * 5.0, ("common", *((talk, i) for i in range(turn + 1))), (100,) * (turn + 2))
         for talk in range(100)
         for turn in range(12)
     ]
-    busy.sort(key=lambda one: one.at)
+    return sorted(busy, key=lambda one: one.at)
+
+
+def test_more_routing_keys_keep_conversations_where_they_are_read():
+    """One key serves 15 requests a minute; those beyond go anywhere, and read nothing there."""
+    busy = busy_hour()
     where = Setting(ttl=None, replicas=8, routing="keys")
     one, auto, many = (play(busy, replace(where, keys=keys), EXACT).read_tokens for keys in (1, "auto", 64))
     sticky = play(busy, Setting(ttl=None, replicas=8, routing="sticky"), EXACT).read_tokens
     assert one < auto < many
     assert many > 0.8 * sticky
+
+
+def test_a_number_of_keys_is_the_same_in_every_process_of_a_fleet():
+    """Whichever process a conversation's request comes to; each counts its own part of the traffic alone."""
+    busy, where = busy_hour(), Setting(ttl=None, replicas=8, routing="keys", keys=64)
+    assert play(busy, replace(where, processes=8), EXACT).read_tokens == play(busy, where, EXACT).read_tokens
+    auto = (play(busy, replace(where, keys="auto", processes=n), EXACT).read_tokens for n in (1, 8))
+    assert next(auto) > next(auto)
 
 
 def test_few_requests_need_one_key(capsys, tmp_path):

@@ -53,6 +53,9 @@ def register(app: "typer.Typer") -> None:
                 help="Route by prompt_cache_key, with so many keys a prefix, or auto; repeat it to compare.",
             ),
         ] = None,
+        processes: Annotated[
+            int, typer.Option(min=1, help="Processes of the application, each with keys by what comes to it.")
+        ] = 1,
         rules: Annotated[
             str, typer.Option(help="Prices, minimum and block size: a profile's name, see cacheprefix profiles.")
         ] = "exact",
@@ -81,7 +84,9 @@ def register(app: "typer.Typer") -> None:
         plugins.call_all("profiles", register=registry.register)
         profile = registry.get(rules)
         settings = _settings(ttl, capacity, replicas, sticky=sticky)
-        settings += [replace(one, routing="keys", keys=_keys(said)) for one in _apart(settings) for said in keys or ()]
+        counts = [_keys(said) for said in keys or ()]
+        apart = _apart(settings)
+        settings += [replace(one, routing="keys", keys=n, processes=processes) for one in apart for n in counts]
         found, skipped = arrivals(logs, registry=registry, readers=readers, limit=requests)
         outcomes = [play(found, setting, profile) for setting in settings]
         span = found[-1].at - found[0].at
@@ -125,6 +130,10 @@ def _apart(settings: "Sequence[Setting]") -> "list[Setting]":
     return list(dict.fromkeys(replace(one, routing="spread") for one in settings if one.replicas > 1))
 
 
+def _keyed(setting: "Setting") -> dict[str, Any]:
+    return {"keys": setting.keys, "processes": setting.processes} if setting.routing == "keys" else {}
+
+
 def _keys(text: str) -> "Keys":
     from cacheprefix.errors import SetupError
 
@@ -166,7 +175,7 @@ def _print_json(outcomes: "Iterable[Outcome]", rules: str, span: float, skipped:
             "capacity_tokens": each.setting.capacity,
             "replicas": each.setting.replicas,
             "routing": each.setting.routing,
-            **({"keys": each.setting.keys} if each.setting.routing == "keys" else {}),
+            **_keyed(each.setting),
             "hit_rate": round(each.hit_rate, 4),
             "cost_ratio": round(each.cost_ratio, 4),
             "cost_units": round(each.cost_units, 1),
