@@ -134,8 +134,8 @@ class _Said(NamedTuple):
     messages: Sequence[bytes]
     settled: int
     """How many stand up to the last answer; what it asked behind that may have moved on."""
-    asked: frozenset[int]
-    """The texts of those behind it."""
+    asked: Sequence[Section]
+    """Those behind it."""
 
 
 @dataclass(slots=True)
@@ -493,18 +493,13 @@ def _same_speaker(said: _Said, messages: Sequence[bytes], sections: Sequence[Sec
     shared = equal_digests(said.messages, messages)
     if shared < said.settled or shared == len(messages):
         return shared >= said.settled
-    return answers(sections[shared]) and _known_by(sections[shared]) not in said.asked
+    own = sections[shared]
+    return answers(own) and all(one.data != own.data for one in said.asked)
 
 
 def _said(messages: Sequence[bytes], sections: Sequence[Section]) -> _Said:
     settled = next((at + 1 for at in range(len(sections) - 1, -1, -1) if answers(sections[at])), 0)
-    return _Said(messages, settled, frozenset(map(_known_by, sections[settled:])))
-
-
-def _known_by(section: Section) -> int:
-    """A number for a text, whoever says it: by its length and its ends, since all of a long one takes a while."""
-    data = section.data
-    return hash((len(data), data[:_LOOKED_AT], data[-_LOOKED_AT:]))
+    return _Said(messages, settled, sections[settled:])
 
 
 def _ends(messages: Sequence[bytes], thread: _Thread | None) -> list[int]:

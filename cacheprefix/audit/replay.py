@@ -230,7 +230,8 @@ class _Run:
         rule = self._rule.looks(prompt, conversation)
         call = _Open(ready, line, prompt, observation, usage, simulated, rule, played)
 
-        self._answers.at(started, lambda at: self._model.first_token(observation, at), known=known)
+        if started < ended:
+            self._answers.at(started, lambda at: self._model.first_token(observation, at), known=known)
         self._answers.at(ended, lambda at: self._finished(call, at), known=known)
 
     def result(self, reading: Reading, files: tuple[str, ...]) -> Audit:

@@ -43,7 +43,6 @@ class Rows:
             self._starts.append(-1)
         line = dumps([row.public, row.view], "row")
         self._starts[index] = self._end
-        self._file.seek(self._end)
         self._file.write(len(line).to_bytes(8, "big") + line)
         self._end += 8 + len(line)
 
@@ -64,6 +63,7 @@ class Rows:
         self._file.seek(start)
         length = int.from_bytes(self._file.read(8), "big")
         public, view = loads(self._file.read(length))
+        self._file.seek(self._end)
         return CallRow(public, view)
 
 

@@ -534,7 +534,8 @@ class CacheModel:
     def _note(self, observation: Observation, verdict: Verdict, usage: Usage | None) -> None:
         self._calls += 1
         if usage is not None:
-            _learn(observation, usage, self._calibration)
+            if usage is not observation.expectation.usage:  # as where no provider counted, and our own stands in
+                _learn(observation, usage, self._calibration)
             if usage.cache_read_tokens is not None:
                 self._last_read = usage.cache_read_tokens
                 if usage.input_tokens:

@@ -224,12 +224,17 @@ class Diagnosis(NamedTuple):
         return _PLACES.get(self.cause) if self.cause else None
 
 
+_NOTHING_SAID = Diagnosis()
+
+
 def read_diagnostics(raw: Mapping[str, Any] | None) -> Diagnosis:
     """Anthropic's ``diagnostics`` and OpenAI's ``prompt_cache_diagnostics``; whatever else is passed over.
 
     Anthropic: ``{"cache_miss_reason": {"type", "cache_missed_input_tokens"}}`` (SDK 2.11.0). OpenAI: ``{"type":
     "cache_hit"}`` or ``{"type": "cache_miss", "reason", "cache_missed_tokens"}`` (diagnostics guide, 2026-11-21).
     """
+    if raw is None:
+        return _NOTHING_SAID
     found: Any = raw
     for name in ("diagnostics", "prompt_cache_diagnostics"):
         if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
