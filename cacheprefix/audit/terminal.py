@@ -173,7 +173,8 @@ def _next(audit: Audit) -> Iterator[str]:
     best = min(audit.what_if, key=lambda one: one.cost_units_then, default=None)
     if best is not None and best.cost_units_then < (1 - WORTH) * best.cost_units_now:
         saved = 1 - best.cost_units_then / best.cost_units_now
-        yield f"{saved:.0%} less: {HOW[best.change]}; for LangGraph, AutoGen and CrewAI the adapters do it"
+        adapters = "" if best.change == "volatile_to_tail" else "; for LangGraph, AutoGen and CrewAI the adapters do it"
+        yield f"{saved:.0%} less: {HOW[best.change]}{adapters}"
     if breaks:
         yield "see both sides of a difference: add --include-text --html report.html"
         yield "keep it so in CI: cacheprefix check LOG --max-breaks 0"

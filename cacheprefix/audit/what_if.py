@@ -112,9 +112,9 @@ class WhatIf:
         as_is = [call.units for call in calls]
         same = [Laid(self._marking.plain(call.prompt) if call.profile.markers else call.prompt) for call in calls]
         ideal = self._cost(same) if any(call.profile.markers for call in calls) else as_is
-        volatile = self._volatile()
-        moved = [volatile.lay(one.prompt) for one in same] if volatile else same
         teams = self._teams(same)
+        volatile = self._volatile(teams)
+        moved = [volatile.lay(one.prompt) for one in same] if volatile else same
         keys = [teams.key(call.lane, call.session) for call in calls]
         base = _at_most(as_is, ideal, keys)
 
@@ -140,8 +140,10 @@ class WhatIf:
         scale = paid / now if paid is not None and now else 1.0
         return tuple(Saving(change, now * scale, sum(costs[change]) * scale) for change in CHANGES)
 
-    def _volatile(self) -> VolatileText:
+    def _volatile(self, teams: Teams) -> VolatileText:
         found = VolatileText()
+        for team in teams:
+            found.compare_systems(team)
         last: dict[tuple[object, ...], Prompt] = {}
         for call in self._calls:
             key = (call.lane, call.session, call.agent)

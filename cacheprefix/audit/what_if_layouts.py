@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple, TypeAlias
@@ -39,6 +39,8 @@ _VOLATILE_SIGNS = b"0123456789abcdefABCDEFtTzZpPmM-:.,+ "
 _REACH = 64
 """Characters, more than the longest of these has."""
 _DIGIT = re.compile(r"\d")
+_VARIANTS = 8
+"""Systems of a team that a new one is compared with, the latest: its agents take turns."""
 _USUAL = 0.9
 """Share of a team's requests whose systems decide what is common to all."""
 
@@ -96,14 +98,28 @@ class VolatileText:
     def compare(self, before: Prompt, after: Prompt) -> None:
         """Learn from two requests of one agent in one session."""
         shared = equal_digests(before.digests, after.digests)
-        for left, right in zip(before.sections[shared:], after.sections[shared:], strict=False):
+        self._compare(before.sections[shared:], after.sections[shared:])
+
+    def compare_systems(self, team: Team) -> None:
+        """Learn from the systems of a team, each of which may be an earlier one with another time or id."""
+        latest: deque[tuple[Section, ...]] = deque(maxlen=_VARIANTS)
+        for system in team.systems.values():
+            any(self._compare(before, system) for before in reversed(latest))
+            latest.append(system)
+
+    def _compare(self, before: Sequence[Section], after: Sequence[Section]) -> bool:
+        """Whether they differ in such text, up to the first other difference."""
+        found = False
+        for left, right in zip(before, after, strict=False):
             if left.digest == right.digest:
                 continue
             if (left.tier, left.kind, left.head) != (right.tier, right.kind, right.head):
-                return
+                break
             if not _same_but_volatile(left.text, right.text):
-                return
+                break
             self._found.update((left.digest, right.digest))
+            found = True
+        return found
 
     def __bool__(self) -> bool:
         return bool(self._found)
@@ -220,6 +236,9 @@ class Teams:
         team.tools.setdefault(keys[1], tools)
         team.calls[keys[0]] += 1
 
+    def __iter__(self) -> Iterator[Team]:
+        return iter(self._teams.values())
+
     def key(self, lane: Any, session: str) -> Any:
         """What the requests of one team have in common, as a key."""
         return self._root((lane, session))
@@ -229,8 +248,9 @@ class Teams:
         return self._teams[self._root((lane, session))]
 
     def with_roles(self) -> bool:
-        """Whether any team has more than one system."""
-        return any(len(team.systems) > 1 for team in self._teams.values())
+        """Whether any team has more than one system, and the log more than one agent's, whose time or id changes."""
+        first, *others = (_joined(system) for team in self for system in team.systems.values())
+        return any(len(team.systems) > 1 for team in self) and not all(_same_but_volatile(first, one) for one in others)
 
     def with_tools(self) -> bool:
         """Whether any team has more than one list of tools."""

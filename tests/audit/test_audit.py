@@ -6,6 +6,7 @@ import json
 import random
 from datetime import datetime, timedelta, timezone
 from io import BytesIO, StringIO
+from uuid import uuid4
 
 import pytest
 from audit_logs import Conversation, prose, quiet, team, write
@@ -262,6 +263,21 @@ def test_a_handbook_that_all_roles_hold_is_found_before_and_behind_the_role(tmp_
     roles = found["roles_to_tail"]
     assert roles["cost_units_then"] < 0.5 * sum(len(json.dumps(line)) / 4 for line in lines)
     assert (roles["cost_units_then"] < 0.5 * roles["cost_units_now"]) == (first == "role")
+
+
+@pytest.mark.parametrize("roles", [["clerk"], ["planner", "critic", "writer"]])
+def test_an_id_in_a_system_prompt_makes_no_roles_of_one_agent(tmp_path, roles):
+    """Another id in each request is what costs, whether one agent asks or several take turns."""
+    handbook = "\n".join(f"Rule {number}: {prose(str(number), 60)}" for number in range(40))
+    lines, messages = [], [{"role": "user", "content": "Go."}]
+    for turn in range(9):
+        system = f"Request {uuid4()}. You are the {roles[turn % len(roles)]}.\n{handbook}"
+        lines.append({"model": "gpt-4.1", "messages": [{"role": "system", "content": system}, *messages]})
+        messages += [{"role": "assistant", "content": f"{turn} is done."}, {"role": "user", "content": "Go on."}]
+    found = {one["change"]: one for one in result_of(log_of(tmp_path, lines), rules="exact")["what_if"]}
+    volatile, tail = found["volatile_to_tail"], found["roles_to_tail"]
+    assert volatile["cost_units_then"] < 0.6 * volatile["cost_units_now"]
+    assert (tail["cost_units_then"] < tail["cost_units_now"]) == (len(roles) > 1)
 
 
 def test_no_what_if_costs_more_than_what_is(tmp_path):
