@@ -19,8 +19,8 @@ STATEMENTS = {
     "import cacheprefix": "import cacheprefix",
     "a session": "from cacheprefix import Session, SharedPrefix; Session(SharedPrefix(system='x'))",
     "a session and one call": (
-        "from cacheprefix import Session; "
-        "Session().begin({'model': 'gpt-5', 'messages': []}, 'openai-chat').finish(None)"
+        "from cacheprefix import Session; from cacheprefix.calls.begin import Request; "
+        "Session().adapter.begin(Request({'model': 'gpt-5', 'messages': []}, 'openai-chat')).finish(None)"
     ),
 }
 GOALS = {"seconds": 0.1, "megabytes": 25.0}

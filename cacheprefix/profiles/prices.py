@@ -168,8 +168,13 @@ def _tuned(model: str, spellings: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1)
+def _text() -> str:
+    return _TABLE.read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
 def _prices() -> Mapping[str, Mapping[str, ListPrice]]:
-    data = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    data = tomllib.loads(_text())
     return {
         provider: {model: _listed(row, data) for model, row in rows.items()}
         for provider, rows in data["provider"].items()
@@ -182,8 +187,8 @@ def _listed(row: Mapping[str, float], data: Mapping[str, Any]) -> ListPrice:
 
 
 def load_price_table() -> None:
-    """Read the shipped table, once."""
-    _prices()
+    """Read the shipped table's file, once, so that no event loop waits for a disk; the first question parses it."""
+    _text()
 
 
 def load_price_library() -> None:

@@ -13,19 +13,23 @@ import textwrap
 
 import pytest
 
+from cacheprefix.cli import main
 from cacheprefix.errors import SetupError
 from cacheprefix.record import child_environment, routes_of
 from cacheprefix.server import SimulatedProvider
 
 LOSING = """
-    import sys, openai
-    client = openai.OpenAI(api_key="sk-secret")
+    import json, os, sys
+    from urllib.request import Request, urlopen
     for number in range(4):
         handbook = f"Session {number}. " + "Every claim stands beside the place that it comes from. " * 300
-        client.chat.completions.create(
-            model="gpt-5.2",
-            messages=[{"role": "system", "content": handbook}, {"role": "user", "content": "Go on."}],
+        said = [{"role": "system", "content": handbook}, {"role": "user", "content": "Go on."}]
+        asked = Request(
+            os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+            json.dumps({"model": "gpt-5.2", "messages": said}).encode(),
+            {"content-type": "application/json", "authorization": "Bearer sk-secret"},
         )
+        urlopen(asked).read()
     print("done")
     sys.exit(int(sys.argv[1]) if sys.argv[1:] else 0)
 """
@@ -208,12 +212,12 @@ def test_a_signal_to_end_is_the_programs(program):
         (("--check", "--forbid", "bad_luck", "--", "true"), "no such cause"),
     ],
 )
-def test_wrong_use_says_what_to_do(arguments, said):
+def test_wrong_use_says_what_to_do(arguments, said, capsys):
     """In a line, with exit code 2."""
-    shown = record(*arguments)
-    assert shown.returncode == 2
-    assert said in shown.stderr
-    assert "Traceback" not in shown.stderr
+    assert main(["record", *arguments]) == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert "Traceback" not in shown
 
 
 def test_a_child_sees_only_addresses_changed():

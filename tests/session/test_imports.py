@@ -44,12 +44,17 @@ print(json.dumps({"made": sorted(made - before), "asked": sorted(set(sys.modules
 """
 
 
-def loaded(*, loop: bool) -> Any:
-    """Modules by when they came: with the session, and with its first requests."""
+def loaded(*, loop: bool, plugins: str | None = "") -> Any:
+    """Modules by when they came: with the session, and with its first requests; without plugins, or with the named.
+
+    None leaves out none that is installed.
+    """
     asks = "import asyncio; in_a_loop = asyncio.run(later())" if loop else "ask(); in_a_loop = []"
     command = [sys.executable, "-c", FIRST.replace("PLAIN", asks)]
-    without_plugins = {**os.environ, "CACHEPREFIX_PLUGINS": ""}
-    shown = subprocess.run(command, env=without_plugins, capture_output=True, text=True, check=False)
+    given = {name: value for name, value in os.environ.items() if name != "CACHEPREFIX_PLUGINS"}
+    if plugins is not None:
+        given["CACHEPREFIX_PLUGINS"] = plugins
+    shown = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr
     return json.loads(shown.stdout)
 
@@ -79,3 +84,11 @@ def test_requests_load_nothing(plain: Any) -> None:
     """What they need was loaded with the session: nobody waits for a disk in an event loop."""
     assert [name for name in plain["asked"] if name.startswith("cacheprefix")] == []
     assert loaded(loop=True)["in_a_loop"] == []
+
+
+def test_an_installed_adapter_loads_nothing_but_its_plugin(plain: Any) -> None:
+    """Its framework, its SDKs and the rooms that they need are loaded by who uses it."""
+    made = set(loaded(loop=False, plugins=None)["made"]) - set(plain["made"])
+    ours = {name for name in made if name.startswith("cacheprefix")}
+    assert "cacheprefix_sdk.plugin" in ours
+    assert all(name.endswith(".plugin") for name in ours if "." in name)

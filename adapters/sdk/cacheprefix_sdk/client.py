@@ -23,6 +23,7 @@ from cacheprefix.adapter import (
     Watched,
     fork_body,
     given_or_configured,
+    supported,
 )
 from cacheprefix.errors import SetupError
 
@@ -161,3 +162,6 @@ def _closing(response: Any, name: str, events: Watched | AsyncWatched) -> Any:
         return close()
 
     return closed
+
+
+supported("cacheprefix-sdk")
