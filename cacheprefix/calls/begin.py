@@ -478,19 +478,7 @@ class Waiting:
         that this request's own answer, should it lead, will let the others go with its first token; by default it
         does where the body asks for a stream.
         """
-        passed, leave, keys = self.requests.state.gating.passed, FOLLOW, list[bytes]()
-        for key, worth in self._gates(body, api, boundary, scope, streams=streams):
-            try:
-                entered = self._entered(key, worth)
-            except BaseException:
-                leave.release(ok=False)
-                raise
-            keys.append(key)
-            leave = leave.within(entered) if leave.leader else entered
-            # Only who leads its own conversation waits for another one's.
-            if not leave.leader:
-                break
-        return passed(leave, *keys)
+        return self.follow(*self._gates(body, api, boundary, scope, streams=streams))
 
     async def aqueue(
         self,
@@ -502,8 +490,38 @@ class Waiting:
         streams: bool | None = None,
     ) -> Pass:
         """``queue`` without blocking the event loop."""
+        return await self.afollow(*self._gates(body, api, boundary, scope, streams=streams))
+
+    def worth(self, model: str, api: Api, *, cold: int, streams: bool = False) -> Worth | None:
+        """What a request gains by waiting for a sibling that writes ``cold`` tokens; None where that is nothing.
+
+        For ``follow``, in adapters that must wait before the body is made.
+        """
+        state = self.requests.state
+        return state.gating.worth(state.services.profile(model, api), model, cold=cold, streams=streams)
+
+    def follow(self, *gates: tuple[bytes, Worth]) -> Pass:
+        """Lead all that share a cold part, or wait for who leads, as far as that is worth it.
+
+        ``gates`` name the parts, the longest one first: only who leads there waits for those who share less.
+        """
         passed, leave, keys = self.requests.state.gating.passed, FOLLOW, list[bytes]()
-        for key, worth in self._gates(body, api, boundary, scope, streams=streams):
+        for key, worth in gates:
+            try:
+                entered = self._entered(key, worth)
+            except BaseException:
+                leave.release(ok=False)
+                raise
+            keys.append(key)
+            leave = leave.within(entered) if leave.leader else entered
+            if not leave.leader:
+                break
+        return passed(leave, *keys)
+
+    async def afollow(self, *gates: tuple[bytes, Worth]) -> Pass:
+        """``follow`` without blocking the event loop."""
+        passed, leave, keys = self.requests.state.gating.passed, FOLLOW, list[bytes]()
+        for key, worth in gates:
             try:
                 entered = await self._aentered(key, worth)
             except BaseException:
@@ -514,22 +532,6 @@ class Waiting:
             if not leave.leader:
                 break
         return passed(leave, *keys)
-
-    def worth(self, model: str, api: Api, *, cold: int, streams: bool = False) -> Worth | None:
-        """What a request gains by waiting for a sibling that writes ``cold`` tokens; None where that is nothing.
-
-        For ``follow``, in adapters that must wait before the body is made.
-        """
-        state = self.requests.state
-        return state.gating.worth(state.services.profile(model, api), model, cold=cold, streams=streams)
-
-    def follow(self, key: bytes, worth: Worth) -> Pass:
-        """Lead all that share the cold part named ``key``, or wait for who leads, as far as that is worth it."""
-        return self.requests.state.gating.passed(self._entered(key, worth), key)
-
-    async def afollow(self, key: bytes, worth: Worth) -> Pass:
-        """``follow`` without blocking the event loop."""
-        return self.requests.state.gating.passed(await self._aentered(key, worth), key)
 
     def _entered(self, key: bytes, worth: Worth) -> Pass:
         return FOLLOW if self.gate is None else self.gate.enter(key, worth)

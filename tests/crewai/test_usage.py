@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from benchmarks.crewai_workloads import (
     crew,
     tasks,
 )
-from cacheprefix import Gate, Session, ToolResultBudget
+from cacheprefix import Gate, Session, SharedPrefix, ToolResultBudget
 from cacheprefix.profiles import normalise_usage
 from cacheprefix.server import Fault, Latency, Reply
 from cacheprefix_crewai import cache_event, install
@@ -111,6 +114,29 @@ def test_tasks_that_start_together_wait_for_the_first_to_write(provide, new_llm)
         go()
     reads = [record.usage["prompt_tokens_details"]["cached_tokens"] for record in provider.requests]
     assert sum(read < 1_024 for read in reads) == 1
+
+
+def test_kickoffs_with_other_inputs_on_one_cold_handbook_follow_one_leader(provide, new_llm) -> None:
+    """They share none of their material, and still the handbook: one writes it."""
+    provider = provide("openai", latency=Latency(base=0.3, output=0.0, scale=1.0))
+    session, met = Session(SharedPrefix(system=f"The house. {BRIEF * 3}"), gate=Gate(price=0.0)), Barrier(3)
+    with ExitStack() as installed:
+        crews = []
+        for _ in range(3):
+            who = agents(lambda: new_llm(provider), tools=False)
+            crews.append(crew(who, tasks(who)))
+            installed.enter_context(install(crews[-1], session))
+
+        def kickoff(number: int) -> None:
+            met.wait(60)
+            brief = " ".join(f"w{number}x{word}" for word in range(900))
+            crews[number].kickoff(inputs={"brief": f"Brief {number}: {brief}"})
+
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(kickoff, range(3)))
+    reads = [record.usage["prompt_tokens_details"]["cached_tokens"] for record in provider.requests]
+    assert sum(read < 1_024 for read in reads) == 1
+    assert session.failures == {}
 
 
 @pytest.mark.parametrize(("gate", "came"), [({"gate": None}, False), ({"gate": Gate(price=0.0)}, True)])

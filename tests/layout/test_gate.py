@@ -275,10 +275,10 @@ def test_a_session_streams_leaders_for_those_who_came_the_last_time():
     found = []
     for number, comes in enumerate((False, True, False, False)):
         key = f"{number}".encode()
-        leader = session.adapter.waiting.follow(key, Worth(2.0, usual=1.0))
+        leader = session.adapter.waiting.follow((key, Worth(2.0, usual=1.0)))
         found.append(session.adapter.waiting.followed(leader, "worker", "gpt-5.6"))
         if comes:
-            session.adapter.waiting.follow(key, Worth(0.0))
+            session.adapter.waiting.follow((key, Worth(0.0)))
         turn = session.adapter.begin(Request(body, "openai-chat", agent="worker", conversation="c", boundary=1), leader)
         turn.finish(None)
     assert found == [False, False, True, False]
@@ -288,7 +288,7 @@ def test_a_leader_of_several_processes_is_streamed():
     """Its siblings cannot be seen from here; a store was given because there are some."""
     session = Session(gate=Gate(price=0.0, store=MemoryStore()))
     waiting = session.adapter.waiting
-    assert waiting.followed(waiting.follow(b"k", Worth(2.0, usual=1.0)), "worker", "gpt-5.6")
+    assert waiting.followed(waiting.follow((b"k", Worth(2.0, usual=1.0))), "worker", "gpt-5.6")
 
 
 @pytest.mark.parametrize("processes", [False, True])

@@ -156,10 +156,10 @@ def test_a_store_that_is_down_leaves_the_gate_of_this_process(caplog):
     """Everybody goes on as without a store, threads of one process still follow one leader, and it is said once."""
     with pytest.warns(UserWarning, match="gate store"):
         session = Session(gate=Gate(limit=5.0, store=Down()))
-        leader = session.adapter.waiting.follow(b"k", ALWAYS)
+        leader = session.adapter.waiting.follow((b"k", ALWAYS))
     assert leader.leader
     found = []
-    thread = threading.Thread(target=lambda: found.append(session.adapter.waiting.follow(b"k", ALWAYS).leader))
+    thread = threading.Thread(target=lambda: found.append(session.adapter.waiting.follow((b"k", ALWAYS)).leader))
     thread.start()
     leader.release(ok=True)
     thread.join(60)

@@ -15,6 +15,7 @@ from cacheprefix.adapter import (
     RequestPlan,
     VolatileRole,
     Worth,
+    digest_of,
     failed,
     reason,
     restrict,
@@ -58,13 +59,13 @@ class WarmParts:
                 self._used.clear()
             self._used[key] = self._binding.session.clock()
 
-    def lead(self, key: bytes, worth: Worth) -> Pass:
-        """Lead on a cold shared part, or wait until its leader has begun to answer where that is worth it."""
-        return self._binding.session.waiting.follow(self._lane(key), worth)
+    def lead(self, gates: Sequence[tuple[bytes, Worth]]) -> Pass:
+        """Lead on cold shared parts, or wait until their leader has begun to answer where that is worth it."""
+        return self._binding.session.waiting.follow(*((self._lane(key), worth) for key, worth in gates))
 
-    async def alead(self, key: bytes, worth: Worth) -> Pass:
+    async def alead(self, gates: Sequence[tuple[bytes, Worth]]) -> Pass:
         """``lead`` without blocking the event loop."""
-        return await self._binding.session.waiting.afollow(self._lane(key), worth)
+        return await self._binding.session.waiting.afollow(*((self._lane(key), worth) for key, worth in gates))
 
     def _lane(self, key: bytes) -> bytes:
         # Privacy: whether another tenant has sent a text is not to be told by who waits for it.
@@ -215,36 +216,58 @@ class PendingRequest:
 
     def enter(self) -> None:
         """Wait for the one that writes the shared part, when several start on it together."""
-        worth, parts = self._worth(), self.binding.part(WarmParts)
-        if worth is not None:
-            self.passed = self.binding.session.attempt("gate", lambda: parts.lead(self.key, worth), None)
+        gates, parts = self._gates(), self.binding.part(WarmParts)
+        if gates:
+            self.passed = self.binding.session.attempt("gate", lambda: parts.lead(gates), None)
 
     async def aenter(self) -> None:
         """``enter`` without blocking the event loop."""
-        worth = self._worth()
-        if worth is not None:
-            self.passed = await self.binding.part(WarmParts).alead(self.key, worth)
+        gates = self._gates()
+        if gates:
+            self.passed = await self.binding.part(WarmParts).alead(gates)
 
-    def _worth(self) -> Worth | None:
-        """What waiting for the shared part gains; None where it is warm or small, or the user wants no gate."""
+    def _gates(self) -> tuple[tuple[bytes, Worth], ...]:
+        """By what those who share find one another, and what waiting gains them; empty where that is nothing.
+
+        First the whole shared part; then what other kickoffs have too, whose inputs and results are others.
+        """
         session, layout, llm = self.binding.session, self.layout, self.call.llm
-        if layout is None or not self.key or not self.binding.options.gate or self.key in self.binding.part(WarmParts):
-            return None
+        warm = self.binding.part(WarmParts)
+        if layout is None or not self.key or not self.binding.options.gate or self.key in warm:
+            return ()
         model = self.call.model
         # The API that the model's class most likely speaks: there is no body yet that would tell.
         api: Api = "anthropic" if "anthropic" in type(llm).__module__ else "openai-chat"
+        streams = bool(getattr(llm, "stream", False))
 
-        def found() -> Worth | None:
-            shared = [layout.system, *(piece.block for piece in layout.log), *map(str, self.tools or ())]
-            cold = sum(session.count(text, model) for text in shared)
-            return session.waiting.worth(model, api, cold=cold, streams=bool(getattr(llm, "stream", False)))
+        def found() -> tuple[tuple[bytes, Worth], ...]:
+            count, gates = session.counter(model), list[tuple[bytes, Worth]]()
+            tools = sum(map(count, map(str, self.tools or ())))
+            log = sum(count(piece.block) for piece in layout.log)
+            parts = [(self.key, tools + count(layout.system) + log)]
+            profile = session.profile(model, api)
+            # Marks stand behind the whole system text, so only where none are needed is its beginning read.
+            if profile.match == "block" and layout.opened and (layout.log or layout.pieces):
+                parts.append((self._named(layout.opened), tools + count(layout.opened)))
+            for key, cold in parts:
+                worth = None if key in warm else session.waiting.worth(model, api, cold=cold, streams=streams)
+                gates += [] if worth is None else [(key, worth)]
+            return tuple(gates) if gates and gates[0][0] == self.key else ()
 
-        return session.attempt("gate", found, None)
+        return session.attempt("gate", found, ())
+
+    def _named(self, text: str) -> bytes:
+        """What names a shared text with the model and the tools that it stands behind."""
+        names = b"".join(name_of(tool).encode() for tool in self.tools or ())
+        return digest_of(text).encode() + self.call.model.encode() + names
 
     def _release(self, *, ok: bool) -> None:
         ok = ok and not self.undone
         if ok and self.key:
-            self.binding.part(WarmParts).add(self.key)
+            warm = self.binding.part(WarmParts)
+            warm.add(self.key)
+            if self.layout is not None:
+                warm.add(self._named(self.layout.opened))
         if self.passed is not None:
             self.passed.release(ok=ok)
 
