@@ -137,3 +137,94 @@ def test_agents_without_a_crew_are_seen_too(servers, new_llm):
     assert [one.agent for one in seen.requests] == [agent.role for agent in who]
     assert [one.layout for one in seen.requests] == ["fork"] * 3
     assert not provider.requests
+
+
+def flow_of(llm: Any, *, made_in: str) -> Any:
+    """Two crews on one brief, as attributes of the flow or of classes that its methods name."""
+    from crewai import Task
+    from crewai.flow.flow import Flow, listen, start
+    from crewai.project import CrewBase
+    from crewai.project import agent as agent_of
+    from crewai.project import crew as crew_of
+    from crewai.project import task as task_of
+
+    def single(at: int) -> Crew:
+        who = agents(llm, tools=False)[at : at + 1]
+        said = Task(description=f"Part {at}.\n\nThe brief:\n{{brief}}", expected_output="A text.", agent=who[0])
+        return crew(who, [said])
+
+    @CrewBase
+    class Second:
+        """A crew as ``crewai create`` makes it."""
+
+        agents_config: Any = {}  # noqa: RUF012
+        tasks_config: Any = {}  # noqa: RUF012
+
+        @agent_of
+        def writer(self) -> Any:
+            """Its agent."""
+            return single(1).agents[0]
+
+        @task_of
+        def part(self) -> Any:
+            """Its task."""
+            made = single(1).tasks[0]
+            made.agent = self.writer()
+            return made
+
+        @crew_of
+        def crew(self) -> Crew:
+            """Its crew."""
+            return crew([self.writer()], [self.part()])
+
+    def of_class(_: Any) -> Any:
+        return Second().crew()
+
+    def of_flow(flow: Any) -> Any:
+        return flow.second
+
+    second = of_class if made_in == "class" else of_flow
+
+    class Paper(Flow):  # type: ignore[misc, type-arg]
+        """One after the other."""
+
+        @start()
+        def collect(self) -> str:
+            """First."""
+            return str(self.first.kickoff(inputs={"brief": self.state["brief"]}).raw)
+
+        @listen(collect)
+        def work_out(self) -> str:
+            """Second."""
+            return str(second(self).kickoff(inputs={"brief": self.state["brief"]}).raw)
+
+    made = Paper()
+    made.memory, made.first = None, single(0)
+    if made_in != "class":
+        made.second = single(1)
+    return made
+
+
+@pytest.mark.parametrize("made_in", ["attributes", "class"])
+def test_a_flows_preview_is_what_its_crews_send(servers, new_llm, made_in) -> None:
+    """Those that it has, and those of the classes that its methods name; they share the brief of its state."""
+    provider = servers("openai", answering)
+    flow = flow_of(lambda: new_llm(provider), made_in=made_in)
+    session = Session(caching=Caching(counter=ESTIMATE))
+    foreseen = preview(flow, session, task=BRIEF)
+    assert not provider.requests
+    assert not session.calls
+    with install(flow, session):
+        flow.kickoff(inputs=BRIEF)
+    assert [one.agent for one in foreseen.requests] == [call.agent for call in session.calls]
+    assert [one.input_tokens for one in foreseen.requests] == [call.input_tokens for call in session.calls]
+    assert [one.layout for one in foreseen.requests] == [call.layout for call in session.calls] == ["fork", "fork"]
+
+
+def test_what_a_flows_methods_make_themselves_is_named(servers, new_llm) -> None:
+    """Nobody knows of it before the run."""
+    from test_flows import flow_of as made
+
+    foreseen = preview(made(new_llm(servers("openai", answering))), Session(), task=BRIEF)
+    assert foreseen.requests == ()
+    assert any("collect" in note for note in foreseen.notes)

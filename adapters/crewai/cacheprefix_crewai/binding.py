@@ -179,7 +179,7 @@ class FlowRun:
         here = self._methods.get(id(owner))
         left = [method for name, method in methods.items() if name not in ran and str(name) != here]
         again = [self._held.setdefault(text, id(owner)) != id(owner) for text in texts]
-        return bool(again and left) and (any(again) or any(_starts_others(method, type(self.flow)) for method in left))
+        return bool(again and left) and (any(again) or any(starts_others(method, type(self.flow)) for method in left))
 
 
 _FUNCTIONS = 50
@@ -187,8 +187,23 @@ _FUNCTIONS = 50
 _STARTS = frozenset({"kickoff", "kickoff_async", "akickoff", "kickoff_for_each", "kickoff_for_each_async"})
 
 
-def _starts_others(method: Any, flow: type) -> bool:
+def starts_others(method: Any, flow: type) -> bool:
     """Whether a method's code starts a crew or an agent, itself or in functions that it names."""
+    return any(not _STARTS.isdisjoint(names) for names, _ in _code_of(method, flow))
+
+
+def crews_named(method: Any, flow: type) -> list[Any]:
+    """The ``@CrewBase`` classes that a method's code names, itself or in functions that it names."""
+    found = [value for _, values in _code_of(method, flow) for value in values]
+    return list({id(one): one for one in found if _is_crew_class(one)}.values())
+
+
+def _is_crew_class(value: object) -> bool:
+    return isinstance(value, type) and bool(getattr(value, "is_crew_class", False))
+
+
+def _code_of(method: Any, flow: type) -> Iterator[tuple[set[str], list[Any]]]:
+    """What the code of a method, and of functions that it names, names, and what of it is known."""
     waiting: list[Any] = [getattr(method, "_meth", method)]
     seen: set[int] = set()
     while waiting and len(seen) < _FUNCTIONS:
@@ -202,13 +217,11 @@ def _starts_others(method: Any, flow: type) -> bool:
             inner = [const for const in one.co_consts if isinstance(const, CodeType)]
             codes += inner
             names.update(*(each.co_names for each in inner))
-        if not _STARTS.isdisjoint(names):
-            return True
         known = names_known_to(function) if isinstance(function, FunctionType) else {}
         closed = getattr(code, "co_freevars", ())
-        found = [known.get(name, inspect.getattr_static(flow, name, None)) for name in {*names, *closed}]
+        found = [known.get(name, inspect.getattr_static(flow, name, None)) for name in sorted({*names, *closed})]
+        yield names, found
         waiting += [one for one in found if isinstance(one, FunctionType)]
-    return False
 
 
 def _strings(state: Any, depth: int = 2) -> Iterator[tuple[str, str]]:

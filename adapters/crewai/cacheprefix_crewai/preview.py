@@ -7,37 +7,59 @@ model is asked.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 from cacheprefix import Session
 from cacheprefix.adapter import AdapterSession, Preview, preview_of, users_session
-from cacheprefix_crewai.binding import KEY, KICKOFF, RUN, Binding, Options
-from cacheprefix_crewai.crew import binding_on, parts_of
+from cacheprefix_crewai.binding import (
+    FLOW,
+    KEY,
+    KICKOFF,
+    RUN,
+    Binding,
+    FlowRun,
+    Options,
+    binding_of,
+    crews_named,
+    starts_others,
+)
+from cacheprefix_crewai.crew import binding_on, is_flow, parts_of
+from cacheprefix_crewai.flows import join, parts_in
 from cacheprefix_crewai.installing import Installation, conversation_of, install
 from cacheprefix_crewai.layout import LLMCall
 from cacheprefix_crewai.llm import REQUEST, kind_of
 from cacheprefix_crewai.sending import PendingRequest
 
+_INPUT = re.compile(r"\{(\w+)\}")
 _MODELS = ("llm", "function_calling_llm", "manager_llm", "planning_llm", "chat_llm")
 
 
 def preview(target: object, session: Session, task: object = None) -> Preview | None:
-    """The first request of each task of a crew, as an installed crew would send it; None for anything else.
+    """The first request of each task of a crew or flow, as an installed one would send it; None for anything else.
 
-    ``task`` is what ``kickoff`` takes as its inputs; for agents without a crew, the text that each is asked.
+    ``task`` is what ``kickoff`` takes as its inputs; for agents without a crew, the text that each is asked. Of a flow,
+    the crews that it has as attributes, and those of ``@CrewBase`` classes that its methods name.
     """
-    crew, agents = parts_of(target) if not isinstance(target, type) else (None, [])
-    if crew is None and not agents:
+    if isinstance(target, type):
         return None
-    known = binding_on(crew if crew is not None else agents)
+    flow = target if is_flow(target) else None
+    crew, agents = parts_of(target)
+    if flow is None and crew is None and not agents:
+        return None
+    known = binding_of(flow) if flow is not None else binding_on(crew if crew is not None else agents)
     rehearsal = session.adapter.rehearsal()
     dry = _DryRun(rehearsal, Options() if known is None else known.options)
     held = session.adapter.known(conversation_of(target), dry.options.scope)
     if held is not None:
         rehearsal.conversation(held.id, scope=held.scope).restore(held.to_json(), rebase=True)
-    dry.played(crew, agents, task)
+    if flow is None:
+        dry.played(crew, agents, task)
+    else:
+        dry.played_flow(flow, task)
     return preview_of(rehearsal, dict.fromkeys(dry.notes))
 
 
@@ -51,8 +73,56 @@ class _DryRun:
 
     def played(self, crew: Any, agents: Iterable[Any], task: object) -> None:
         """Install on copies, and let each task come to its first request."""
-        options = self.options
         made: Any = [self._agent(agent) for agent in agents] if crew is None else self._crew(crew)
+        with self._installed(made):
+            if crew is None:
+                text = task if isinstance(task, str) else ""
+                for agent in made:
+                    self._asked(agent, None, text, list(agent.tools or []))
+            else:
+                self._run(made, task)
+
+    def played_flow(self, flow: Any, task: object) -> None:
+        """Install on copies of what the flow has, as its installation would, and let each come to its requests."""
+        parts, kind = parts_in(flow), type(flow)
+        methods = dict(getattr(flow, "_methods", None) or {})
+        for name, method in methods.items():
+            named = crews_named(method, kind)
+            parts += [parts_of(one())[0] for one in named]
+            if starts_others(method, kind) and not named:
+                self.notes.append(f"what the method {name} starts beside what the flow has is known in the run")
+        crews = [self._crew(one) for one in parts if hasattr(one, "tasks")]
+        agents = [one for one in parts if hasattr(one, "role")]
+        self.notes += [f"{one.role}: what a method asks it is known in the run" for one in agents]
+        if not crews:
+            return
+        given = getattr(flow, "state", None)
+        fields = given if isinstance(given, Mapping) else getattr(given, "__dict__", None) or {}
+        state = {**fields, **(task if isinstance(task, Mapping) else {})}
+        with self._installed(crews[0], conversation_of(flow)) as binding:
+            for crew in crews[1:]:
+                join(binding, crew)
+            token = FLOW.set(FlowRun(binding, SimpleNamespace(state=state, _methods=methods)))
+            try:
+                for crew in crews:
+                    self._run(crew, self._inputs(crew, state))
+            finally:
+                FLOW.reset(token)
+
+    def _inputs(self, crew: Any, state: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """What of a flow's state a crew's texts name; the method itself says in the run what the crew is given."""
+        texts = [f"{one.description} {one.expected_output}" for one in crew.tasks]
+        texts += [f"{one.role} {one.goal} {one.backstory}" for one in crew.agents]
+        names = {name for text in texts for name in _INPUT.findall(text)}
+        if names - state.keys():
+            unknown = ", ".join(sorted(names - state.keys()))
+            self.notes.append(f"the inputs {unknown} of a crew are given by its method, and known in the run")
+        return {name: state.get(name, "") for name in names} or None
+
+    @contextmanager
+    def _installed(self, made: Any, conversation: str = "") -> Iterator[Binding]:
+        """Install on a copy, with its options, for the time of the preview."""
+        options = self.options
         installed = install(
             made,
             users_session(self.session),
@@ -64,14 +134,10 @@ class _DryRun:
             scope=options.scope,
         )
         binding = _binding(installed)
+        binding.conversation = conversation or binding.conversation
         run, kickoff = RUN.set(binding), KICKOFF.set(binding.new_kickoff_id())
         try:
-            if crew is None:
-                text = task if isinstance(task, str) else ""
-                for agent in made:
-                    self._asked(agent, None, text, list(agent.tools or []))
-            else:
-                self._run(made, task)
+            yield binding
         finally:
             KICKOFF.reset(kickoff)
             RUN.reset(run)
