@@ -18,7 +18,7 @@ def test_a_seed_makes_the_same_plans():
     assert len({made(random.Random(number)) for number in range(9)}) == 9
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("rules", RULES)
 def test_all_sides_say_the_same(rules, number):
     """As many calls, and in each the same texts: no side is cheaper by telling the model less."""
@@ -60,5 +60,5 @@ def test_results_are_rows_of_a_topic():
 @pytest.mark.parametrize(("rules", "read"), list(product(RULES, READS)))
 def test_a_sample_of_plans_costs_no_more_than_without_us(rules, read):
     """Under each set of rules, taken together."""
-    found = [nth(rules, read, 3, number) for number in range(6)]
+    found = [nth(rules, read, 3, number) for number in range(4)]
     assert sum(one.shared for one in found) <= 1.1 * sum(one.costs["own"] for one in found)

@@ -1,6 +1,6 @@
 """Whatever is decided on a history that a provider takes, it takes the result: every strategy, every form.
 
-2,000 random histories by default, 10,000 in make test-more; CACHEPREFIX_HISTORIES=100000 tries more. A failure names
+800 random histories by default, 10,000 in make test-more; CACHEPREFIX_HISTORIES=100000 tries more. A failure names
 its seed.
 """
 
@@ -31,7 +31,7 @@ from cacheprefix.history import (
 from cacheprefix.prompt import Drop, DropCall, DropResult, DropThinking, Insert, ReplaceResult
 from cacheprefix.wire import apply, views_of
 
-HISTORIES = int(os.environ.get("CACHEPREFIX_HISTORIES", "2000"))
+HISTORIES = int(os.environ.get("CACHEPREFIX_HISTORIES", "800"))
 CHUNKS = 10
 
 

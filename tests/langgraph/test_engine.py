@@ -69,15 +69,6 @@ def test_forked_nodes_read_the_shared_part_from_a_real_cache(model, fresh_text, 
     assert session.failures == {}
 
 
-def test_unmodified_nodes_read_nothing(model, fresh_text):
-    """The same team without forks shares no more than the first word of its roles."""
-    handbook = fresh_text(HANDBOOK)
-    session = Session(caching=Caching(provider="llama.cpp", profiles=rules(), counter=COUNTER), mode="observe")
-    team(wrap_model(model("openai"), session), session, handbook).invoke({"messages": [HumanMessage("Begin.")]})
-    assert len(session.calls) == 3
-    assert all(call.usage.cache_read_tokens < 10 for call in session.calls)
-
-
 def test_agents_with_the_middleware_read_tools_and_text_from_a_real_cache(model, fresh_text):
     """create_agent: two agents with one frozen set of tools read each other's beginning."""
     handbook = fresh_text(HANDBOOK)
