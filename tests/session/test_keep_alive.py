@@ -75,15 +75,23 @@ def test_no_more_is_spent_than_is_allowed(world, allowed, reads):
     assert "another read would cost more" in keeper.stopped
 
 
-def test_a_failure_ends_it_and_is_counted(world):
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_failure_ends_it_and_is_counted(world, awaited):
     """The application hears of nothing, and the session's failures do."""
 
     def send(body):
         raise RuntimeError("gone")
 
-    keeper = world.keeper(send)
+    async def asend(body):
+        raise RuntimeError("gone")
+
+    keeper = world.keeper(asend if awaited else send)
     with pytest.warns(match="keep-alive"):
-        world.wait(keeper, 20 * 60)
+        if awaited:
+            world.now[0] += keeper.due()
+            assert not asyncio.run(keeper.akeep())
+        else:
+            world.wait(keeper, 20 * 60)
     assert (keeper.reads, keeper.stopped) == (0, "the read failed")
     assert world.session.failures == {"keep-alive": 1}
 
