@@ -20,8 +20,11 @@ AG2 := .venv-ag2
 DOCS := .venv-docs
 READY := .stamp-ready
 PYTEST := -m pytest -ra --durations=5
-# A worker keeps a stretch of files, so that what a module sets up is set up once; who is done first helps the other.
-SPREAD := -n $(JOBS) --dist worksteal
+# One worker more than processors, since a quarter of a worker's time is waiting: for a store that hangs, a leader, a
+# process that starts. A worker keeps a stretch of files, so that what a module sets up is set up once; who is done first
+# helps the others.
+WORKERS ?= $(shell expr $(JOBS) + 1)
+SPREAD := -n $(WORKERS) --dist worksteal
 
 # An adapter's environment is made only when there is something to run in it.
 AUTOGEN_TESTS := $(wildcard tests/autogen/test_*.py tests/autogen/*/test_*.py tests/transparent/test_autogen.py)

@@ -286,11 +286,10 @@ def _provider(rules: str) -> Iterator[tuple[SimulatedProvider, list[str]]]:
             made = app.create_app
             patched.setattr(app, "create_app", lambda simulator: _noting(made(simulator), headers))
             _PROVIDERS[rules] = (SimulatedProvider(rules).start(), headers)
-        # What stands by now (frameworks, other tests) is not looked through again before every run.
-        gc.collect()
-        gc.freeze()
     provider, headers = _PROVIDERS[rules]
+    # What stands by now (frameworks, other tests) is not looked through again before every run.
     gc.collect()
+    gc.freeze()
     provider.simulator.script, provider.simulator.latency = Echo(), Latency()
     provider.reset()
     headers.clear()
