@@ -18,7 +18,9 @@ from cacheprefix.bodies import (
     Watched,
     allowed_choice,
     begins,
+    current_role,
     fork_body,
+    in_role,
     instruction_of,
 )
 from cacheprefix.bounded import Bounded, Generations
@@ -27,7 +29,7 @@ from cacheprefix.calls.gating import Waits
 from cacheprefix.calls.history_runner import HistoryRunner, RestOfRequest
 from cacheprefix.calls.report import tally
 from cacheprefix.calls.tool_calls import ToolUse
-from cacheprefix.contexts import BlockVar
+from cacheprefix.contexts import BlockVar, inside
 from cacheprefix.dry_run import Preview, Unsent, preview_of, unsent_client
 from cacheprefix.errors import SetupError
 from cacheprefix.forks import AskOptions, ForkOptions, ForkResult, SideForks, ask_options
@@ -95,6 +97,7 @@ from cacheprefix.prompt import Role as MessageRole
 from cacheprefix.session import Session
 from cacheprefix.toolcache import AnswerForm, Attempt, NotKeptError, Origin, looks_like_error, origin_of
 from cacheprefix.versions import outside, supported
+from cacheprefix.watched_clients import derived, vendor_of, watched_client, watched_stream
 
 __all__ = [
     "FOLLOW",
@@ -169,7 +172,9 @@ __all__ = [
     "common_text",
     "context_block",
     "cost_units",
+    "current_role",
     "default_counter",
+    "derived",
     "digest_of",
     "digests_of",
     "dumps",
@@ -179,6 +184,8 @@ __all__ = [
     "find_text",
     "fork_body",
     "given_or_configured",
+    "in_role",
+    "inside",
     "instruction_of",
     "loads",
     "looks_like_error",
@@ -207,6 +214,9 @@ __all__ = [
     "update_json",
     "usage_from_dict",
     "users_session",
+    "vendor_of",
+    "watched_client",
+    "watched_stream",
     "with_volatile",
 ]
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any
@@ -41,7 +43,9 @@ __all__ = [
     "Watched",
     "allowed_choice",
     "begins",
+    "current_role",
     "fork_body",
+    "in_role",
     "instruction_of",
 ]
 
@@ -61,6 +65,26 @@ class Role:
     played: bool = False
     """Whether an open-ended run is laid out by playing its layouts (docs/never-dearer.md): hardly ever dearer than
     without us, and later to share what nobody asked for yet. Tell of all roles first (``AdapterSession.join``)."""
+
+
+_ROLE: ContextVar[Role | None] = ContextVar("cacheprefix_role", default=None)
+
+
+@contextmanager
+def in_role(
+    name: str, *, instruction: str = "", conversation: str = "", volatile: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """Calls of wrapped clients inside the block, and in tasks started there, are forks of this role."""
+    token = _ROLE.set(Role(name, instruction, conversation, volatile or {}))
+    try:
+        yield
+    finally:
+        _ROLE.reset(token)
+
+
+def current_role() -> Role | None:
+    """The role of the innermost ``in_role`` around the code that runs; None outside of all."""
+    return _ROLE.get()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +181,38 @@ class ForkBody:
         name = history_field(self.api)
         return replace(self, body={**self.body, name: [*self.body[name], *read.messages, *told]}, tries=1)
 
+    def ask(self, send: Callable[[Mapping[str, Any]], Any], streamed: Streamed) -> Any:
+        """The answer to this request, which ``send`` makes of a body; a call of another role's tool is asked again.
+
+        A stream is given as ``streamed`` has it watched (``watch``). What ``send`` raises is the application's.
+        """
+        asked, answer = self, None
+        while True:
+            with asked.begin(asked.queue()) as turn:
+                answer = send(turn.body)
+            stream = streamed(answer, asked, turn)
+            again = asked._finished(turn, answer) if stream is None else None
+            if again is None:
+                return answer if stream is None else stream
+            asked = again
+
+    async def aask(self, send: Callable[[Mapping[str, Any]], Awaitable[Any]], streamed: Streamed) -> Any:
+        """``ask`` for an asynchronous client."""
+        asked, answer = self, None
+        while True:
+            with asked.begin(await asked.aqueue()) as turn:
+                answer = await send(turn.body)
+            stream = streamed(answer, asked, turn)
+            again = asked._finished(turn, answer) if stream is None else None
+            if again is None:
+                return answer if stream is None else stream
+            asked = again
+
+    def _finished(self, turn: PendingCall, answer: Any) -> ForkBody | None:
+        turn.finish(getattr(answer, "usage", None))
+        self.answered(turn, answer)
+        return self.refusal(answer)
+
     def answered(self, turn: PendingCall, answer: Any) -> None:
         """Remember an answer that the provider keeps, and what its history holds without what we added to it."""
         self.session.attempt("kept answer", lambda: self._answered(turn, answer), None)
@@ -180,22 +236,23 @@ class ForkBody:
         tokens = turn.seen.prompt.tokens if said and turn.seen else len(str(said)) // 4
         session.shared.kept.answered(id_, _speaker(session, role), talk, said, tokens)
 
-    def watch(self, turn: PendingCall, events: Iterator[Any]) -> Watched:
-        """The events of a stream as they come; the turn learns of the first one, of the usage and of the end."""
-        return Watched(self, turn, events)
+    def watch(self, turn: PendingCall, events: Iterator[Any], usage: UsageOf | None = None) -> Watched:
+        """The events of a stream as they come; the turn learns of the first one, of the usage and of the end.
 
-    def awatch(self, turn: PendingCall, events: AsyncIterator[Any]) -> AsyncWatched:
+        ``usage`` finds it in an event where that is not as the APIs have it.
+        """
+        return Watched(self, turn, events, usage or _usage_of)
+
+    def awatch(self, turn: PendingCall, events: AsyncIterator[Any], usage: UsageOf | None = None) -> AsyncWatched:
         """``watch`` for an asynchronous stream."""
-        return AsyncWatched(self, turn, events)
+        return AsyncWatched(self, turn, events, usage or _usage_of)
 
-    def passes(self, turn: PendingCall, event: Any, usage: dict[str, Any]) -> bool:
-        """Note an event; False for one that came only because we asked for the usage."""
+    def passes(self, turn: PendingCall, event: Any, usage: dict[str, Any], found: Any) -> bool:
+        """Note an event and the usage found in it; False for one that came only because we asked for the usage."""
         if turn.first_token_at is None and begins(event):
             turn.first_token()
         if self.api == "openai-responses" and getattr(event, "response", None) is not None:
             self._told(turn, event)
-        places = (event, getattr(event, "message", None), getattr(event, "response", None))
-        found = next((one for one in (getattr(place, "usage", None) for place in places) if one is not None), None)
         if found is not None:
             usage.update(merge_usage(usage, found))
         ours = self.body.get("stream_options") != self.given.get("stream_options")
@@ -217,11 +274,22 @@ class ForkBody:
         return next(found, len(prompt.sections)) if self.tail else len(prompt.sections)
 
 
+Streamed = Callable[[Any, ForkBody, PendingCall], Any]
+"""Gives an answer that is a stream with its events watched, and None for one that is whole."""
+UsageOf = Callable[[Any], Any]
+"""The usage that an event of a stream brings, or None."""
+
+
+def _usage_of(event: Any) -> Any:
+    places = (event, getattr(event, "message", None), getattr(event, "response", None))
+    return next((one for one in (getattr(place, "usage", None) for place in places) if one is not None), None)
+
+
 class _Watching:
     """What is known of a stream: it ends its turn however it ends itself, also where nobody ever read it."""
 
-    def __init__(self, fork: ForkBody, turn: PendingCall, events: Any) -> None:
-        self._fork, self._turn, self._events = fork, turn, events
+    def __init__(self, fork: ForkBody, turn: PendingCall, events: Any, usage: UsageOf) -> None:
+        self._fork, self._turn, self._events, self._usage_of = fork, turn, events, usage
         self._usage: dict[str, Any] = {}
         self._reading = False
         self._heard = False
@@ -229,7 +297,7 @@ class _Watching:
 
     def _passes(self, event: Any) -> bool:
         self._heard = True
-        return self._fork.passes(self._turn, event, self._usage)
+        return self._fork.passes(self._turn, event, self._usage, self._usage_of(event))
 
     def _ended(self) -> None:
         self._turn.finish(self._usage or None)
@@ -307,7 +375,14 @@ class AsyncWatched(_Watching):
 
 
 def fork_body(
-    session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role | None, *, asks_usage: bool = True
+    session: AdapterSession,
+    body: Mapping[str, Any],
+    api: Api,
+    role: Role | None,
+    *,
+    asks_usage: bool = True,
+    lists: bool = True,
+    own: tuple[Reason, ...] = (),
 ) -> ForkBody:
     """A body as a fork of ``role``: shared system text and tools, the conversation as it is, the role's text last.
 
@@ -316,8 +391,9 @@ def fork_body(
     ``body`` is JSON as ``openai-chat``, ``openai-responses`` or ``anthropic`` takes it, and is not changed. It stays as
     it is without a role and in observe mode; while less is shared than the provider caches it only gets what it leaves
     to the session to say. ``asks_usage`` is False where nobody watches the stream: then its usage is not asked for, as
-    the event that brings it would reach the application. Fails open; raises only ``BudgetError``, for a request budget
-    that cannot be met.
+    the event that brings it would reach the application. ``lists`` is False where the client takes no list of allowed
+    tools, which are then said in words. ``own`` says why the request keeps its layout, whatever sharing saves. Fails
+    open; raises only ``BudgetError``, for a request budget that cannot be met.
     """
     given, went_on = dict(body), ""
     if session.mode != "observe" and SHAPES[api].FIELDS.chained:
@@ -334,7 +410,7 @@ def fork_body(
     read = session.attempt("layout", lambda: _read(session, given, api, role), None)
     if read is None:
         return replace(plain, body=plain.own(), plan=failed("layout"))
-    plan = session.plan(read.request(session, given, api, role))
+    plan = session.plan(read.request(session, given, api, role, own, lists=lists))
     if plan.at is None:
         return replace(plain, body=_own(session, given, api, role, list(plan.history)), plan=plan)
     laid = session.attempt("layout", lambda: _laid(session, given, api, read, plan), None)
@@ -378,7 +454,16 @@ class _Read:
     begins: bool
     """Whether its own system text begins with the shared one."""
 
-    def request(self, session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role) -> AgentRequest[Any]:
+    def request(
+        self,
+        session: AdapterSession,
+        body: Mapping[str, Any],
+        api: Api,
+        role: Role,
+        own: tuple[Reason, ...],
+        *,
+        lists: bool,
+    ) -> AgentRequest[Any]:
         """What the role asks, for the planner."""
         model = str(body.get("model", ""))
 
@@ -405,10 +490,10 @@ class _Read:
             history,
             spoken=lambda: list(map(tokens, self.history)),
             api=api,
-            tools=OwnTools(names, free=choice in (None, "auto")) if self.shared else None,
+            tools=OwnTools(names, free=choice in (None, "auto"), lists=lists) if self.shared else None,
             volatile=role.volatile,
             known=_providers(self.tools),
-            own=(reason("kept_by_provider"),) if _kept_elsewhere(session, body, api, role) else (),
+            own=(*own, reason("kept_by_provider")) if _kept_elsewhere(session, body, api, role) else own,
             alike=(role.ahead is not None or role.played) and self.begins,
             played=role.played,
             cached=_marked(body, api),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -34,3 +38,28 @@ class BlockVar(Generic[T]):
         self._var.reset(token)
         if held is not None and held is not self._var.get():
             held.clear()
+
+    @contextmanager
+    def within(self, value: T | None) -> Iterator[None]:
+        """A block in which a value is in force."""
+        token = self.set(value)
+        try:
+            yield
+        finally:
+            self.reset(token)
+
+
+def inside(block: Callable[[], AbstractContextManager[object]], call: Callable[..., Any], like: Any) -> Any:
+    """``call`` inside a block that is entered anew each time, as a function like ``like``: asynchronous where it is."""
+
+    @functools.wraps(like)
+    def sync(*given: Any, **named: Any) -> Any:
+        with block():
+            return call(*given, **named)
+
+    @functools.wraps(like)
+    async def later(*given: Any, **named: Any) -> Any:
+        with block():
+            return await call(*given, **named)
+
+    return later if inspect.iscoroutinefunction(like) else sync

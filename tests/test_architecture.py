@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "cacheprefix"
-ADAPTERS = {"ag2", "langgraph", "autogen", "crewai", "maf", "sdk"}
+ADAPTERS = {"ag2", "langgraph", "autogen", "crewai", "litellm", "maf", "sdk"}
 
 ALWAYS = {"errors", "_version", "locks", "effects", "contexts", "bounded", "unnamed", "notices", "mode"}
 BELOW = {
@@ -70,6 +70,7 @@ BELOW = {
         "stores",
     },
     "bodies": {"prompt", "wire", "profiles", "layout", "calls", "adapter_session"},
+    "watched_clients": {"prompt", "calls", "adapter_session", "bodies"},
     "dry_run": {"prompt", "calls", "bodies", "adapter_session"},
     "events": {"prompt", "profiles", "cache", "stores", "toolcache", "calls", "plugins"},
     "config_fields": {"toolcache", "history", "layout", "profiles"},

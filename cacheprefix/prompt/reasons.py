@@ -34,6 +34,7 @@ Why = Literal[
     "own_prompt",
     "own_history",
     "marks_hidden",
+    "rules_unknown",
     # the application's own layout, since the user forks a share of the conversations
     "not_in_fork_share",
     "dearer_as_fork",
@@ -72,6 +73,7 @@ SAID: Mapping[Why, str] = MappingProxyType(
         "own_prompt": "the application words this prompt itself ({name})",
         "own_history": "the history is not ours to lay out ({name})",
         "marks_hidden": "its model class ({name}) shows no place for marks, without which nothing is cached",
+        "rules_unknown": "how its provider caches is not known ({name})",
         "not_in_fork_share": "its conversation is one of those that fork_share leaves as they are",
         "dearer_as_fork": "as forks requests cost {forked:,} cost units each, in the application's own layout {own:,}",
         "text_not_found": "the text to share does not stand in it as it was given, and is not shared there ({name})",

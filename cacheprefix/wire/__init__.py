@@ -3,6 +3,7 @@
 from cacheprefix.wire.apis import api_of_path, form_of, guess_api
 from cacheprefix.wire.apply_decisions import apply, sendable
 from cacheprefix.wire.codec import decode, encode, redecode, structure_errors
+from cacheprefix.wire.litellm import for_litellm
 from cacheprefix.wire.message_views import forget_views, views_of
 from cacheprefix.wire.messages import Form
 from cacheprefix.wire.reader import Memo
@@ -14,6 +15,7 @@ __all__ = [
     "apply",
     "decode",
     "encode",
+    "for_litellm",
     "forget_views",
     "form_of",
     "guess_api",

@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
 
 FRAMEWORKS = (
-    "ag2", "agent_framework", "autogen_agentchat", "autogen_core", "crewai", "langchain", "langchain_core", "langgraph"
+    "ag2", "agent_framework", "autogen_agentchat", "autogen_core", "crewai", "langchain", "langchain_core", "langgraph",
+    "litellm",
 )  # fmt: skip
 
 

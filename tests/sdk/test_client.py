@@ -287,6 +287,24 @@ def test_raw_responses_work(api, servers, session_for):
 
 
 @pytest.mark.parametrize("door", ["with_raw_response", "with_streaming_response"])
+def test_a_raw_stream_that_is_parsed_is_measured_with_its_usage(servers, session_for, door):
+    """openai-agents asks so for streams; one that is read as bytes is a call of unknown usage."""
+    servers["openai-responses"].reset()
+    session = session_for("openai-responses")
+    with make_client("openai-responses", servers["openai-responses"]) as own, role("critic"):
+        client = wrap(own, session)
+        for way in ("parse", "iter_lines"):
+            opened = getattr(client.responses, door).create(**body("openai-responses", stream=True))
+            raw = opened.__enter__() if door == "with_streaming_response" else opened
+            list(getattr(raw if way == "parse" else raw.http_response, way)())
+            raw.http_response.close()
+            del raw, opened
+    parsed, read = session.calls
+    assert parsed.usage.input_tokens
+    assert read.usage.input_tokens is None
+
+
+@pytest.mark.parametrize("door", ["with_raw_response", "with_streaming_response"])
 def test_a_raw_stream_has_the_events_that_were_asked_for(servers, session_for, door):
     """The application parses it, so that nothing may be in it that only we wanted."""
     servers["openai-chat"].reset()

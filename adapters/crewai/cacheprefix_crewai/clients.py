@@ -1,4 +1,4 @@
-"""How a finished body reaches the provider: LiteLLM's form of it, and requests by a model's own SDK client."""
+"""Requests by the SDK client of a model object."""
 
 from __future__ import annotations
 
@@ -6,41 +6,15 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from cacheprefix.wire import for_litellm
+
 if TYPE_CHECKING:
     from cacheprefix.adapter import Api
-
-_MARK = "prompt_cache_breakpoint"
 
 
 def is_claude(llm: Any) -> bool:
     """Whether a model is Anthropic's by way of LiteLLM."""
     return bool(getattr(llm, "is_litellm", False)) and "claude" in str(getattr(llm, "model", "")).lower()
-
-
-def for_litellm(params: dict[str, Any]) -> dict[str, Any]:
-    """A body with breakpoints in the form LiteLLM hands on to Anthropic."""
-
-    def changed(block: Any) -> Any:
-        mark = _mark_of(block)
-        if mark is None:
-            return block
-        return {**{key: value for key, value in block.items() if key != _MARK}, "cache_control": mark}
-
-    def rewritten(message: Any) -> Any:
-        content = message.get("content")
-        if not isinstance(content, list):
-            return message
-        if message.get("role") != "tool":
-            return {**message, "content": [changed(block) for block in content]}
-        # A tool result carries its mark beside its content: inside, Anthropic would not see one, and the text would
-        # be another than in the request that follows.
-        mark = next((found for block in content if (found := _mark_of(block)) is not None), None)
-        if mark is None or len(content) != 1 or content[0].get("type") != "text":
-            return message
-        return {**message, "content": content[0]["text"], "cache_control": mark}
-
-    messages = [rewritten(message) for message in params["messages"]]
-    return {**{k: v for k, v in params.items() if k != "prompt_cache_options"}, "messages": messages}
 
 
 def sender(llm: Any, api: Api) -> Callable[[dict[str, Any]], Any]:
@@ -63,14 +37,6 @@ def sender(llm: Any, api: Api) -> Callable[[dict[str, Any]], Any]:
         return create(**_arguments(body, create))
 
     return by_client
-
-
-def _mark_of(block: Any) -> dict[str, Any] | None:
-    """A content block's breakpoint as Anthropic spells it."""
-    if not isinstance(block, Mapping) or _MARK not in block:
-        return None
-    ttl = block[_MARK].get("ttl")
-    return {"type": "ephemeral", **({"ttl": ttl} if ttl else {})}
 
 
 def _arguments(body: Mapping[str, Any], create: Any) -> dict[str, Any]:

@@ -22,8 +22,9 @@ from cacheprefix.adapter import (
     with_volatile,
 )
 from cacheprefix.errors import BudgetError, CacheprefixError, NotSharedError
+from cacheprefix.wire import for_litellm
 from cacheprefix_crewai.binding import asks_for
-from cacheprefix_crewai.clients import for_litellm, is_claude
+from cacheprefix_crewai.clients import is_claude
 from cacheprefix_crewai.events import announce
 from cacheprefix_crewai.history import Around, Execution, Executions, compact_now, condensed, limits, shortened
 from cacheprefix_crewai.layout import Layouts, LLMCall, TaskLayout, kept_elsewhere, opening_of, unmarked

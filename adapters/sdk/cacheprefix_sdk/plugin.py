@@ -7,6 +7,7 @@ from cacheprefix import Session
 
 def cacheprefix_wrap(target: object, session: Session) -> object | None:
     """Wrap a client of OpenAI or Anthropic."""
-    from cacheprefix_sdk.client import vendor_of, wrap
+    from cacheprefix.adapter import vendor_of
+    from cacheprefix_sdk.client import wrap
 
     return wrap(target, session) if vendor_of(target) else None

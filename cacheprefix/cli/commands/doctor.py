@@ -23,6 +23,7 @@ _ADAPTERS = {
     "crewai": "crewai",
     "maf": "agent-framework-core",
     "ag2": "ag2",
+    "litellm": "litellm",
     "sdk": "openai",
 }
 """An adapter's short name and the distribution of the framework it is for."""

@@ -1,0 +1,185 @@
+"""``wrap`` and ``install``: LiteLLM's completions are measured and, in a role, become forks.
+
+All end in ``litellm.completion`` or ``litellm.acompletion``, those of a router and of fallbacks once an attempt, with
+that attempt's model. These two ask here first; where no session is around they are LiteLLM's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any, TypeVar
+
+import litellm
+from litellm import CustomStreamWrapper
+from litellm.constants import OPENAI_CHAT_COMPLETION_PARAMS
+from litellm.llms.base_llm.base_utils import type_to_response_format_param
+from litellm.router import Router
+
+from cacheprefix import Session
+from cacheprefix.adapter import (
+    AdapterSession,
+    BlockVar,
+    ForkBody,
+    Role,
+    current_role,
+    derived,
+    fork_body,
+    given_or_configured,
+    inside,
+    reason,
+    supported,
+    watched_stream,
+)
+from cacheprefix.adapter import in_role as role
+from cacheprefix.errors import SetupError
+from cacheprefix.wire import for_litellm
+
+__all__ = ["install", "role", "unwrap", "wrap"]
+
+T = TypeVar("T")
+Bound = tuple[AdapterSession, Role | None]
+_BOUND: BlockVar[Bound] = BlockVar("cacheprefix_litellm")
+_INSTALLED: list[Bound] = []
+_OWN: dict[str, Callable[..., Any]] = {name: getattr(litellm, name) for name in ("completion", "acompletion")}
+_CONNECTION = {"api_base", "api_key", "api_version", "base_url", "default_headers", "deployment_id", "extra_headers"}
+_CONNECTION |= {"max_retries", "organization", "request_timeout", "timeout"}
+_BODY = {"model", "messages", "prompt_cache_options", *OPENAI_CHAT_COMPLETION_PARAMS} - _CONNECTION
+"""The arguments that are the request's body."""
+_REFUSED = {"prompt_cache_key", "prompt_cache_retention", "stream_options", "tool_choice", "tools"}
+"""What a fork may add and LiteLLM refuses where the provider does not know it."""
+
+
+def wrap(target: T, session: Session | None = None, *, role: str = "", conversation: str = "") -> T:
+    """``litellm.completion`` or ``litellm.acompletion`` as one that asks in the session, or a router made to do so.
+
+    A router stays the same object, until ``unwrap``. Calls in a role (``with role("critic"):``, or bound here) are
+    forks of the session's shared prefix; all others, and all in ``observe`` mode, go out as they were asked and are
+    measured. Raises ``SetupError`` for anything else.
+    """
+    name = kind_of(target)
+    if not name:
+        raise SetupError(f"wrap takes completion or acompletion of litellm, or a Router, not {type(target).__name__}")
+    joined, bound = _bound(session, role, conversation)
+    if joined.off:
+        return target
+    if isinstance(target, Router):
+        attempts = {each: _attempts(each, joined, bound) for each in ("_completion", "_acompletion")}
+        target.__class__ = derived(type(unwrap(target)), **attempts)
+        return target
+    wrapped: T = inside(partial(_BOUND.within, (joined, bound)), partial(_call, name), _OWN[name])
+    return wrapped
+
+
+def kind_of(target: object) -> str:
+    """``Router``, ``completion`` or ``acompletion``; empty for what is none of these."""
+    if isinstance(target, Router):
+        return "Router"
+    name, home = str(getattr(target, "__name__", "")), str(getattr(target, "__module__", ""))
+    return name if name in _OWN and home.startswith("litellm.") else ""
+
+
+def unwrap(router: T) -> T:
+    """The router with LiteLLM's own class again."""
+    router.__class__ = getattr(router.__class__, "__unwrapped__", router.__class__)
+    return router
+
+
+@contextmanager
+def install(session: Session | None = None, *, role: str = "", conversation: str = "") -> Iterator[Session]:
+    """While the block runs, all that calls LiteLLM by its module asks in the session: routers and libraries too."""
+    bound = _bound(session, role, conversation)
+    _INSTALLED.append(bound)
+    try:
+        yield bound[0].session
+    finally:
+        _INSTALLED.remove(bound)
+
+
+def _bound(session: Session | None, role: str, conversation: str) -> Bound:
+    joined = given_or_configured(session)
+    if role:
+        joined.join(role)
+    for name, own in _OWN.items():
+        if getattr(litellm, name) is own:
+            setattr(litellm, name, inside(nullcontext, partial(_call, name), own))
+    return joined, Role(role, conversation=conversation) if role else None
+
+
+def _attempts(name: str, session: AdapterSession, role: Role | None) -> property:
+    """A router's method for one attempt, taken where the router is asked: it may run in a thread that has no role."""
+
+    def method(router: Any) -> Any:
+        own = getattr(type(router).__unwrapped__, name).__get__(router)
+        return inside(partial(_BOUND.within, (session, role or current_role())), own, own)
+
+    return property(method)
+
+
+def _call(name: str, *given: Any, **named: Any) -> Any:
+    """LiteLLM's own function, asked by what the session makes of the request."""
+    own, bound = _OWN[name], _BOUND.get() or (_INSTALLED[-1] if _INSTALLED else None)
+    # With fallbacks it calls itself, once for each attempt.
+    if bound is None or bound[0].off or named.get("fallbacks"):
+        return own(*given, **named)
+    session = bound[0]
+    asked = {**dict(zip(inspect.signature(own).parameters, given, strict=False)), **named}
+    body = session.attempt("body", lambda: _body(asked), None)
+    if body is None:
+        return own(*given, **named)
+    rules = session.profile(body["model"])
+    unknown = () if rules.known else (reason("rules_unknown", body["model"].partition("/")[0]),)
+    # LiteLLM takes no list of allowed tools.
+    fork = fork_body(session, body, "openai-chat", bound[1] or current_role(), lists=False, own=unknown)
+
+    def send(laid: Mapping[str, Any]) -> Any:
+        if laid is fork.given:
+            return own(*given, **named)
+        laid = dict(laid) if rules.markers in (None, "openai") else for_litellm(dict(laid))
+        fresh = {one: value for one, value in laid.items() if value is not fork.given.get(one)}
+        added = fresh.keys() & _REFUSED - asked.keys()
+        known = litellm.get_supported_openai_params(asked["model"], asked.get("custom_llm_provider")) if added else ()
+        out = (fork.given.keys() - laid.keys()) | (added - set(known or ()))
+        return own(**{one: value for one, value in {**asked, **fresh}.items() if one not in out})
+
+    if name == "acompletion":
+        return fork.aask(send, partial(_streamed, ForkBody.awatch))
+    return fork.ask(send, partial(_streamed, ForkBody.watch))
+
+
+def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The request as OpenAI's chat completions have it; its model's name says who serves it."""
+    body = {name: value for name, value in asked.items() if name in _BODY and value is not None}
+    said, custom, schema = body["messages"], asked.get("custom_llm_provider"), body.get("response_format")
+    if not all(isinstance(one, Mapping) for one in said):
+        body["messages"] = [one if isinstance(one, Mapping) else one.model_dump(exclude_none=True) for one in said]
+    if isinstance(schema, type):
+        body["response_format"] = type_to_response_format_param(schema)
+    return {**body, "model": f"{custom}/{body['model']}"} if custom else body
+
+
+def _streamed(watch: Callable[..., Any], answer: Any, fork: ForkBody, turn: Any) -> Any:
+    stream = isinstance(answer, CustomStreamWrapper)
+    cached = answer.custom_llm_provider == "cached_response" if stream else _hidden(answer).get("cache_hit")
+    if cached:
+        turn.fail()  # LiteLLM's own cache has answered, and no provider
+    if cached or not stream:
+        return answer if cached else None
+    if fork.body.get("stream_options") != fork.given.get("stream_options"):
+        # The usage stays where LiteLLM has it for those who do not ask for it.
+        answer.stream_options, answer.send_stream_usage = None, False
+    return watched_stream(answer, lambda chunks: watch(fork, turn, chunks, _usage))
+
+
+def _usage(chunk: Any) -> Any:
+    found = getattr(chunk, "usage", None) or _hidden(chunk).get("usage")
+    return found if getattr(found, "prompt_tokens", 0) else None
+
+
+def _hidden(answer: Any) -> Mapping[str, Any]:
+    return getattr(answer, "_hidden_params", None) or {}
+
+
+supported("cacheprefix-litellm")

@@ -1,0 +1,189 @@
+"""Copies of OpenAI's and Anthropic's own clients whose model requests are forks, and streams that are watched.
+
+Every method of the SDKs that asks a model (``create``, ``parse``, ``stream``, raw responses) ends in the client's
+``post``, so a generated subclass replaces that alone: it sees the finished body and the parsed answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from cacheprefix.adapter_session import AdapterSession
+from cacheprefix.bodies import AsyncWatched, ForkBody, Role, Watched, fork_body
+from cacheprefix.calls.pending import PendingCall
+from cacheprefix.prompt import Api
+
+C = TypeVar("C")
+_APIS: dict[str, dict[str, Api]] = {
+    "openai": {"/chat/completions": "openai-chat", "/responses": "openai-responses"},
+    "anthropic": {"/messages": "anthropic"},
+}
+_RAW = "X-Stainless-Raw-Response"
+"""The header by which both SDKs are asked for a raw response; it is not sent."""
+
+
+def vendor_of(target: object) -> str | None:
+    """The SDK whose client ``target`` is, synchronous or not; None where it is none."""
+    modules = [base.__module__.partition(".")[0] for base in type(target).__mro__]
+    found = next((module for module in modules if module in _APIS), None)
+    return found if hasattr(target, "post") and hasattr(target, "copy") else None
+
+
+def watched_client(client: C, session: AdapterSession, role: Callable[[], Role | None]) -> C:
+    """A copy of a client that ``vendor_of`` knows, of the same class, sharing its connections.
+
+    Each request is a fork of the role that ``role`` gives when it is made; without one it goes out as it was asked.
+    """
+    given: Any = client
+    copy = given.copy()
+    apis = _APIS[vendor_of(client) or ""]
+    copy.__class__ = _subclass(getattr(type(given), "__unwrapped__", type(given)), apis, session, role)
+    watched: C = copy
+    return watched
+
+
+def _subclass(base: Any, apis: Mapping[str, Api], session: AdapterSession, role: Callable[[], Role | None]) -> Any:
+    def opened(path: str, body: Any, options: Mapping[str, Any]) -> ForkBody | None:
+        api = next((api for end, api in apis.items() if path.partition("?")[0].endswith(end)), None)
+        if api is None or not isinstance(body, dict):
+            return None
+        # What the SDKs leave out of the JSON they write.
+        given = {name: value for name, value in body.items() if type(value).__name__ not in ("Omit", "NotGiven")}
+        # A raw response is parsed by the application: whatever the stream holds, it sees.
+        raw = _RAW in ((options.get("options") or {}).get("headers") or {})
+        return fork_body(session, given, api, role(), asks_usage=not raw)
+
+    def post(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
+        fork = opened(path, body, options)
+        if fork is None:
+            return base.post(self, path, body=body, **options)
+        return fork.ask(lambda body: base.post(self, path, body=body, **options), _streamed)
+
+    async def apost(self: Any, path: str, *, body: Any = None, **options: Any) -> Any:
+        fork = opened(path, body, options)
+        if fork is None:
+            return await base.post(self, path, body=body, **options)
+        return await fork.aask(lambda body: base.post(self, path, body=body, **options), _astreamed)
+
+    return derived(base, post=apost if inspect.iscoroutinefunction(base.post) else post)
+
+
+def derived(base: Any, **own: Any) -> Any:
+    """A class derived from ``base`` that goes by its name, with members of its own; ``__unwrapped__`` is ``base``."""
+    named = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__unwrapped__": base}
+    return type(base.__name__, (base,), {**own, **named})
+
+
+def _streamed(answer: Any, fork: ForkBody, turn: PendingCall) -> Any:
+    """The stream with its events watched; closing it early ends the call."""
+    if not hasattr(answer, "_iterator"):
+        return _raw(answer, fork, turn)
+    events = fork.watch(turn, answer._iterator)
+    # Weakly, as Anthropic's streams close their connection when they are dropped.
+    close, itself = type(answer).close, weakref.ref(answer)
+
+    def closed() -> None:
+        events.close()
+        close(itself())
+
+    answer._iterator, answer.close = events, closed
+    answer.response.close = _closing(answer.response, "close", events)
+    return answer
+
+
+def _astreamed(answer: Any, fork: ForkBody, turn: PendingCall) -> Any:
+    if not hasattr(answer, "_iterator"):
+        return _raw(answer, fork, turn)
+    events = fork.awatch(turn, answer._iterator)
+    close, itself = type(answer).close, weakref.ref(answer)
+
+    async def closed() -> None:
+        await events.aclose()
+        await close(itself())
+
+    answer._iterator, answer.close = events, closed
+    answer.response.aclose = _closing(answer.response, "aclose", events)
+    return answer
+
+
+def _raw(answer: Any, fork: ForkBody, turn: PendingCall) -> Any:
+    """A raw response that is a stream: watched from where it is parsed, and of unknown usage where it is read itself.
+
+    None for anything else.
+    """
+    if not fork.body.get("stream") or not hasattr(answer, "parse"):
+        return None
+    parse, itself, unread = type(answer).parse, weakref.ref(answer), weakref.finalize(answer, turn.finish, None)
+
+    def watched(stream: Any) -> Any:
+        if not hasattr(stream, "_iterator") or unread.detach() is None:
+            return stream
+        return (_astreamed if hasattr(stream, "__aiter__") else _streamed)(stream, fork, turn)
+
+    async def awaited(parsed: Any) -> Any:
+        return watched(await parsed)
+
+    def parsed(*given: Any, **named: Any) -> Any:
+        found = parse(itself(), *given, **named)
+        return awaited(found) if inspect.isawaitable(found) else watched(found)
+
+    answer.parse = parsed
+    return answer
+
+
+def _closing(response: Any, name: str, events: Watched | AsyncWatched) -> Any:
+    """The response's own method, which tells the watched events too: OpenAI's helpers close nothing else."""
+    close, watched = getattr(response, name), weakref.ref(events)
+
+    def closed() -> Any:
+        # Its own again, so that it is freed without the garbage collector.
+        vars(response).pop(name, None)
+        known = watched()
+        if known is not None:
+            known.response_closed()
+        return close()
+
+    return closed
+
+
+def watched_stream(stream: C, watch: Callable[[Any], Watched | AsyncWatched]) -> C:
+    """A stream that is its own iterator, with its events as ``watch`` passes them on.
+
+    The same object, of a class derived from its own. ``aclose`` ends the call, as dropping the stream does.
+    """
+    own: Any = type(stream)
+    vars(stream)["_cacheprefix_events"] = watch(_Events(stream))
+    stream.__class__ = _watched_class(own)
+    return stream
+
+
+class _Events:
+    """A stream's own events, without keeping it alive."""
+
+    def __init__(self, stream: object) -> None:
+        self._stream, self._own = weakref.ref(stream), type(stream)
+
+    def __next__(self) -> Any:
+        return self._own.__next__(self._stream())  # type: ignore[attr-defined]  # a stream's class has it, or the other
+
+    async def __anext__(self) -> Any:
+        return await self._own.__anext__(self._stream())  # type: ignore[attr-defined]  # the same
+
+
+@functools.cache
+def _watched_class(base: Any) -> Any:
+    def pull(self: Any) -> Any:
+        return next(self._cacheprefix_events)
+
+    async def apull(self: Any) -> Any:
+        return await anext(self._cacheprefix_events)
+
+    async def aclose(self: Any) -> None:
+        await self._cacheprefix_events.aclose()
+        await base.aclose(self)
+
+    return derived(base, __next__=pull, __anext__=apull, aclose=aclose)

@@ -1,0 +1,269 @@
+"""LiteLLM's functions and routers on the wire: what is shared, what is left alone, what the application sees."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import litellm
+import pytest
+from litellm import CustomStreamWrapper
+from litellm_driver import HANDBOOK, MODELS, ROLES, messages, place, router_for
+from pydantic import BaseModel
+
+from cacheprefix import Caching, Session, SharedPrefix
+from cacheprefix.errors import SetupError
+from cacheprefix.profiles import CacheprefixProfileWarning, cost_units, normalise_usage
+from cacheprefix.prompt import ESTIMATE
+from cacheprefix.server import Fault, Reply, SimulatedProvider
+from cacheprefix_litellm import calls, install, role, unwrap, wrap
+from cacheprefix_litellm.plugin import cacheprefix_wrap
+
+ROOT = Path(__file__).resolve().parents[2]
+VENDORS = tuple(MODELS)
+
+
+def session(**options):
+    """A session with the handbook, which counts as the providers do."""
+    return Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=ESTIMATE), **options)
+
+
+def tool(name):
+    """A tool in OpenAI's form."""
+    return {"type": "function", "function": {"name": name, "description": "d", "parameters": {"type": "object"}}}
+
+
+def units(provider, own):
+    """What a provider's requests cost, by the session's rules."""
+    rules = [own.adapter.profile(record.model, record.api) for record in provider.requests]
+    both = zip(provider.requests, rules, strict=True)
+    return sum(cost_units(normalise_usage(one.usage, one.api, profile=each), each) for one, each in both)
+
+
+def _openais(usage):
+    return usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+
+
+def ask(vendor, provider, call=litellm.completion, **options):
+    """A round of the team, each in its role; the answers."""
+    answers = []
+    for name in ROLES:
+        with role(name, conversation="thread-1"):
+            answer = call(model=MODELS[vendor], messages=messages(name), **place(vendor, provider), **options)
+            answers.append(list(answer) if options.get("stream") else answer)
+    return answers
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+@pytest.mark.parametrize("stream", [False, True], ids=["", "stream"])
+def test_three_roles_cost_less_than_unmodified(fresh, vendor, stream):
+    """The handbook is written once and read twice; the report says what the provider says."""
+    provider, own = fresh(vendor), session()
+    ask(vendor, provider, stream=stream)
+    plain = units(provider, own)
+    provider.reset()
+    ask(vendor, provider, wrap(litellm.completion, own), stream=stream)
+    read = [record.usage for record in provider.requests]
+    assert units(provider, own) < 0.7 * plain
+    assert [call.layout for call in own.calls] == ["fork"] * 3
+    told = [one.get("cache_read_input_tokens") or _openais(one) for one in read]
+    assert own.report().total.cache_read_tokens == sum(told)
+    assert not own.failures
+
+
+def test_marks_reach_anthropic_as_cache_control(fresh):
+    """LiteLLM hands content blocks on with what they are marked by, and no field of OpenAI's."""
+    provider = fresh("anthropic")
+    ask("anthropic", provider, wrap(litellm.completion, session()))
+    for record in provider.requests:
+        assert b"cache_control" in record.body
+        assert b"prompt_cache" not in record.body
+
+
+def test_a_streams_chunks_are_those_that_were_asked_for(fresh):
+    """Same class, same chunks; the usage that we ask for stays where LiteLLM has it for those who do not."""
+    provider = fresh("openai")
+
+    def shapes(chunks):
+        return [(type(one), bool(one.choices), getattr(one, "usage", None)) for one in chunks]
+
+    plain = ask("openai", provider, stream=True)
+    forked = ask("openai", provider, wrap(litellm.completion, session()), stream=True)
+    assert [shapes(one) for one in forked] == [shapes(one) for one in plain]
+    assert forked[2][-1]._hidden_params["usage"].prompt_tokens_details.cached_tokens > 1_024
+    provider.reset()
+    with role("critic"):
+        stream = wrap(litellm.completion, session())(
+            MODELS["openai"], messages("critic"), stream=True, **place("openai", provider)
+        )
+    assert isinstance(stream, CustomStreamWrapper)
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_observing_changes_no_byte(fresh, vendor):
+    """And neither does a call outside of any role."""
+    provider, seen = fresh(vendor), []
+    for call in (litellm.completion, wrap(litellm.completion, session(mode="observe"))):
+        provider.reset()
+        ask(vendor, provider, call)
+        seen.append([record.body for record in provider.requests])
+    own = session()
+    provider.reset()
+    for name in ROLES:
+        wrap(litellm.completion, own)(MODELS[vendor], messages(name), **place(vendor, provider))
+    seen.append([record.body for record in provider.requests])
+    assert seen[0] == seen[1] == seen[2]
+    assert [call.reasons[0].why for call in own.calls] == ["outside_fork"] * 3
+
+
+def test_a_fallback_is_laid_out_for_its_own_model(fresh):
+    """Each attempt of a router is a request of its own: that of Anthropic has Anthropic's marks."""
+    claude, own = fresh("anthropic"), session()
+    with SimulatedProvider("openai-5.6", lambda request: Reply(fault=Fault(status=500))) as broken:
+        router = router_for(("openai", broken), ("anthropic", claude), fallbacks=[{"openai": ["anthropic"]}])
+        for name in ROLES:
+            with role(name, conversation="thread-1"):
+                assert wrap(router, own).completion("openai", messages(name)).choices[0].message.content
+    assert [call.model for call in own.calls] == [MODELS["anthropic"]] * 3
+    assert all(b"cache_control" in record.body for record in claude.requests)
+
+
+def test_a_router_asked_inside_an_event_loop_knows_the_role(fresh):
+    """It then answers in a thread of its own (a notebook); ``unwrap`` gives it its class again."""
+    provider, own = fresh("openai"), session()
+    router = router_for(("openai", provider))
+    plain = type(router)
+
+    async def cell():
+        for name in ROLES:
+            with role(name, conversation="thread-1"):
+                wrap(router, own).completion("openai", messages(name))
+
+    asyncio.run(cell())
+    assert [call.agent for call in own.calls] == list(ROLES)
+    assert type(unwrap(router)) is plain
+    router.completion("openai", messages("critic"))
+    assert len(own.calls) == 3
+
+
+def test_install_covers_what_calls_litellm_by_its_module(fresh):
+    """A library's call is a fork inside the block; behind it, and by ``from litellm import``, LiteLLM's own."""
+    provider, own = fresh("openai"), session()
+    with install(own, role="critic") as given:
+        litellm.completion(MODELS["openai"], messages("critic"), **place("openai", provider))
+    litellm.completion(MODELS["openai"], messages("critic"), **place("openai", provider))
+    assert given is own
+    assert [call.agent for call in own.calls] == ["critic"]
+
+
+def test_a_tool_of_another_role_is_refused(fresh):
+    """Roles are kept to their tools in words, since LiteLLM takes no list as ``tool_choice``."""
+    provider, own = fresh("openai"), session()
+    ask_ = wrap(litellm.completion, own)
+    place_ = place("openai", provider)
+    with role("reader", conversation="t"):
+        ask_(MODELS["openai"], messages("reader"), tools=[tool("read")], **place_)
+    with role("writer", conversation="t"):
+        answer = ask_(MODELS["openai"], messages("writer", "Look it up"), tools=[tool("write")], **place_)
+    assert not answer.choices[0].message.tool_calls
+    assert all("allowed_tools" not in str(record.json.get("tool_choice")) for record in provider.requests)
+
+
+def test_messages_of_litellm_go_on_in_a_history(fresh):
+    """Applications append the answer's own message object, and give a schema as a class."""
+
+    class Verdict(BaseModel):
+        good: bool
+
+    provider, own = fresh("openai"), session()
+    ask_ = wrap(litellm.completion, own)
+    history = messages("critic")
+    with role("critic", conversation="t"):
+        answer = ask_(MODELS["openai"], history, **place("openai", provider))
+        history += [answer.choices[0].message, {"role": "user", "content": "And now?"}]
+        ask_(MODELS["openai"], history, response_format=Verdict, **place("openai", provider))
+    assert not own.failures
+    assert provider.requests[1].json["messages"][2]["role"] == "assistant"
+    assert provider.requests[1].json["response_format"]["json_schema"]["name"] == "Verdict"
+
+
+def test_two_users_do_not_mix(fresh):
+    """Asked at once on one session: nothing of one stands in the other's requests."""
+    provider, own = fresh("openai"), session()
+    acall = wrap(litellm.acompletion, own)
+
+    async def user(name):
+        with role("critic", conversation=name):
+            await acall(MODELS["openai"], messages("critic", f"I am {name}."), **place("openai", provider))
+            await acall(MODELS["openai"], messages("critic", f"I am {name}. Go on."), **place("openai", provider))
+
+    async def both():
+        await asyncio.gather(user("Anna"), user("Berta"))
+
+    asyncio.run(both())
+    assert not [record for record in provider.requests if b"Anna" in record.body and b"Berta" in record.body]
+    assert {call.conversation for call in own.calls} == {"Anna", "Berta"}
+
+
+def test_a_provider_of_unknown_rules_is_left_alone(fresh):
+    """Its requests go out as they were asked, and the report says why."""
+    provider, own = fresh("openai"), session()
+    with role("critic"), pytest.warns(CacheprefixProfileWarning):
+        wrap(litellm.completion, own)(
+            "custom_openai/house-model", messages("critic"), **place("openai", provider)
+        )
+    assert [one.why for one in own.calls[0].reasons] == ["rules_unknown"]
+    assert provider.requests[0].json["messages"] == messages("critic")
+
+
+def test_errors_are_the_applications_and_ours_are_nobodys(fresh, monkeypatch):
+    """What the provider refuses reaches the caller; a fault of ours sends the request as it was asked."""
+    provider, own = fresh("openai"), session()
+    ask_ = wrap(litellm.completion, own)
+    refusing = SimulatedProvider("openai-5.6", lambda request: Reply(fault=Fault(status=400)))
+    with refusing, role("critic"), pytest.raises(litellm.BadRequestError):
+        ask_(MODELS["openai"], messages("critic"), **place("openai", refusing))
+    assert not own.calls
+    monkeypatch.setattr("cacheprefix_litellm.calls._body", lambda asked: 1 / 0)
+    with role("critic"), pytest.warns(UserWarning, match="body"):
+        ask_(MODELS["openai"], messages("critic"), **place("openai", provider))
+    assert provider.requests[0].json["messages"] == messages("critic")
+    assert own.failures["body"] == 1
+
+
+def test_only_litellms_own_can_be_wrapped():
+    """The hook of ``cacheprefix.wrap`` leaves the rest to other adapters."""
+    with pytest.raises(SetupError, match="Router"):
+        wrap(print)
+    assert cacheprefix_wrap(litellm.completion, session()).__name__ == "completion"
+    assert cacheprefix_wrap(print, session()) is None
+
+
+def test_an_answer_of_litellms_own_cache_is_no_call(monkeypatch):
+    """No provider was asked."""
+    hit = litellm.ModelResponse()
+    hit._hidden_params["cache_hit"] = True
+    monkeypatch.setitem(calls._OWN, "completion", lambda *given, **named: hit)
+    own = session()
+    with role("critic", conversation="t"):
+        assert wrap(litellm.completion, own)(MODELS["openai"], messages("critic")) is hit
+    assert not own.calls
+
+
+@pytest.mark.parametrize(("pattern", "api"), [("function", "openai"), ("router", "anthropic")])
+def test_the_example_runs_offline_in_both_layouts(monkeypatch, capsys, pattern, api):
+    """The report of each layout is JSON, and the shared one is the cheaper."""
+    for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "MODEL"):
+        monkeypatch.delenv(variable, raising=False)
+    cost = {}
+    for layout in ("unmodified", "shared"):
+        monkeypatch.setattr(sys, "argv", ["team", "--layout", layout, "--pattern", pattern, "--api", api, "--json"])
+        runpy.run_path(str(ROOT / "examples" / "litellm" / "team.py"), run_name="__main__")
+        report = json.loads(capsys.readouterr().out)["report"]
+        assert report["failures"] == {}
+        assert report["total"]["calls"] == 6
+        cost[layout] = report["total"]["cost_units"]
+    assert cost["shared"] < 0.7 * cost["unmodified"]
