@@ -230,6 +230,12 @@ class AdapterSession:
         late = None if self.shared.totals.last is None else self.shared.notices.note
         return self.team.adopt_tools(tools, render, late, grows=grows)
 
+    @property
+    def late_tools(self) -> frozenset[str]:
+        """Names of the shared tools that came after the first request, for adapters that let the union grow."""
+        with self.team.lock:
+            return frozenset(self.team.late)
+
     def union_in(self, conversation: Conversation) -> tuple[str, ...]:
         """Names of the shared tools that a conversation's requests carry where they carry those of all."""
         return self.shared.tool_sets.union(self.team, conversation)

@@ -12,6 +12,7 @@ from autogen_teams import HANDBOOK, ROLES, TASK, Says, common, prompts, role, se
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cacheprefix import Session, SharedPrefix
 from cacheprefix.layout.economics import Seat, lanes, worth_joining
 from cacheprefix_autogen import session_of, wrap
 
@@ -137,3 +138,24 @@ async def test_a_lane_too_short_to_be_cached_leaves_its_agents_alone(provide, ne
     sent = [[one["function"]["name"] for one in json.loads(record.body)["tools"]] for record in provider.requests]
     assert sent == [["tool0"], ["tool1"], ["tool2"], ["tool3"]]
     assert session_of(team).failures == {}
+
+
+async def test_a_team_that_is_made_later_shares_its_own_tools(provide, new_client):
+    """They are in all of its agents' requests, and the first team's begin as they did."""
+    provider = provide("openai", Says())
+    client, session = new_client(provider), Session(SharedPrefix(system=HANDBOOK))
+
+    def team(tool, *names):
+        own = FunctionTool(search, name=tool, description=f"Tool {tool}.")
+        agents = [role(name, client, tools=[own] if name == names[0] else []) for name in names]
+        return wrap(RoundRobinGroupChat(agents, max_turns=2), session)
+
+    first = team("plan", "planner", "critic")
+    await first.run(task=TASK)
+    await team("check", "writer", "editor").run(task=TASK)
+    await first.run(task="Go on.")
+    sent = [[tool["function"]["name"] for tool in record.json["tools"]] for record in provider.requests]
+    assert sent == [["plan"]] * 2 + [["check"]] * 2 + [["plan"]] * 2
+    reads = [call.usage.cache_read_tokens > 1_000 for call in session.calls]
+    assert reads == [False, True, False, True, True, True]
+    assert session.failures == {}

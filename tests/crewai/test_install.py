@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from benchmarks.crewai_workloads import BRIEF, agents, crew, tasks
+from benchmarks.crewai_workloads import BRIEF, CrewModel, SearchTool, agents, crew, tasks
 from cacheprefix import Session, wrap
 from cacheprefix.errors import ConfigError, SetupError
 from cacheprefix_crewai import callback, install, session_of, uninstall
@@ -327,3 +327,26 @@ def test_without_a_session_the_configuration_counts(team, monkeypatch) -> None:
     with pytest.raises(ConfigError, match="CACHEPREFIX_MODE"):
         callback()
     assert session_of(plain) is None
+
+
+def test_a_crew_that_is_installed_later_shares_its_own_tools(servers, new_llm) -> None:
+    """They are in all of its tasks' requests, and the first crew's begin as they did."""
+    provider, session = servers("openai", CrewModel(tools=False)), Session(f"The house. {BRIEF * 4}")
+
+    def made(*names: str) -> Any:
+        who = agents(lambda: new_llm(provider), tools=False)
+        for agent, name in zip(who, names, strict=False):
+            agent.tools = [SearchTool(name=name)] if name else []
+        return crew(who, tasks(who, context=[]))
+
+    first, second = made("plan"), made("check", "", "write")
+    with install(first, session):
+        first.kickoff(inputs={"brief": BRIEF})
+        with install(second, session):
+            second.kickoff(inputs={"brief": BRIEF})
+        first.kickoff(inputs={"brief": BRIEF})
+    sent = [[tool["function"]["name"] for tool in record.json["tools"]] for record in provider.requests]
+    assert sent == [["plan"]] * 3 + [["check", "plan", "write"]] * 3 + [["plan"]] * 3
+    reads = [call.usage.cache_read_tokens > 1_000 for call in session.calls]
+    assert reads == [False, True, True, False, *[True] * 5]
+    assert session.failures == {}

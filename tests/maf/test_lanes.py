@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from agent_framework import FunctionTool
 from maf_driver import RULES
-from maf_teams import NAMES, role, served
+from maf_teams import NAMES, look, role, served
 from test_agents import session_for
 from test_places import chat
 
@@ -68,3 +68,22 @@ async def test_agents_without_tools_share_beside_one_with_many(servers):
     sent, cost = await played(servers, "openai-chat", counts, 8, session_for("openai-chat"), **steps)
     assert sent[1::3] == sent[2::3] == [[]] * 8
     assert cost < before
+
+
+async def test_an_agent_that_is_made_later_shares_with_those_that_are_there(servers):
+    """Its first request is cold in any case: it carries everybody's tools, and the others read what it wrote."""
+    session = session_for("openai-chat")
+    async with served(servers, "openai-chat") as (client, provider):
+
+        def made(name, *tools):
+            own = [look(tool) for tool in tools]
+            return wrap(role(client, name, tools=own), session, conversation="c")
+
+        early = [made("planner", "plan"), made("critic")]
+        await chat(early, 1)
+        await chat([made("writer", "check"), *early], 1)
+        names = [[tool["function"]["name"] for tool in record.json["tools"]] for record in provider.requests]
+        reads = [record.outcome.read_tokens > 1_000 for record in provider.requests]
+    assert names == [["plan"]] * 2 + [["check", "plan"]] * 3
+    assert reads == [False, True, False, True, True]
+    assert session.failures == {}

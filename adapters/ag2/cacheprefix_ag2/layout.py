@@ -115,7 +115,7 @@ def fork_of(
     plan, team = tail._plan, team_of(session)
     first = "\n".join(plan.prompts).lstrip().startswith(session.prefix.system.strip())
     tail_tokens = session.count(plan.text, model)
-    seat, carried = _seated(team, Seat(model, schema_key(schema), tail=tail_tokens, first=first), given)
+    seat, carried = _seated(team, plan.talk, Seat(model, schema_key(schema), tail=tail_tokens, first=first), given)
     with session.shared.lock:
         team.seats[plan.role] = seat
     opened = next((event for event in plan.events if isinstance(event, ModelRequest)), None)
@@ -198,8 +198,12 @@ def _placed(
     return (said[found.at - 1][0] if found.at else 0), found.continues
 
 
-def _seated(team: Team, seat: Seat, given: Sequence[ToolSchema]) -> tuple[Seat, list[ToolSchema]]:
-    """An agent's seat in the team with its tools, and the union of tools in place of its own."""
+def _seated(team: Team, talk: Talk, seat: Seat, given: Sequence[ToolSchema]) -> tuple[Seat, list[ToolSchema]]:
+    """An agent's seat in the team with its tools, and the union of tools in place of its own.
+
+    Tools that came after a conversation began are in the union of those that begin later: its own requests would begin
+    otherwise from then on.
+    """
     own = [tool for tool in given if isinstance(tool, FunctionToolSchema)]
     seat = replace(seat, tools=tuple(tool.function.name for tool in own), plain=len(own) != len(given))
     if seat.plain:
@@ -207,15 +211,16 @@ def _seated(team: Team, seat: Seat, given: Sequence[ToolSchema]) -> tuple[Seat, 
     union = adopt(team.session, own, "an agent")
     if union is None:
         return replace(seat, plain=True), []
-    extra = [tool for tool in own if tool.function.name not in team.session.prefix.tool_names]
-    return seat, [*union, *extra]
+    talk.tools = talk.tools or [tool.function.name for tool in union]
+    extra = [tool for tool in own if tool.function.name not in talk.tools]
+    return seat, [*(tool for tool in union if tool.function.name in talk.tools), *extra]
 
 
-def adopt(session: AdapterSession, tools: Sequence[FunctionToolSchema], who: str) -> list[ToolSchema] | None:
+def adopt(session: AdapterSession, tools: Sequence[FunctionToolSchema], who: str) -> list[FunctionToolSchema] | None:
     """The union with ``tools``, in order of names; None, and noted for ``who``, where one name has two schemas."""
     try:
         # Copies: what the application later does to its tools must not change the prefix.
-        union = session.adopt_tools(copy.deepcopy(list(tools)), _schema)
+        union = session.adopt_tools(copy.deepcopy(list(tools)), _schema, grows=True)
     except ToolClashError as error:
         session.note(f"{who} keeps its own tools, which others share no cache with: {error}")
         return None

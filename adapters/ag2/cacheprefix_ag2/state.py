@@ -32,6 +32,8 @@ class Talk:
     speakers: set[str] = field(default_factory=set)
     layouts: dict[str, list[bool]] = field(default_factory=dict)
     """By role and the place of its text: whether its requests are forks, and whether they carry the union of tools."""
+    tools: list[str] = field(default_factory=list)
+    """Names of the shared tools that there were when it began."""
     saved: dict[str, Any] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)
     """How many of our events the history of each of its streams held when it was last read."""
@@ -49,7 +51,7 @@ class Talk:
         if known and not (back and len(self.states) == 1):
             return
         if back:
-            self.speakers, self.layouts, self.saved = set(), {}, {}
+            self.speakers, self.layouts, self.tools, self.saved = set(), {}, [], {}
         found = next((state for state in reversed(held) if state.get("version") == VERSION), None)
         if found is None:
             if back:
@@ -61,6 +63,7 @@ class Talk:
             places = merged_places(session.places(talk), places)
         self.speakers |= set(found["speakers"])
         self.layouts |= found["layouts"]
+        self.tools = list(found.get("tools") or self.tools)
         # The ledger's own budget is taken over with it, whatever the prefix is now.
         talk.restore(found["conversation"], rebase=True, merge=not back)
         session.restore_places(talk, places)
@@ -77,6 +80,7 @@ class Talk:
             "version": VERSION,
             "speakers": sorted(self.speakers),
             "layouts": dict(self.layouts),
+            **({"tools": list(self.tools)} if session.late_tools else {}),
             "conversation": talk.to_json(),
             **({"standing": places} if places else {}),
         }

@@ -120,7 +120,7 @@ class Group:
         session = self.session
         try:
             if tools:
-                session.adopt_tools([frozen_schema(tool) for tool in tools], lambda schema: schema)
+                session.adopt_tools([frozen_schema(tool) for tool in tools], lambda schema: schema, grows=True)
         except ToolClashError as error:
             member.keeps_tools = True
             session.note(f"agent {member.name!r} keeps its own tools, which others share no cache with: {error}")

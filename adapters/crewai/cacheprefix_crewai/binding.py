@@ -60,6 +60,8 @@ class Binding:
     conversation: str = ""
     """The id of the conversation with the decisions of all runs."""
     agents: list[Any] = field(default_factory=list)
+    tools: frozenset[str] = frozenset()
+    """Names of the tools that were known before its first request."""
     clash: str = ""
     """The name of two tools that differ, so that the crew's tools make no union; empty where they make one."""
     active: bool = True

@@ -11,8 +11,9 @@ from typing import Any
 
 from cacheprefix_crewai.binding import FLOW, Binding, FlowRun, WhileUsed, binding_of, owners_of
 from cacheprefix_crewai.crew import agents_of, bind_agent, bind_crew, freed, inside
+from cacheprefix_crewai.history import Executions
 from cacheprefix_crewai.llm import unswap
-from cacheprefix_crewai.tools import adopt, crew_tools
+from cacheprefix_crewai.tools import adopt, crew_tools, name_of
 
 _CREWS = (
     "kickoff",
@@ -149,7 +150,10 @@ def join(binding: Binding, target: Any) -> bool:
     crew = target if hasattr(target, "tasks") else None
     agents = [target] if crew is None else agents_of(crew)
     if binding.session.mode != "observe":
-        binding.clash = binding.clash or adopt(binding.session, crew_tools(crew, agents))
+        found = crew_tools(crew, agents)
+        if binding.part(Executions).newest is None:
+            binding.tools |= frozenset(map(name_of, found))
+        binding.clash = binding.clash or adopt(binding.session, found)
     if crew is not None:
         bind_crew(binding, crew, copy=True)
         _remember(binding, crew, freed)

@@ -19,7 +19,7 @@ from cacheprefix_crewai.flows import WATCH, join, parts_in
 from cacheprefix_crewai.framing import SYSTEM
 from cacheprefix_crewai.history import RESULT_BUDGET
 from cacheprefix_crewai.tool_cache import TOOL_CACHE
-from cacheprefix_crewai.tools import adopt, crew_tools
+from cacheprefix_crewai.tools import adopt, crew_tools, name_of
 
 
 class Installation:
@@ -142,7 +142,7 @@ def install(
         bound.adopt_system(SYSTEM)
         none: list[dict[str, Any]] = []
         found = bound.attempt("tools", lambda: crew_tools(crew, agents), none)
-        binding.clash = adopt(bound, found)
+        binding.tools, binding.clash = frozenset(map(name_of, found)), adopt(bound, found)
         if bound.histories.budget is not None:
             binding.undo.append(RESULT_BUDGET.use(binding))
         if bound.tool_cache is not None:

@@ -382,7 +382,7 @@ def settle(layouts: Layouts, call: LLMCall, opening: Opening, durable: tuple[str
     contradicts = "" if text_mode else _contradicting(binding, call.tools)
     if contradicts:
         return own(reason("tool_schema_differs", contradicts))
-    offered = Offer(None) if text_mode else offer(session, model, getattr(agent, "llm", None), call.tools)
+    offered = Offer(None) if text_mode else offer(binding, model, getattr(agent, "llm", None), call.tools)
     texts = [text for text in layouts.flow_texts() if find_text(text, opening.task) is not None]
     run = FLOW.get()
     awaited = run is not None and run.awaited(texts, crew if crew is not None else agent)
@@ -421,7 +421,9 @@ def _contradicting(binding: Binding, tools: Sequence[Any] | None) -> str:
     if tools and binding.part(Executions).newest is None:
         # Those of servers are known when the first task begins, and nothing was sent yet.
         known = {tool.name for tool in binding.session.prefix.tools}
-        binding.clash = adopt(binding.session, [tool for tool in tools if name_of(tool) not in known])
+        found = [tool for tool in tools if name_of(tool) not in known]
+        binding.tools |= frozenset(map(name_of, found))
+        binding.clash = adopt(binding.session, found)
     return binding.clash or differing(binding.session, tools)
 
 

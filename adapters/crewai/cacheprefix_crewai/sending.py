@@ -176,7 +176,7 @@ class PendingRequest:
             if differing(session, tools):
                 offered = Offer(list(tools) if tools else None)
             else:
-                offered = offer(session, model, self.call.llm, tools)
+                offered = offer(self.binding, model, self.call.llm, tools)
         laid = replace(self, messages=layout.messages(self.call.messages), tools=offered.tools, offer=offered)
         names = tuple(map(name_of, offered.tools or ()))
         laid.messages = shortened(self.binding, laid.messages, model, names)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cacheprefix.adapter import AdapterSession, Api, allowed_choice, dumps, loads, restrict
 from cacheprefix.errors import ToolClashError
 from cacheprefix_crewai.binding import WhileUsed
 from cacheprefix_crewai.framing import coworkers
 from cacheprefix_crewai.native import KEPT_IN_WORDS
+
+if TYPE_CHECKING:
+    from cacheprefix_crewai.binding import Binding
 
 DELEGATION = frozenset({"delegate_work_to_coworker", "ask_question_to_coworker"})
 """CrewAI words these for each agent by its coworkers; in the union they name the whole crew."""
@@ -95,7 +98,7 @@ def adopt(session: AdapterSession, tools: Sequence[Mapping[str, Any]]) -> str:
         if known is not tool and _meaning(known) != _meaning(tool) and name_of(tool) not in DELEGATION:
             return _clash(session, name_of(tool))
     try:
-        session.adopt_tools(unique.values(), render)
+        session.adopt_tools(unique.values(), render, grows=True)
     except ToolClashError as error:
         return _clash(session, error.name)
     return ""
@@ -112,9 +115,15 @@ def differing(session: AdapterSession, tools: Sequence[Any] | None) -> str:
     return ""
 
 
-def offer(session: AdapterSession, model: str, llm: Any, tools: Sequence[Any] | None) -> Offer:
-    """The union in place of a request's tools, none of which contradicts it."""
-    union = session.prefix.tools
+def offer(binding: Binding, model: str, llm: Any, tools: Sequence[Any] | None) -> Offer:
+    """The union in place of a request's tools, none of which contradicts it.
+
+    Tools that came after the session's first request are in it for the crews that were installed with them: others'
+    requests would begin otherwise from then on.
+    """
+    session = binding.session
+    foreign = session.late_tools - binding.tools
+    union = [tool for tool in session.prefix.tools if tool.name not in foreign]
     tools = [ordered(tool) for tool in tools or ()]
     if not union:
         return Offer(tools or None)

@@ -205,8 +205,8 @@ async def _prepared(
         leave.release(ok=False)
         layout, prepared, turn.body = None, given, body_of(given)
     sending = Sending(session, api, prepared, turn, volatile, member.volatile_role)
-    if layout is not None and layout.union:
-        refuse_others(member, asked.context.options, own)
+    if layout is not None and layout.union and layout.plan.tools is not None:
+        refuse_others(member, asked.context.options, own, layout.plan.tools.tools)
     sent = Laid(messages if layout is None else layout.messages)
     sent.sending = sending
     return sending, {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -39,7 +39,7 @@ def adopt(member: Member, tools: Sequence[Any]) -> None:
     session = member.session
     try:
         if tools or session.prefix.tools:
-            session.adopt_tools([_schema(tool) for tool in tools if plain(tool)], lambda schema: schema)
+            session.adopt_tools([_schema(tool) for tool in tools if plain(tool)], lambda schema: schema, grows=True)
     except ToolClashError as error:
         member.keeps_tools = True
         session.note(f"agent {member.role!r} keeps its own tools, which others share no cache with: {error}")
@@ -69,8 +69,8 @@ def carried(session: AdapterSession, own: Sequence[Any], plan: RequestPlan[Any],
     """
     if plan.tools is None or plan.tools.name:
         return {"tools": list(own)} if own else {}
-    union = [tool for tool in session.prefix.tools if isinstance(tool, Tool)]
-    names = {tool.name for tool in union}
+    names = set(plan.tools.tools)
+    union = [tool for tool in session.prefix.tools if isinstance(tool, Tool) and tool.name in names]
     listed = [*(declared(tool.name, tool.schema) for tool in union), *(tool for tool in own if tool.name not in names)]
     if not listed:
         return {}
@@ -79,15 +79,18 @@ def carried(session: AdapterSession, own: Sequence[Any], plan: RequestPlan[Any],
     return {"tools": listed, **({"tool_choice": "auto"} if said else {})}
 
 
-def refuse_others(member: Member, options: Any, own: Sequence[Any]) -> None:
-    """Put stand-ins for the others' tools into the run's own list, so that their calls are answered and not lost."""
+def refuse_others(member: Member, options: Any, own: Sequence[Any], names: Collection[str]) -> None:
+    """Put stand-ins for the others' tools into the run's own list, so that their calls are answered and not lost.
+
+    ``names`` are those of the shared tools that the request carries.
+    """
     if not isinstance(options, dict):
         return
     bound = {getattr(tool, "name", "") for tool in own}
     listed = ", ".join(sorted(bound)) or "none"
     others = []
     for tool in member.session.prefix.tools:
-        if isinstance(tool, Tool) and tool.name not in bound:
+        if isinstance(tool, Tool) and tool.name in names and tool.name not in bound:
             known = declared(tool.name, tool.schema)
             stand_in = Refusing(name=known.name, description=known.description, input_model=known.parameters())
             stand_in.said = f"{tool.name!r} was not run: tools available to the role {member.role!r} are: {listed}."
