@@ -29,7 +29,7 @@ AHEAD_BYTES = 16_000_000
 
 _THREADS = 20_000
 _DIGESTS = 250_000
-_IDS = 200_000
+_IDS = 100_000
 _FRONTS = 100_000
 _LOOKED = 32
 """Known messages that are looked at, from the end of a prompt: the latest say most about whose they are."""
@@ -202,6 +202,8 @@ class Conversations:
                 yield self._leave(first)
         while held:
             yield self._leave(held.popleft())
+        for known in (self._threads, self._holders, self._of_id):
+            known.clear()
 
     def began(self, placed: Placed, number: int) -> None:
         """The model's number of a request, so that later ones of other lines can be held against it."""

@@ -20,7 +20,7 @@ _SECONDS = 60.0
 """How far apart two logs of one call may begin: a gateway's clock and a client's."""
 _TOUCH = 2.0
 """The same for logs that do not name the answer, of which one has counts only."""
-_KNOWN = 200_000
+_KNOWN = 100_000
 
 
 class Duplicates:
@@ -56,6 +56,7 @@ class Duplicates:
             self._next += 1
             if len(self._held) > HELD_CALLS:
                 yield self._calls.pop(self._held.popleft())
+        self._where.clear()
         while self._held:
             yield self._calls.pop(self._held.popleft())
 

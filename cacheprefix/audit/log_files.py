@@ -27,6 +27,8 @@ may be of any size; its items are read one by one."""
 
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""How a text begins that PowerShell's ``>`` wrote."""
 _BUFFER = 1 << 20
 _SPACE = re.compile(r"\s*")
 _ITEM = json.JSONDecoder()
@@ -99,21 +101,23 @@ class _Blocks:
         self._stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
         self._seekable = on_bytes is not None and raw.seekable()
         self._done = 0
+        self._wide: codecs.IncrementalDecoder | None = None
 
     def read(self) -> bytes:
-        """The next block; empty at the end."""
+        """The next block, as UTF-8; empty at the end."""
         read = getattr(self._stream, "read1", self._stream.read)
         try:
             block: bytes = read(_BUFFER)
         except (EOFError, OSError, zlib.error) as error:
             self.broken = f"the file ends here, damaged: {error}"
             block = b""
-        if self._on_bytes is not None:
-            at = self._raw.tell() if self._seekable else self._done + len(block)
-            if at > self._done:
-                self._on_bytes(at - self._done)
-            self._done = at
-        return block
+        at = self._raw.tell() if self._seekable else self._done + len(block)
+        if self._on_bytes is not None and at > self._done:
+            self._on_bytes(at - self._done)
+        if not self._done and block.startswith(_UTF16):
+            self._wide = codecs.getincrementaldecoder("utf-16")("replace")
+        self._done = at
+        return block if self._wide is None else self._wide.decode(block).encode("utf-8", "surrogatepass")
 
 
 def _lines(file: str, blocks: _Blocks) -> Iterator[_Line | Broken]:
@@ -148,9 +152,9 @@ def _lines(file: str, blocks: _Blocks) -> Iterator[_Line | Broken]:
         yield Broken(file, number, blocks.broken)
 
 
-def _too_large(what: str) -> str:
+def _too_large(what: str, entries: str = ".[]") -> str:
     limit = f"{DOCUMENT_BYTES // 1_000_000} MB"
-    return f"{what} of more than {limit} is not read; write one request a line, or an array (jq -c '.[]' FILE)"
+    return f"{what} of more than {limit} is not read; write one request a line, or an array (jq -c '{entries}' FILE)"
 
 
 def _parsed(file: str, blocks: _Blocks) -> Iterator[Found | Broken]:
@@ -397,7 +401,7 @@ def _documents(file: str, blocks: _Blocks, blank: int) -> Iterator[Found | Broke
         elif ended:
             break
         elif len(text) - at > DOCUMENT_BYTES:
-            yield Broken(file, None, _too_large("a document that is no array"), item)
+            yield Broken(file, None, _too_large("a document that is no array", ".data[]"), item)
             return
         else:
             # Parsed again only when twice as much is there: a long document is not read over and over.

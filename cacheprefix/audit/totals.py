@@ -14,6 +14,7 @@ _KEPT_BROKEN = 100
 _INDEX = re.compile(r"\[\d+\]")
 _KEPT_GROUPS = 20_000
 _KEPT_DAYS = 10_000
+_KEPT_AGENTS = 10_000
 _OTHERS = "others"
 _DAY = 86_400
 
@@ -140,6 +141,8 @@ class Totals:
         day = (model, int(at // _DAY) if at else None)
         if day not in self.days and len(self.days) >= _KEPT_DAYS:
             day = (_OTHERS, None)
+        if agent not in self.agents and len(self.agents) >= _KEPT_AGENTS:
+            agent = _OTHERS  # Some loggers give every call a name of its own.
         return self.all, self.agents.setdefault(agent, Sum()), self.days.setdefault(day, Sum())
 
     @property

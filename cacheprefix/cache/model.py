@@ -126,7 +126,7 @@ def leave(observation: Observation) -> None:
 
 
 _COMPACTIONS = frozenset({"compaction", "compacted", "compact", "history_compaction", "summarization"})
-_KEEP_LINES = 100_000
+_KEEP_LINES = 50_000
 _KEEP_ADDRESSES = 256
 _KEEP_NAMED = 8
 _KEEP_UNNAMED = 32

@@ -226,7 +226,8 @@ def _run(row: Row, prompt: Prompt, offset: int) -> Run | None:
 Content = bytes | tuple[tuple[str, str], ...]
 Key = tuple[str, str, str, Content]
 
-_OVERHEAD = 400
+_OVERHEAD = 900
+"""What an entry costs beside its texts: keys, tuples, the sections themselves."""
 
 
 class Memo:

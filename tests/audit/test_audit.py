@@ -11,8 +11,9 @@ from uuid import uuid4
 import pytest
 from audit_logs import Conversation, prose, quiet, team, write
 
-from cacheprefix.audit import CHANGES, audit, write_json, write_summary
+from cacheprefix.audit import CHANGES, Totals, audit, write_json, write_summary
 from cacheprefix.errors import ProfileError, SetupError
+from cacheprefix.profiles import Usage
 
 
 def result_of(path, **options):
@@ -278,6 +279,17 @@ def test_an_id_in_a_system_prompt_makes_no_roles_of_one_agent(tmp_path, roles):
     volatile, tail = found["volatile_to_tail"], found["roles_to_tail"]
     assert volatile["cost_units_then"] < 0.6 * volatile["cost_units_now"]
     assert (tail["cost_units_then"] < tail["cost_units_now"]) == (len(roles) > 1)
+
+
+def test_a_name_of_its_own_for_every_call_costs_no_memory():
+    """Some loggers name agents so: the first ten thousand are told, the others as one."""
+    totals = Totals()
+    for number in range(10_020):
+        for held in totals.sums(f"agent {number}", "gpt-4.1", 1_760_000_000.0):
+            held.add(Usage(input_tokens=7), 7.0, None, 0)
+    assert len(totals.agents) == 10_001
+    assert totals.agents["others"].calls == 20
+    assert sum(held.input_tokens for held in totals.agents.values()) == totals.all.input_tokens
 
 
 def test_no_what_if_costs_more_than_what_is(tmp_path):

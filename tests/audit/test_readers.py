@@ -178,6 +178,16 @@ def test_blank_lines_and_a_byte_order_mark_are_nothing(tmp_path):
     assert not broken
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_powershell_redirects_is_read(tmp_path, packed):
+    """Its ``>`` writes UTF-16, of which a block may end within a character."""
+    data = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in quiet(40)).encode("utf-16")
+    (tmp_path / "log").write_bytes(gzip.compress(data) if packed else data)
+    found, broken = read(tmp_path / "log")
+    assert len(found) == 40
+    assert not broken
+
+
 def test_a_damaged_gzip_file_gives_what_stood_before_the_damage(tmp_path):
     """The end of the readable part is reported as one broken line."""
     whole = gzip.compress("".join(json.dumps(line) + "\n" for line in quiet(40)).encode())
