@@ -127,7 +127,7 @@ def measure(names: Sequence[str], rule_sets: Sequence[Rules], tokenizer: float =
                     shared,
                     session=session,
                     policy=less,
-                    information="less" if workload.budget else "equal",
+                    information="less" if workload.policy else "equal",
                     ungated=None if apart is None else _table.summed(apart, profile),
                     first_call_share=common,
                     first_call_read=read,

@@ -29,6 +29,7 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 os.environ.setdefault("CREWAI_STORAGE_DIR", tempfile.mkdtemp(prefix="crewai-"))
 
 from crewai import LLM, Agent, Crew, Process, Task
+from crewai.hooks import register_before_llm_call_hook, unregister_before_llm_call_hook
 from crewai.tools import BaseTool
 from pydantic import BaseModel, Field
 
@@ -379,6 +380,31 @@ def _flow(*, brief: bool = True) -> Build:
     return build
 
 
+_IMAGE = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAA" * 6_250
+"""300 kB, of which no provider counts the bytes."""
+
+
+def _pictured(llm: NewLLM) -> tuple[Any, Callable[[], Any]]:
+    """A crew whose application puts one picture beside each task, by CrewAI's hook before a model is called."""
+    who = agents(llm)
+    made = crew(who, tasks(who))
+
+    def show(context: Any) -> None:
+        asked = next(message for message in context.messages if message["role"] == "user")
+        if isinstance(asked["content"], str):
+            picture = {"type": "image_url", "image_url": {"url": _IMAGE}}
+            asked["content"] = [{"type": "text", "text": asked["content"]}, picture]
+
+    def go() -> Any:
+        register_before_llm_call_hook(show)
+        try:
+            return made.kickoff(inputs={"brief": BRIEF})
+        finally:
+            unregister_before_llm_call_hook(show)
+
+    return made, go
+
+
 def _one_agent(llm: NewLLM) -> tuple[Any, Callable[[], Any]]:
     who = agents(llm)[:1]
     made = crew(who, tasks([who[0]] * 3))
@@ -532,6 +558,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload("guardrail", _guardrail),
     Workload("output_pydantic", _pydantic),
     Workload("documents with each task", _documents),
+    Workload("an image with each task", _pictured),
     Workload("one agent without the brief", _outlier),
     Workload("ten minutes between tasks", _pausing, bound=1.02),
     Workload("ten minutes between tasks, 1-hour lifetime", _pausing, bound=1.02, lifetime="1h"),

@@ -178,6 +178,8 @@ class Workload:
     prefix: str = RULES_TEXT
     tools: tuple[BaseTool, ...] = ()
     budget: ToolResultBudget | None = None
+    compaction: int | None = None
+    """At how many tokens of input the session shortens what was said."""
     overlaps: bool = False
     """Whether requests are sent side by side, so that answers take their time."""
     policy: str = ""
@@ -457,6 +459,14 @@ WORKLOADS = (
         budget=ToolResultBudget(max_tokens=150),
         policy="budget of 150 a result",
     ),
+    Workload(
+        "supervisor, full_history, compaction at 5,500 tokens",
+        lambda kit: _supervisor(kit, "full_history"),
+        13,
+        _SUPERVISOR,
+        compaction=5_500,
+        policy="compaction at 5,500 tokens",
+    ),
     Workload("swarm", _swarm, 12, _swarm_plan()),
     Workload("create_agent loop", _agent, 10, {"assistant": (*_LOOP, "text", *_LOOP, "text")}),
     Workload("deepagents, isolated", lambda kit: _deep(kit, fork=False, own=True), 13, _DEEP, prefix=""),
@@ -470,6 +480,7 @@ def session_for(workload: Workload, provider: str, *, gated: bool = True) -> Ses
     return Session(
         SharedPrefix(system=workload.prefix, tools=workload.tools),
         budget=workload.budget,
+        compaction=workload.compaction,
         # Whoever can wait does, however slow this machine is.
         gate=Gate(price=0.0) if gated else None,
         caching=Caching(provider=provider),

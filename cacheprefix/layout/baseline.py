@@ -7,18 +7,21 @@ sibling) and the provider's own count of what was sent in its place. With ``T`` 
     theirs(p) = T / (a*x + b*y) * (a * text in p + b * images in p)        for a beginning p of the unmodified prompt
 
 where ``a`` and ``b`` are what the provider counts for one token of ours of text and of images, by all its counts so
-far. Only ``a / b`` matters, and only where images are: a request without any is scaled by ``T / x``.
+far. Only ``a / b`` matters, and only where images are: a request without any is scaled by ``T / x``. A beginning that
+was a whole prompt has the count that it had then, which is off by the least: by what stood in it and was not sent.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from hashlib import blake2b
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.locks import Lock
 from cacheprefix.profiles import Profile, Usage
 from cacheprefix.prompt import Prompt, Section, dumps, section
@@ -31,7 +34,22 @@ _SURE = 900.0
 """Squared tokens by which text and images must have varied against each other before their counts are told apart."""
 _FARTHEST = 20.0
 """How far ``a`` and ``b`` may lie from the common ratio: an image that is paid by its size and counted flat."""
+_NOISE = 0.005
+"""By what share a request's count lies from what the others' say, before there is more than one."""
+_APART = 20.0
+"""How many times as far a single text's count lies from it."""
+_NAMES = 0.25
+"""By what share the count of a call may be off that was sent with another id: names and ids are no words."""
 _MODELS = 1_000
+_WHOLES = 10_000
+"""Prompts whose count is remembered for those that go on from them."""
+
+
+class _About(NamedTuple):
+    """A number of tokens, and by how many it may be off."""
+
+    tokens: float
+    off: float
 
 
 class Own(NamedTuple):
@@ -64,6 +82,9 @@ class _Counts:
     yt: float = 0.0
     ours: float = 0.0
     theirs: float = 0.0
+    reports: int = 0
+    missed: float = 0.0
+    """The sum of squares of the shares by which the reports were missed."""
 
     def learn(self, text: int, images: int, counted: int) -> None:
         """One more report."""
@@ -74,6 +95,14 @@ class _Counts:
         self.yt += images * counted
         self.ours += text + images
         self.theirs += counted
+        a, b = self.scales()
+        self.reports += 1
+        self.missed += ((a * text + b * images) / counted - 1) ** 2
+
+    @property
+    def noise(self) -> float:
+        """By what share a request's count lies from what these say: the root of the mean square."""
+        return float(((self.missed + _NOISE**2) / (self.reports + 1)) ** 0.5)
 
     def scales(self) -> tuple[float, float]:
         """``a`` and ``b``: least squares, drawn to the common ratio ``r`` as far as the reports do not tell.
@@ -96,6 +125,7 @@ class Unmodified:
     def __init__(self, model: CacheModel) -> None:
         self._model = model
         self._counts: dict[str, _Counts] = {}
+        self._wholes: Bounded[bytes, _About] = Bounded(_WHOLES)
         self._lock = Lock()
 
     def forget(self, conversation: str) -> set[bytes]:
@@ -132,13 +162,21 @@ class Unmodified:
             counts = self._counts.setdefault(sent.model, _Counts())
             if counted and sent.tokens:
                 counts.learn(text, images, counted)
+                self._wholes[_name(sent, len(sent.sections))] = _About(counted, 0.0)
             a, b = counts.scales()
+            noise = counts.noise
         if not images and (own is sent or not _parts(own, own.tokens)[1]):
-            ratio = counted / text if counted and text else a
-            return _Scale(own, ratio, ratio)
-        whole = a * text + b * images
-        ratio = counted / whole if counted and whole else 1.0
-        return _Scale(own, ratio * a, ratio * b)
+            a = b = counted / text if counted and text else a
+        else:
+            whole = a * text + b * images
+            ratio = counted / whole if counted and whole else 1.0
+            a, b = ratio * a, ratio * b
+        if a == b == 1.0:
+            return _Scale(own, a, b)
+        scale = _Scale(own, a, b, sent, noise, self._wholes)
+        with self._lock:
+            self._wholes.setdefault(_name(own, len(own.sections)), scale.about(own.tokens))
+        return scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +186,12 @@ class _Scale:
     prompt: Prompt
     text: float
     images: float
+    sent: Prompt | None = None
+    """What was sent in its place, whose count is known."""
+    noise: float = 0.0
+    """By what share a request's count lies from what the scales say."""
+    wholes: Mapping[bytes, _About] = field(default_factory=dict)
+    """The counts of whole prompts."""
 
     @property
     def plain(self) -> bool:
@@ -156,10 +200,35 @@ class _Scale:
 
     def of(self, tokens: int) -> float:
         """Tokens by the provider's count of a beginning that has so many by ours."""
-        if self.text == self.images:
-            return tokens * self.text
-        text, images = _parts(self.prompt, tokens)
-        return text * self.text + images * self.images
+        return self.about(tokens).tokens
+
+    def about(self, tokens: int) -> _About:
+        """The same, and by how much that may be off."""
+        prompt = self.prompt
+        end = bisect_right(prompt.totals, tokens)
+        known = self.wholes.get(_name(prompt, end)) if end else None
+        if known is not None:
+            rest = tokens - prompt.totals[end - 1]
+            scale = self.images if rest and prompt.sections[end].kind == "image" else self.text
+            return _About(known.tokens + rest * scale, known.off + rest * self.noise * _APART)
+        text, images = _parts(prompt, tokens)
+        return _About(text * self.text + images * self.images, self._apart(tokens))
+
+    def _apart(self, tokens: int) -> float:
+        """By how many tokens the count of a beginning may be off: by what stands in it and was not sent, or not in it.
+
+        Texts are joined and parted by a layout, so they count by their sum; a call with another id is another text.
+        """
+        if self.sent is None:
+            return 0.0
+        end = bisect_right(self.prompt.totals, tokens)
+        calls, made = (
+            {(one.digest, one.tokens) for one in sections if one.kind == "tool_use"}
+            for sections in (self.prompt.sections[:end], self.sent.sections)
+        )
+        named, sent = (sum(tokens for _, tokens in found) for found in (calls, made))
+        words = abs((tokens - named) - (self.sent.tokens - sent))
+        return words * self.noise * _APART + sum(tokens for _, tokens in calls ^ made) * _NAMES
 
     def rules(self, profile: Profile) -> Profile:
         """The rules with their sizes in our tokens. Blocks are the provider's, and cut when its tokens are known."""
@@ -175,10 +244,10 @@ class _Scale:
         # Behind the last section stands what begins the answer.
         total, read = ours.input_tokens or 0, ours.cache_read_tokens or 0
         count = round(self.of(min(total, self.prompt.tokens)) + max(0, total - self.prompt.tokens))
-        found = min(count, round(self.of(read)))
+        about = self.about(read)
+        found = min(count, round(about.tokens))
         if profile.match == "block":
-            found -= found % profile.block_tokens
-            found = found if found >= profile.min_tokens else 0
+            found = round(in_blocks(found, about.off, profile.block_tokens, profile.min_tokens))
         written = ours.cache_write or {}
         whole = sum(written.values())
         upto = count if read + whole >= total else round(self.of(read + whole))
@@ -186,9 +255,35 @@ class _Scale:
         return Usage(count, found, {name: round(tokens * share) for name, tokens in written.items()})
 
 
+def in_blocks(tokens: float, off: float, block: int, least: int) -> float:
+    """How many of so many tokens stand in whole blocks, on average over ``tokens - off`` to ``tokens + off``.
+
+    A token more or less decides on a whole block, and the same request repeated would be off by one each time:
+
+        mean of  block * floor(t / block)  where that is at least ``least``, else 0
+
+    whose integral from 0 to ``t``, which has n whole blocks, is  block^2 * n(n-1)/2 + block * n * (t - block*n).
+    """
+    if tokens - off < least or off < 1:
+        whole = tokens - tokens % block
+        return whole if whole >= least else 0
+
+    def area(t: float) -> float:
+        n = t // block
+        return block * block * n * (n - 1) / 2 + block * n * (t - block * n)
+
+    return (area(tokens + off) - area(tokens - off)) / (2 * off)
+
+
 @lru_cache(256)
 def _resized(profile: Profile, least: int) -> Profile:
     return replace(profile, min_tokens=least, block_tokens=1 if profile.match == "block" else profile.block_tokens)
+
+
+def _name(prompt: Prompt, end: int) -> bytes:
+    """What tells a beginning of so many sections from all others."""
+    data = prompt.model.encode("utf-8", "surrogatepass") + b"".join(prompt.digests[:end])
+    return blake2b(data, digest_size=16).digest()
 
 
 def _parts(prompt: Prompt, tokens: int) -> tuple[int, int]:

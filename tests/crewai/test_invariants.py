@@ -185,6 +185,13 @@ def test_what_shares_least_is_never_dearer(rules) -> None:
         assert row["failures"] == {}
 
 
+@pytest.mark.parametrize(("name", "factor"), [("one task", 0.7), ("for each, replays", 1.0)])
+def test_the_report_says_what_the_crew_had_cost_unmodified(name, factor) -> None:
+    """Within 2 %, where the provider counts otherwise and keeps whole blocks that begin within a token."""
+    workload = next(one for one in WORKLOADS if one.name == name)
+    assert row_of(workload, RULES[1], "openai", factor)["reported_share"] == pytest.approx(1, abs=0.02)
+
+
 def test_each_tasks_requests_only_grow_at_their_end(made) -> None:
     """Every request of a loop begins with the whole one before it; every first one with the shared part."""
     provider, team = made()
