@@ -43,7 +43,7 @@ def options(about: str | None, *, names: bool = False) -> argparse.ArgumentParse
             type=float,
             default=1.0,
             metavar="FACTOR",
-            help="the provider's tokens for one of the client's (0.7, 1.4); writes no result",
+            help="the provider's tokens for one of the client's (0.7, 1.4); only the report's truth is written",
         )
     return parser
 
@@ -311,6 +311,18 @@ def added(name: str, rows: Sequence[Row]) -> list[Row]:
     return list({row["name"]: row for row in (*earlier, *rows)}.values())
 
 
+def truth(name: str, rows: Sequence[Row], factor: float) -> list[Row]:
+    """How many cost rows' reports say the unmodified cost to within 2 %, how many leave it open, and the worst."""
+    shares = [row["reported_share"] for row in rows]
+    off = [abs(share - 1) for share in shares if share is not None]
+    where = f"{name}, {factor:g} tokens for one of the client's"
+    return [
+        topic(f"{where}: within 2 %", sum(one <= 0.02 for one in off), f"of {len(rows)} rows"),
+        topic(f"{where}: unknown", shares.count(None), "rows"),
+        topic(f"{where}: farthest from the truth", 100 * max(off, default=0.0), "%", digits=2),
+    ]
+
+
 def finish(
     name: str,
     rows: Sequence[Row],
@@ -320,12 +332,18 @@ def finish(
     lines: Callable[[Sequence[Row]], Sequence[Sequence[str]]] = topics,
     whole: bool = True,
 ) -> None:
-    """Write ``results/NAME.json`` if the run was ``whole``, and print the table or the file's content."""
+    """Write ``results/NAME.json`` if the run was ``whole``, and print the table or the file's content.
+
+    With another tokenizer, only how true the report was, to ``results/tokenizers.json``.
+    """
     found = result(rows, packages)
     text = json.dumps(found, indent=1)
     if whole:
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+        factor = getattr(given, "tokenizer", 1.0)
+        kept = text if factor == 1 else json.dumps(result(added("tokenizers", truth(name, rows, factor))), indent=1)
+        file = RESULTS / f"{name if factor == 1 else 'tokenizers'}.json"
+        file.write_text(kept + "\n", encoding="utf-8")
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
     with contextlib.suppress(BrokenPipeError):

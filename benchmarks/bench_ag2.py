@@ -190,7 +190,7 @@ def main() -> int:
         options,
         packages=("ag2", "openai", "anthropic"),
         lines=lambda found: _table.grid(found, ["workload"], lambda row: [row["workload"]]),
-        whole=not options.names and options.tokenizer == 1,
+        whole=not options.names,
     )
     return 1 if any(row["ratio"] > 1 for row in rows if row["workload"] != DEARER) else 0
 

@@ -168,7 +168,7 @@ def main() -> int:
         options,
         packages=("autogen-agentchat", "autogen-ext", "openai", "anthropic"),
         lines=lambda found: _table.grid(found, ["workload"], lambda row: [row["workload"]]),
-        whole=not options.names and options.tokenizer == 1,
+        whole=not options.names,
     )
     # What a run that nobody knows beforehand may cost more than without us.
     return 1 if any(row["ratio"] > 1.01 for row in rows) else 0

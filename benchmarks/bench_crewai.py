@@ -131,7 +131,7 @@ def main() -> int:
     logging.getLogger("cacheprefix").setLevel(logging.ERROR)
     asked = [one for one in RULES if not options.rules or one.rules in options.rules]
     rows = measure(options.names, asked, options.tokenizer)
-    whole = not options.names and not options.rules and options.tokenizer == 1
+    whole = not options.names and not options.rules
     _table.finish("crewai", rows, options, packages=("crewai", "openai", "anthropic"), lines=lines, whole=whole)
     over = [row for row in rows if missed(row)]
     for row in over:

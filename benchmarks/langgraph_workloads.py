@@ -140,12 +140,14 @@ class Kit:
     stock: bool = False
     apart: bool = False
     """Whether Anthropic's caching middleware is left out, for the layout without any caching."""
+    prewarm: bool = False
+    """Whether the first of several siblings writes what they share by a request of its own, where the provider can."""
 
     def llm(self, role: str | None = None) -> Any:
         """The model, for all roles or bound to one."""
         if self.session is None:
             return self.model
-        return wrap_model(self.model, self.session, role=role) if role else wrap_model(self.model, self.session)
+        return wrap_model(self.model, self.session, role=role or None, prewarm=self.prewarm)
 
     def node(self, role: str, function: Callable[..., Any]) -> Any:
         """A graph node."""
@@ -180,6 +182,8 @@ class Workload:
     budget: ToolResultBudget | None = None
     compaction: int | None = None
     """At how many tokens of input the session shortens what was said."""
+    prewarm: bool = False
+    """Whether what siblings share is written by a request of its own: one more on Anthropic."""
     overlaps: bool = False
     """Whether requests are sent side by side, so that answers take their time."""
     policy: str = ""
@@ -432,6 +436,13 @@ WORKLOADS = (
     Workload("Send after a plan", lambda kit: _fan(kit, plan=True), 5, overlaps=True),
     Workload("Send at START", lambda kit: _fan(kit, plan=False), 4, overlaps=True),
     Workload("Send at START, six workers", lambda kit: _fan(kit, plan=False, workers=6), 7, overlaps=True),
+    Workload(
+        "Send at START, six workers, prewarm=True",
+        lambda kit: _fan(kit, plan=False, workers=6),
+        7,
+        overlaps=True,
+        prewarm=True,
+    ),
     Workload(
         "structured fan-out, function calling",
         lambda kit: _structured(kit, "function_calling"),

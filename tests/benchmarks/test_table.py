@@ -66,6 +66,18 @@ def test_rows_measured_apart_stand_in_one_file(tmp_path, monkeypatch):
     assert [(row["name"], row["value"]) for row in found] == [("a", 2), ("b", 1), ("c", 3)]
 
 
+def test_another_tokenizer_is_no_result_but_says_how_true_the_report_was(tmp_path, monkeypatch):
+    """Beside what other frameworks' runs said; costs at a provider that counts otherwise stand for nothing."""
+    monkeypatch.setattr(_table, "RESULTS", tmp_path)
+    given = _table.options("about", names=True).parse_args(["--tokenizer", "0.7"])
+    rows = [{**cost(), "reported_share": share} for share in (1.01, 0.95, None)]
+    for framework in ("crewai", "autogen"):
+        _table.finish(framework, rows, given, lines=lambda _: [["workload"]])
+    assert [file.name for file in tmp_path.iterdir()] == ["tokenizers.json"]
+    rows = json.loads((tmp_path / "tokenizers.json").read_text("utf-8"))["rows"]
+    assert [(row["value"], row["unit"]) for row in rows] == [(1, "of 3 rows"), (1, "rows"), (5.0, "%")] * 2
+
+
 def test_a_table_is_text_or_markdown():
     """Columns of equal width, or a rule under the head."""
     lines = [["name", "value"], ["a longer name", "1"]]
