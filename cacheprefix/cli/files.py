@@ -13,9 +13,6 @@ from typing import Any
 from cacheprefix.errors import SetupError, plain
 from cacheprefix.events import Run, is_event
 
-EXIT_FOUND = 3
-"""What was looked for was found: a break, an exceeded limit."""
-
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
