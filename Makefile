@@ -41,6 +41,8 @@ help:
 	@echo 'make demo     run the demo; ARGS="--json" and the like are passed on'
 	@echo 'make test     lint and all tests'
 	@echo 'make test-more  what takes longer: every scripted program against what is recorded, LangChain'"'"'s standard tests, mutants of the core'
+	@echo 'make test-peers  the frameworks'"'"' own tests with us underneath: plain, observed, forked; ARGS="langchain" chooses'
+	@echo 'make test-versions  each adapter on the oldest and newest versions it declares; ARGS="oldest langgraph" chooses'
 	@echo 'make lint     ruff and mypy'
 	@echo 'make build    wheels and source distributions of the core and the adapters, in dist/'
 	@echo 'make docs     the documentation, built strictly and link-checked, in build/site/'
@@ -126,7 +128,8 @@ test: types $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai
 
 # What takes longer: small wrong changes of the core against its tests, as many as fit into a few minutes (what survives
 # is shown for people to read); ten thousand histories; a store that takes 5 s a call under every async front door; 30
-# kickoffs of each documented crew; all that programs send against what is recorded, in every environment, LangChain's standard tests of chat models (observed and forked as well as plain), prefork servers, a soak.
+# kickoffs of each documented crew; all that programs send against what is recorded, in every environment, LangChain's standard tests of chat models and a sample of
+# the frameworks' own tests (observed and forked as well as plain), prefork servers, a soak.
 test-more: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$(READY)
 	$(CORE)/bin/python -m tests.mutants --trusted --number 200 --minutes 6 --jobs $(JOBS)
 	CACHEPREFIX_HISTORIES=10000 $(CORE)/bin/python -m pytest -ra -n $(JOBS) tests/history/test_valid_requests.py
@@ -137,6 +140,18 @@ test-more: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READ
 	CACHEPREFIX_POINTS=11 $(AUTOGEN)/bin/python -m pytest -ra tests/autogen/test_lost_leader.py
 	CACHEPREFIX_KICKOFFS=30 $(CREWAI)/bin/python -m pytest -ra -n $(JOBS) tests/crewai/test_repeated.py
 	$(CORE)/bin/python -m pytest -ra --durations=0 -n $(JOBS) --dist load tests/more $(ARGS)
+	$(CORE)/bin/python -m tests.peers --sample --jobs $(JOBS)
+
+# The frameworks' own tests, of the pinned versions' source distributions. Their own needs come from constraints/peers.txt
+# into environments on top of these; CACHEPREFIX_PEERS names a folder of checkouts to take first.
+.PHONY: test-peers test-versions
+test-peers: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY)
+	$(CORE)/bin/python -m tests.peers --jobs $(JOBS) $(ARGS)
+
+# Each in an environment of its own, made anew: .venv-oldest-langgraph-3.11 and so on. On another Python:
+# make test-versions ARGS="newest core langgraph --python 3.13"; ARGS=--write puts what ran into docs/compatibility.md.
+test-versions: $(CORE)/$(READY)
+	$(CORE)/bin/python -m tests.versions --jobs $(JOBS) $(ARGS)
 
 test-core: $(CORE)/$(READY)
 	$(CORE)/bin/python $(PYTEST) $(SPREAD) $(foreach each,autogen crewai maf ag2 litellm,--ignore=tests/$(each) --ignore=tests/transparent/test_$(each).py) $(ARGS)
@@ -222,5 +237,5 @@ verify-pins: $(CORE)/$(READY)
 	PATH="$(CURDIR)/$(CORE)/bin:$$PATH" $(PYTHON) -I -S constraints/lock.py verify
 
 clean:
-	rm -rf $(CORE) $(AUTOGEN) $(CREWAI) $(MAF) $(AG2) $(LITELLM) $(DOCS) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(CORE) $(AUTOGEN) $(CREWAI) $(MAF) $(AG2) $(LITELLM) $(DOCS) .venv-oldest-* .venv-newest-* dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find cacheprefix adapters tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,7 +3,8 @@
 ``python -m tests.peers`` loads it by name (``-p underneath``, with this folder on the path), since those tests' own
 package is called ``tests`` too. Read from the environment:
 
-- ``CACHEPREFIX_LAYER``: ``plain`` (nothing is put underneath), ``observed`` or ``forked``
+- ``CACHEPREFIX_LAYER``: ``plain`` (calls come by here, and nothing is put underneath), ``observed``, ``forked`` (a
+  session with nothing but its defaults) or ``shared`` (one with a handbook and a second role: every request moves)
 - ``CACHEPREFIX_UNDER``: how, a comma list of ``models``, ``agents``, ``crewai``, ``autogen``
 - ``CACHEPREFIX_SEEN``: the file for one JSON line a test
 """
@@ -30,6 +31,7 @@ SEEN = os.environ.get("CACHEPREFIX_SEEN", "")
 _RULE = "Rule {} of the house: keep to the facts, and say what you do not know."
 HANDBOOK = "\n".join(_RULE.format(number) for number in range(200))
 """Long enough for every provider's minimum."""
+_OURS = ("of the house: keep to the facts", "<role name=")
 
 
 class Underneath:
@@ -39,14 +41,17 @@ class Underneath:
         self.sessions: list[Any] = []
         self.bodies: list[str] = []
         self.outcome = "passed"
+        self.prompt = False
+        """Whether what failed shows our text: the test compares the prompt, or what a fake model made of it."""
 
     def session(self) -> Any:
         """The test's session, made when the test first needs one. A second role makes forks of what would be alone."""
         from cacheprefix import Session, SharedPrefix
 
         if not self.sessions:
-            made = Session(mode="observe") if LAYER == "observed" else Session(SharedPrefix(system=HANDBOOK))
-            if LAYER == "forked":
+            made = Session(mode="observe") if LAYER == "observed" else Session()
+            if LAYER == "shared":
+                made = Session(SharedPrefix(system=HANDBOOK))
                 made.adapter.join("colleague")
             self.sessions.append(made)
         return self.sessions[0]
@@ -55,8 +60,8 @@ class Underneath:
         """What is written down of a test."""
         layouts = Counter(call.layout for made in self.sessions for call in made.calls)
         failures = dict(Counter({name: n for made in self.sessions for name, n in made.failures.items()}))
-        found = {"test": test, "outcome": self.outcome, "bodies": self.bodies, "layouts": layouts, "failures": failures}
-        return json.dumps(found)
+        found = {"test": test, "outcome": self.outcome, "prompt": self.prompt, "bodies": self.bodies}
+        return json.dumps({**found, "layouts": layouts, "failures": failures})
 
 
 NOW = Underneath()
@@ -108,9 +113,9 @@ def _models() -> None:
     from cacheprefix_langgraph.model import session_of
 
     def wrapped(made: Any) -> Any:
-        if session_of(made) is not None:
+        if LAYER == "plain" or session_of(made) is not None:
             return made
-        alone = LAYER == "forked" and "agents" not in UNDER
+        alone = LAYER in {"forked", "shared"} and "agents" not in UNDER
         return wrap_model(made, NOW.session(), role="assistant") if alone else wrap_model(made, NOW.session())
 
     _made(lambda made: isinstance(made, BaseChatModel), wrapped)
@@ -127,7 +132,9 @@ def _agents() -> None:
 
     @functools.wraps(real)
     def create_agent(*given: Any, middleware: Any = (), **named: Any) -> Any:
-        return real(*given, middleware=[*middleware, PrefixMiddleware(NOW.session())], **named)
+        if LAYER != "plain":
+            middleware = [*middleware, PrefixMiddleware(NOW.session())]
+        return real(*given, middleware=middleware, **named)
 
     home.create_agent = langchain.agents.create_agent = create_agent
 
@@ -140,7 +147,8 @@ def _crewai() -> None:
     from cacheprefix_crewai.binding import binding_of
 
     def installed(made: Any) -> Any:
-        install(made, NOW.session())
+        if LAYER != "plain":
+            install(made, NOW.session())
         return made
 
     _made(lambda made: isinstance(made, Crew) and made.agents, installed)
@@ -148,7 +156,7 @@ def _crewai() -> None:
         real = getattr(Agent, name)
 
         def asked(self: Any, *given: Any, __real: Callable[..., Any] = real, **named: Any) -> Any:
-            if binding_of(self) is None:
+            if LAYER != "plain" and binding_of(self) is None:
                 install(self, NOW.session())
             return __real(self, *given, **named)
 
@@ -169,7 +177,7 @@ def _autogen() -> None:
             return
 
         def run(self: Any, *given: Any, **named: Any) -> Any:
-            if binding_of(self) is None and getattr(self, "_model_client", self) is not None:
+            if LAYER != "plain" and binding_of(self) is None and getattr(self, "_model_client", self) is not None:
                 wrap(self, NOW.session())
             return real(self, *given, **named)
 
@@ -196,9 +204,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if SEEN:
         Path(SEEN).write_text("", "utf-8")
         _watch_http()
-    if LAYER != "plain":
-        for name in UNDER:
-            _HOW[name]()
+    for name in UNDER:
+        _HOW[name]()
+
+
+@pytest.fixture(scope="module")
+def vcr_cassette_dir(request: pytest.FixtureRequest) -> str:
+    """Of suites whose cassettes stand in one folder, and whose settings their distribution leaves out (CrewAI's)."""
+    tests = request.config.rootpath / "tests"
+    return str(tests / "cassettes" / request.path.parent.relative_to(tests))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -218,5 +232,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """A test passes when nothing of it failed."""
     if report.failed:
         NOW.outcome = "failed"
+        NOW.prompt = NOW.prompt or any(text in report.longreprtext for text in _OURS)
     elif report.skipped and NOW.outcome == "passed":
         NOW.outcome = "skipped"

@@ -264,6 +264,5 @@ def _copied_team(team: BaseGroupChat) -> BaseGroupChat:
 
 
 def _copy_contexts(new: Any) -> None:
-    for name in ("_model_context", "_memory_buffer"):
-        if hasattr(new, name):
-            setattr(new, name, copy.deepcopy(getattr(new, name)))
+    if hasattr(new, "_model_context"):
+        new._model_context = copy.deepcopy(new._model_context)

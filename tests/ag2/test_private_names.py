@@ -1,0 +1,12 @@
+"""The private names that the adapter relies on are those of the installed release."""
+
+from tests.private_names import missing, releases
+
+OURS = ("_cacheprefix", "_cacheprefix_tapped")
+PACKAGES = ("ag2", "openai", "anthropic")
+
+
+def test_private_names_are_those_of_the_installed_release():
+    """A name that is gone changed in the release that the message names."""
+    gone = missing("ag2", PACKAGES, ours=OURS)
+    assert not gone, f"{releases('ag2')}: {', '.join(gone)}"

@@ -1,0 +1,284 @@
+"""The frameworks' own tests with us underneath: ``python -m tests.peers [SUITE ...] [--sample] [--jobs N]``.
+
+Each suite is run plain, observed, forked and shared (``underneath.py`` says how); what passes is compared, and what is
+sent. Observed, nothing may differ: the same tests pass, and every HTTP request has the same bytes. Forked is a session
+with its defaults: what one agent asks alone is left as it is. Shared is one with a handbook and another role, so that
+every request has a text of ours. In these two, tests may be lost that assert the very bytes of a prompt: whose failure
+shows our text, or that ``differences.toml`` lists with the reason. Nothing else may be lost.
+
+The tests are those of the source distributions of the pinned versions, which pip downloads into build/peers.
+``CACHEPREFIX_PEERS`` names a folder to look into first, for NAME-VERSION or NAME: a checkout has tests that
+distributions leave out. What the tests need beside the environment under test (constraints/peers.txt) is installed into
+an environment of its own that stands on that one, so that the environment itself stays what it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+WORK = ROOT / "build" / "peers"
+LAYERS = ("plain", "observed", "forked", "shared")
+VARIABLE = "CACHEPREFIX_PEERS"
+
+_ADAPTERS = ("langgraph", "autogen", "crewai", "sdk")
+_PLUGINS = ("anyio", "cacheprovider", "cacheprefix", "xdist", "benchmark", "codspeed", "retry", "ddtrace")
+"""Of other tests: they warn, change reports, or run a failed test again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Which tests, in which environment, and how we are put underneath."""
+
+    name: str
+    environment: str
+    """Part of its name: "" is the core's."""
+    under: str
+    """What ``underneath.py`` puts there."""
+    tests: tuple[str, ...]
+    sample: tuple[str, ...] = ()
+    """What of it belongs to the sample; nothing is left out of it."""
+    options: tuple[str, ...] = ()
+
+
+SUITES = {
+    suite.name: suite
+    for suite in (
+        # Left out are the tests of its MCP client, which need a package that this environment's versions exclude.
+        Suite(
+            "langchain",
+            "",
+            "models,agents",
+            ("tests/unit_tests",),
+            ("tests/unit_tests/agents/middleware/core",),
+            ("--ignore=tests/unit_tests/mcp",),
+        ),
+        # Left out is what asks the network for the tables of a tokenizer.
+        Suite(
+            "langchain-openai",
+            "",
+            "models",
+            ("tests/unit_tests",),
+            options=("--ignore=tests/unit_tests/test_token_counts.py", "-k", "not num_tokens and not token_ids"),
+        ),
+        Suite("langchain-anthropic", "", "models", ("tests/unit_tests",), ("tests/unit_tests/test_chat_models.py",)),
+        Suite("langgraph-prebuilt", "", "models", ("tests",)),
+        Suite("langgraph-supervisor", "", "models", ("tests",), ("tests",)),
+        Suite("langgraph-swarm", "", "models", ("tests",), ("tests",)),
+        Suite("autogen-agentchat", "autogen", "autogen", ("tests",)),
+        Suite("crewai", "crewai", "crewai", ("tests",)),
+    )
+}
+
+
+@dataclass(slots=True)
+class Ran:
+    """What one layer of a suite came to."""
+
+    layer: str
+    tests: Mapping[str, Mapping[str, Any]]
+    seconds: float
+    output: str
+
+    @property
+    def passed(self) -> set[str]:
+        """Names of the tests that pass."""
+        return {name for name, test in self.tests.items() if test["outcome"] == "passed"}
+
+    @property
+    def about_prompts(self) -> set[str]:
+        """Names of those that fail over a prompt's own text."""
+        return {name for name, test in self.tests.items() if test["prompt"]}
+
+    def total(self, what: str) -> Counter[str]:
+        """Layouts or failures of all tests together."""
+        return sum((Counter(test[what]) for test in self.tests.values()), Counter())
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What differs between the layers of a suite."""
+
+    wrong: list[str] = field(default_factory=list)
+
+    def of(self, said: str, names: Iterable[str]) -> None:
+        """Keep what is wrong with some tests."""
+        self.wrong += [f"{said}: {name}" for name in sorted(names)]
+
+
+def environment(suite: Suite) -> Path:
+    """The Python of an environment that stands on the one under test, and has what only these tests need."""
+    below = ROOT / (f".venv-{suite.environment}" if suite.environment else ".venv")
+    below = Path(os.environ.get("CACHEPREFIX_ENVIRONMENTS", below.parent)) / below.name
+    folder = WORK / f"env-{suite.environment or 'core'}"
+    python = folder / "bin" / "python"
+    ready = folder / "ready"
+    needs = (ROOT / "constraints" / "peers.txt").read_text("utf-8")
+    if ready.exists() and ready.read_text("utf-8") == needs:
+        return python
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([below / "bin" / "python", "-m", "venv", "--without-pip", folder], check=True)
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    theirs, ours = (
+        subprocess.run([one, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+        for one in (below / "bin" / "python", python)
+    )
+    (Path(ours) / "below.pth").write_text(theirs + "\n", "utf-8")
+    # What the environment below has already is not installed again, whatever the pins of this file's neighbours say.
+    missing = [line for line in needs.splitlines() if line and not line.startswith("#")]
+    command = [_uv(), "pip", "install", "--quiet", "--no-deps", "--python", str(python), *missing]
+    subprocess.run(command, check=True)
+    ready.write_text(needs, "utf-8")
+    return python
+
+
+def _uv() -> str:
+    beside = Path(sys.executable).with_name("uv")
+    found = str(beside) if beside.exists() else shutil.which("uv")
+    if found is None:
+        raise SystemExit("uv is missing: pip install uv")
+    return found
+
+
+def source(suite: Suite, python: Path) -> Path:
+    """The folder of a suite's distribution: a given one, or the source distribution of the version under test."""
+    code = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
+    command = [python, "-c", code, suite.name]
+    version = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    names = [f"{one}-{version}" for one in (suite.name, suite.name.replace("-", "_"))]
+    given = os.environ.get(VARIABLE)
+    for name in (*names, suite.name) if given else ():
+        if (Path(given or "") / name / "pyproject.toml").exists():
+            return Path(given or "") / name
+    found = next((WORK / name for name in names if (WORK / name).exists()), None)
+    if found is not None:
+        return found
+    wanted = f"{suite.name}=={version}"
+    loading = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", wanted]
+    subprocess.run([*loading, "--dest", str(WORK)], check=True)
+    archive = next(path for name in names for path in WORK.glob(f"{name}.tar.gz"))
+    with tarfile.open(archive) as file:
+        file.extractall(WORK, filter="data")
+    return WORK / archive.name.removesuffix(".tar.gz")
+
+
+def run(suite: Suite, layer: str, *, sample: bool) -> Ran:
+    """Run a suite, or its sample, in one layer."""
+    python = environment(suite)
+    folder = source(suite, python)
+    seen = WORK / f"{suite.name}-{layer}.jsonl"
+    without = [part for name in _PLUGINS for part in ("-p", f"no:{name}")]
+    chosen = suite.sample if sample else suite.tests
+    options = ("-q", "--tb=short", "-p", "underneath", *without, "-o", "addopts=", *suite.options)
+    pytest = ["-m", "pytest", *options, *chosen]
+    kept = {name: text for name, text in os.environ.items() if "API_KEY" not in name and not name.startswith("PYTEST")}
+    parts = [HERE, ROOT, *(ROOT / "adapters" / name for name in _ADAPTERS)]
+    ours = {
+        "PYTHONPATH": os.pathsep.join(map(str, parts)),
+        "CACHEPREFIX_LAYER": layer,
+        "CACHEPREFIX_UNDER": suite.under,
+        "CACHEPREFIX_SEEN": str(seen),
+    }
+    began = time.monotonic()
+    done = subprocess.run([python, *pytest], cwd=folder, env=kept | ours, capture_output=True, text=True, check=False)
+    output = done.stdout + done.stderr
+    (WORK / f"{suite.name}-{layer}.log").write_text(output, "utf-8")
+    lines = seen.read_text("utf-8").splitlines() if seen.exists() else []
+    tests = {found["test"]: found for found in map(json.loads, lines)}
+    return Ran(layer, tests, time.monotonic() - began, output)
+
+
+def compare(suite: Suite, ran: Mapping[str, Ran], *, sample: bool) -> Verdict:
+    """What is not as it must be."""
+    found, plain = Verdict(), ran["plain"]
+    if not plain.passed:
+        found.wrong.append(f"no test passes plain: {plain.output[-600:]}")
+    observed = ran["observed"]
+    found.of("lost when observed", plain.passed - observed.passed)
+    both = plain.passed & observed.passed
+    other = [name for name in both if plain.tests[name]["bodies"] != observed.tests[name]["bodies"]]
+    found.of("sends other bytes when observed", other)
+    listed = {name for names in differences(suite.name).values() for name in names}
+    for layer in LAYERS[2:]:
+        lost = plain.passed - ran[layer].passed
+        found.of(f"lost when {layer}, for a reason that is not known", lost - listed - ran[layer].about_prompts)
+    if not sample:
+        found.of("listed, and lost in no layer", listed.intersection(*(ran[layer].passed for layer in LAYERS[2:])))
+    return found
+
+
+def differences(suite: str) -> Mapping[str, Sequence[str]]:
+    """The tests of a suite that a fork may lose, by reason."""
+    with (HERE / "differences.toml").open("rb") as file:
+        found: dict[str, dict[str, list[str]]] = tomllib.load(file)
+    return found.get(suite, {})
+
+
+def row(suite: Suite, ran: Mapping[str, Ran]) -> str:
+    """One suite's line of the table."""
+    plain = ran["plain"].passed
+    kept = {layer: len(plain & ran[layer].passed) for layer in LAYERS}
+    shares = [f"{layer} {count} ({100 * (1 - count / max(1, len(plain))):.1f} % lost)" for layer, count in kept.items()]
+    bodies = sum(len(ran["plain"].tests[name]["bodies"]) for name in plain)
+    counts = [(layer, ran[layer].total("layouts")) for layer in LAYERS[2:]]
+    forks = ", ".join(f"{layer} {found['fork']} of {sum(found.values())}" for layer, found in counts)
+    failed = {layer: dict(ran[layer].total("failures")) for layer in LAYERS[1:]}
+    opened = "".join(f"; {layer} failed open: {found}" for layer, found in failed.items() if found)
+    took = sum(one.seconds for one in ran.values())
+    return (
+        f"{suite.name}: plain {len(plain)}, {', '.join(shares[1:])}; {bodies} HTTP bodies compared; requests that are "
+        f"forks: {forks}; {took:.0f} s{opened}"
+    )
+
+
+def main() -> int:
+    """Run what was asked for; exit code 1 when something differs that is not listed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.peers", description=__doc__)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(SUITES))
+    parser.add_argument("--sample", action="store_true", help="a fixed sample of a few minutes")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    given = parser.parse_args()
+    unknown = set(given.suites) - set(SUITES)
+    if unknown:
+        parser.error(f"there is no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
+    suites = [SUITES[name] for name in given.suites or SUITES]
+    suites = [suite for suite in suites if suite.sample or not given.sample]
+    WORK.mkdir(parents=True, exist_ok=True)
+    for suite in suites:
+        source(suite, environment(suite))
+    began, wrong = time.monotonic(), 0
+    with ThreadPoolExecutor(given.jobs) as pool:
+        running = {
+            suite.name: {layer: pool.submit(run, suite, layer, sample=given.sample) for layer in LAYERS}
+            for suite in suites
+        }
+        for suite in suites:
+            ran = {layer: one.result() for layer, one in running[suite.name].items()}
+            found = compare(suite, ran, sample=given.sample)
+            print(row(suite, ran), *(f"  {text}" for text in found.wrong), sep="\n", flush=True)
+            wrong += len(found.wrong)
+    print(f"{len(suites)} suites in {time.monotonic() - began:.0f} s, {wrong} differences that are not listed")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
