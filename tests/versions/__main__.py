@@ -81,6 +81,7 @@ SUITES = {
         ("ag2", "openai", "anthropic"),
         pins="ag2",
     ),
+    "litellm": Suite("", ("tests/litellm",), ("litellm", "openai"), pins="litellm"),
     "sdk": Suite("openai,anthropic", ("tests/sdk", "tests/transparent/test_sdk.py"), ("openai", "anthropic")),
 }
 
@@ -130,7 +131,8 @@ def made(adapter: str, edge: str, interpreter: str) -> Path:
         return python
     # First the core and the tools, at today's versions: the edge is of what the adapter itself declares.
     _pip(python, "-e", f".[{CORE}]", *_tools(suite))
-    _pip(python, *resolution, "-e", f"adapters/{adapter}[{suite.extras}]", *suite.beside)
+    extras = f"[{suite.extras}]" if suite.extras else ""
+    _pip(python, *resolution, "-e", f"adapters/{adapter}{extras}", *suite.beside)
     return python
 
 

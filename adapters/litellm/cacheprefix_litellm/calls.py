@@ -183,3 +183,5 @@ def _hidden(answer: Any) -> Mapping[str, Any]:
 
 
 supported("cacheprefix-litellm")
+
+supported("cacheprefix-litellm")
