@@ -15,7 +15,7 @@ from cacheprefix.profiles.profile import CacheprefixProfileWarning, Profile
 from cacheprefix.profiles.rows import Row, load_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from cacheprefix.profiles.rows import Variant
 
@@ -47,6 +47,13 @@ class Registry:
     def copy(self) -> Registry:
         """A registry with the same rows; what is registered there does not show here."""
         return Registry(self._rows)
+
+    def with_profiles(self, profiles: Iterable[Profile]) -> Registry:
+        """A copy with these rows registered. Raises ProfileError as ``register`` does."""
+        changed = self.copy()
+        for profile in profiles:
+            changed.register(profile)
+        return changed
 
     def register(self, profile: Profile) -> None:
         """Adds a row, or replaces the one of the same name with all its model rows.

@@ -127,6 +127,13 @@ def test_a_registered_row_wins_over_the_shipped_one_and_shows_only_in_its_copy()
     assert profile_for("gpt-5").name == "openai"
 
 
+def test_rows_of_plugins_give_a_registry_of_their_own():
+    """What a hook collected is put in at once, and the registry it came from stays as it was."""
+    row = dataclasses.replace(default_registry().get("openai"), name="proxy", models=("gpt-5",))
+    assert default_registry().with_profiles([row]).profile_for("gpt-5").name == "proxy"
+    assert "proxy" not in default_registry().names
+
+
 def test_registering_replaces_what_was_found_before():
     """An answer given earlier must not outlive the row it came from."""
     mine = default_registry().copy()
