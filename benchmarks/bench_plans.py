@@ -35,6 +35,8 @@ CALLS = 120
 """Calls of a plan at most, so that the largest teams do not take all the time."""
 LATE = 3
 """Calls after which a plan must not be much dearer any more."""
+DEARER = 1.1
+"""What a plan may cost from then on, as a share of the unmodified cost."""
 _OWN = "own"
 
 
@@ -53,6 +55,14 @@ class Result:
     def ratio(self) -> float:
         """Share of the unmodified cost."""
         return self.shared / self.costs[_OWN]
+
+    @property
+    def premium(self) -> float:
+        """What it cost more than unmodified, in tokens for each token that is shared: tools, handbook, talk."""
+        plan, said = self.plan, defaultdict[int, int](int)
+        for who, size in plan.turns:
+            said[who if plan.shape == "private" else 0] += size
+        return (self.shared - self.costs[_OWN]) / (plan.handbook + sum(plan.tools) + plan.common + max(said.values()))
 
     @property
     def best(self) -> float:
@@ -157,7 +167,7 @@ def rows_of(found: Sequence[Result], rules: str, read: float) -> list[_table.Row
         regrets = [one.shared / (one.best if known else one.costs[policy[family(one.plan)]]) - 1 for one in some]
         ratios, late = [one.ratio for one in some], [one.late for one in some]
         name = f"{rules} {read:g}x, {'known' if known else 'open-ended'}"
-        numbers = {
+        numbers: dict[str, Any] = {
             "plans": len(some),
             "sum": round(sum(one.shared for one in some) / sum(one.costs[_OWN] for one in some), 4),
             "sum_best": round(sum(one.best for one in some) / sum(one.costs[_OWN] for one in some), 4),
@@ -165,6 +175,8 @@ def rows_of(found: Sequence[Result], rules: str, read: float) -> list[_table.Row
             "within_1.01": round(fmean(ratio <= 1.01 for ratio in ratios), 4),
             "worst": round(max(ratios), 4),
             "worst_late": round(max(late), 4),
+            "late_above_1.10": round(fmean(ratio > DEARER for ratio in late), 4),
+            "worst_premium": round(max(one.premium for one in some), 4),
             "regret_mean": round(fmean(regrets), 4),
             "regret_95": round(quantiles(regrets, n=20)[-1] if len(regrets) > 1 else regrets[0], 4),
         }
@@ -175,7 +187,8 @@ def rows_of(found: Sequence[Result], rules: str, read: float) -> list[_table.Row
 def lines(rows: Sequence[_table.Row]) -> list[list[str]]:
     """The rows as lines of a table."""
     names = (
-        "plans", "sum", "sum_best", "within_1.00", "within_1.01", "worst", "worst_late", "regret_mean", "regret_95",
+        "plans", "sum", "sum_best", "within_1.00", "within_1.01", "worst", "worst_late",
+        "late_above_1.10", "worst_premium", "regret_mean", "regret_95",
     )  # fmt: skip
     return [["", *names], *([row["name"], *(f"{row[name]:,.4g}" for name in names)] for row in rows)]
 

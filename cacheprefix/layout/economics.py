@@ -58,6 +58,41 @@ def union_pays(*, foreign: int, opening: int, reply: float, others: int, read: f
     return beside <= reply * others + opening / OPEN_ROUNDS and first <= opening + reply * others / SURE
 
 
+FIRST = 0.3
+"""Part of what is shared that others' tools may be in a conversation's first request: about one write premium (a
+written token costs 1.25 at Anthropic, and at OpenAI from GPT-5.6 on), and so much that three roles with a tool each
+still share from the first request on behind a handbook of a page (tests/sdk/test_lanes.py)."""
+LATER = 0.1
+"""The same for a later request, as a part of what the conversation would have paid by then: what a run may cost more
+from its fourth call on."""
+UNITS = 3
+"""How often others' tools are paid for where whole requests are kept: what requests have in common is read from the
+third one on (DeepSeek's cache)."""
+
+
+def union_starts(*, foreign: int, opening: int, before: int, write: float, whole: bool) -> bool:
+    """Whether the first to carry the tools of all loses little by it, should nobody follow.
+
+    With f tokens of others' tools (``foreign``), o tokens of the request as the application made it (``opening``), b
+    tokens that the conversation's earlier requests would have paid in full (``before``), and w = ``write``:
+
+        f    <=  FIRST*(o + f)      with its first request, b = 0
+        f*w  <=  LATER*(o + b)      later
+
+    ``whole`` says that the provider keeps whole requests only: f is paid ``UNITS`` times.
+    """
+    paid = foreign * (UNITS if whole else 1)
+    return paid * write <= LATER * (opening + before) or (not before and paid <= FIRST * (opening + foreign))
+
+
+def union_gains(*, foreign: int, missed: int, read: float) -> bool:
+    """Whether a role that kept its own tools reads more in this request by carrying those of all.
+
+    f*r  <  (1 - r)*m       for m tokens that others' requests with them know of, and its own last one did not
+    """
+    return foreign * read < (1.0 - read) * missed
+
+
 # ---------------------------------------------------------------------------------- a team that is known beforehand
 
 

@@ -23,7 +23,7 @@ from cacheprefix.layout.shared_text import find_text, mostly_holds
 from cacheprefix.layout.tail import RoleAs
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.layout.tool_restriction import FREE, Restriction, restrict
-from cacheprefix.layout.tool_sets import ToolSet, ToolSets
+from cacheprefix.layout.tool_sets import ToolsAsked, ToolSet, ToolSets
 from cacheprefix.layout.worth_sharing import WorthSharing
 from cacheprefix.prompt import Api
 from cacheprefix.prompt.reasons import LEFT_ALONE, Layout, Reason, reason
@@ -325,9 +325,17 @@ class Planner:
             if run.union:
                 tools = ToolSet(self.tool_sets.union(self.team, asked.conversation, own.names), shares=True)
         elif own.carried == "open":
+            role, model, positions = self.team.role(asked.role), asked.model, self.positions
             tools = self.tool_sets.choose(
-                self.team, self.services, asked.conversation, asked.role, own.names, asked.model,
-                spoken=asked.spoken, fans_out=own.fans_out,
+                self.team, self.services, asked.conversation, asked.role, model,
+                ToolsAsked(
+                    own.names,
+                    asked.spoken,
+                    own.fans_out,
+                    self._size(asked.instruction, model),
+                    lambda: positions.paid(asked.conversation, model),
+                    lambda lane, units: positions.outrun(asked.conversation, f"{model}\0{lane}", role, units=units),
+                ),
             )  # fmt: skip
         elif own.carried == "union":
             tools = ToolSet(self.tool_sets.union(self.team, asked.conversation, own.names), shares=True)

@@ -26,12 +26,18 @@ from cacheprefix.services import Services
 M = TypeVar("M")
 
 LONG = 128
-"""Tokens from which on a text may keep its place, and its places are recorded; shorter ones always go to the end."""
+"""Tokens from which on a text may keep its place, and its places are recorded; shorter ones go to the end, unless that
+costs too much (``_SPARE``)."""
+_PART = "\0"
+"""Between a model and the name of a tool set."""
 _TALKS = 10_000
 _SEATS = 1_000
 _SIZES = 10_000
 _STAKE = 4
 """What is paid beforehand for others to read is a quarter of that at most, as much as a cache write costs more."""
+_SPARE = 32
+"""What short texts at the end may cost while nobody else asks: this part of what the application's own requests paid in
+full. With 32 and with 100 the generated plans of ``make bench-plans`` cost the same in sum."""
 
 
 class RolePosition(NamedTuple):
@@ -107,6 +113,8 @@ class _Talk:
     """Tokens that sharing would have saved by now, had it begun before; less than 0 where it would have cost more."""
     saved: int = 0
     """Tokens that it has saved by now; less than 0 where texts were paid for what others may yet read."""
+    fresh: int = 0
+    """Tokens that the application's own requests would have paid in full by now."""
     asked: int = 0
     """Requests so far."""
     seats: Bounded[str, _LastRequest] = field(default_factory=lambda: Bounded(_SEATS))
@@ -223,23 +231,25 @@ class RolePositions:
             if not line.index:
                 missed = own - size - history.since(last)
             if shared and seat.kept:
-                shared = _joins(history, own - size, readable, last, talk.missed + missed, spoken)
-        elif shared and long:
+                shared = _joins(history, own - size, readable, last, talk.missed + missed, spoken, talk.saved + stake)
+                gain = min(0, own - size - history.since(readable)) if readable.index else 0
+        elif shared:
             own = history.since(seat.end)
             gain = own - size - history.since(readable)
             if line == seat.end and not rules.units:
                 # Who asks again before anyone else did pays what was said since in either place. Behind it the text
                 # is paid for what others then need not pay: out of what sharing has saved, and a little beforehand.
-                stays, gain = size > min(own, talk.saved + stake * joint), -size
+                stays, gain = size > min(own, talk.saved + stake * joint * long), -size
             else:
                 stays = gain < 0
-            if stays:
+            if stays and (long or talk.saved + gain < -(talk.fresh // _SPARE)):
                 at, continues, kept, gain = seat.at if seat.kept else end, rules.marked, True, 0
         if not shared:
             # Marked from the second one on, where the provider keeps only what is marked (``Session.begin``).
             again = seat is not None and seat.at is None and opening + size + spoken >= rules.least
             at, gain, kept = None, 0, rules.alone or again
         with self._lock:
+            talk.fresh += history.since(seat.end) if seat is not None and rules.alone else opening + size + spoken
             talk.last, talk.spoken, talk.asked = end, spoken, talk.asked + 1
             talk.missed, talk.saved = talk.missed + missed, talk.saved + gain
             if at is not None and at.index >= line.index and not (seat is not None and seat.at == at):
@@ -276,7 +286,7 @@ class RolePositions:
         own = digest_of(role, text)
         size = self.size(own, text, model, services.count) + moves
         found = self.choose(
-            (conversation.scope, conversation.id, f"{model}\0{lane}"),
+            (conversation.scope, conversation.id, f"{model}{_PART}{lane}"),
             team.role(role),
             own,
             history,
@@ -296,6 +306,26 @@ class RolePositions:
             conversation.decide("places", f"{own}@{at}@{history.digest(history.messages[-1])}")
         return found
 
+    def outrun(self, conversation: Decided, lane: str, role: str, *, units: bool) -> tuple[int, int]:
+        """How many messages a role's last request in a lane held, and how many of those with all tools can be read.
+
+        ``lane`` is the model and the name of the role's own tool set; ``units`` as in ``CacheRules``. Both are 0 where
+        there were no such requests.
+        """
+        with self._lock:
+            talks = self._talks.get((conversation.scope, conversation.id), {})
+            own, all_tools = talks.get(lane), talks.get(f"{lane.partition(_PART)[0]}{_PART}")
+            seat = own.seats.get(role) if own is not None else None
+            if seat is None or all_tools is None:
+                return 0, 0
+            return seat.end.index, (all_tools.before if units else all_tools.line).index
+
+    def paid(self, conversation: Decided, model: str) -> int:
+        """Tokens that the application's own requests of a conversation would have paid in full by now."""
+        with self._lock:
+            talks = self._talks.get((conversation.scope, conversation.id), {})
+            return sum(talk.fresh for name, talk in talks.items() if name.partition(_PART)[0] == model)
+
     def saved(self, scope: str, conversation: str, *, sparing: bool = False) -> dict[str, Any]:
         """All places in force in a conversation as plain data, for a framework's own state; ``load`` takes it.
 
@@ -304,7 +334,8 @@ class RolePositions:
         with self._lock:
             talks = self._talks.get((scope, conversation), {})
             seats = (seat for talk in talks.values() for seat in talk.seats.values())
-            if sparing and not any(seat.long or seat.at is None for seat in seats):
+            repeats = any(talk.saved < 0 for talk in talks.values())
+            if sparing and not repeats and not any(seat.long or seat.at is None for seat in seats):
                 return {}
             return {name: _plain(talk) for name, talk in talks.items()}
 
@@ -330,7 +361,7 @@ def _plain(talk: _Talk) -> dict[str, Any]:
     """The places of one model's requests as plain data."""
     return {
         **{name: asdict(getattr(talk, name)) for name in ("line", "before", "last")},
-        **{name: getattr(talk, name) for name in ("spoken", "missed", "saved", "asked")},
+        **{name: getattr(talk, name) for name in ("spoken", "missed", "saved", "asked", "fresh")},
         "seats": {role: asdict(seat) for role, seat in talk.seats.items()},
     }
 
@@ -338,7 +369,8 @@ def _plain(talk: _Talk) -> dict[str, Any]:
 def _talk_of(saved: Mapping[str, Any]) -> _Talk:
     """The places of one model's requests, from plain data."""
     line, before, last = (_Point(**saved[name]) for name in ("line", "before", "last"))
-    talk = _Talk(line, before, last, saved["spoken"], saved["missed"], saved["saved"], saved.get("asked", 0))
+    counts = {name: saved.get(name, 0) for name in ("spoken", "missed", "saved", "asked", "fresh")}
+    talk = _Talk(line, before, last, **counts)
     for role, seat in saved["seats"].items():
         at = None if seat["at"] is None else _Point(**seat["at"])
         talk.seats[role] = _LastRequest(**{**seat, "at": at, "end": _Point(**seat["end"])})
@@ -358,14 +390,17 @@ def merged_places(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
     return {name: later(name) for name in sorted({*one, *other})}
 
 
-def _joins(history: CountedHistory[M], room: int, readable: _Point, last: _Point, missed: int, spoken: int) -> bool:
+def _joins(
+    history: CountedHistory[M], room: int, readable: _Point, last: _Point, missed: int, spoken: int, stake: int
+) -> bool:
     """Whether a role leaves the application's own layout, where ``room`` is what it pays there, less its text.
 
     The first to leave it pays for the whole conversation. Nobody knows how long that will be made use of: it is done
-    once sharing would have saved half of that already.
+    once sharing would have saved half of that already. Who follows pays ``stake`` at most, for the first to read: two
+    that are asked at once would else never share.
     """
     if readable.index:
-        return history.since(readable) < room
+        return history.since(readable) - room <= stake
     return history.since(last) < room and 2 * missed >= spoken - room
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cacheprefix.bounded import Bounded
-from cacheprefix.layout.economics import REPLY, union_pays
+from cacheprefix.layout.economics import REPLY, union_gains, union_pays, union_starts
 from cacheprefix.layout.prefix import Tool
 from cacheprefix.layout.team import Decided, Team
 from cacheprefix.locks import Lock
@@ -37,6 +37,25 @@ class ToolSet(NamedTuple):
     """Whether another role's requests may begin like them; where not, the application's own layout costs least."""
     name: str = ""
     """What sets this tool set apart from the union."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsAsked:
+    """What is known of a request whose tools are to be chosen."""
+
+    own: Sequence[str]
+    """Names of the role's own tools."""
+    spoken: Callable[[], Sequence[int]]
+    """Counts the tokens of each message that the request shares with others."""
+    fans_out: bool = False
+    """Whether others of the role are sent beside it."""
+    text: int = 0
+    """Tokens of the role's own text."""
+    paid: Callable[[], int] = lambda: 0
+    """Tokens that the application's own requests of the conversation would have paid in full so far."""
+    outrun: Callable[[str, bool], tuple[int, int]] = lambda _lane, _units: (0, 0)
+    """How many messages the role's last request with its own tools held, and how many of those with the tools of all
+    can be read, by the name of its own tool set and whether whole requests are kept only."""
 
 
 @dataclass(slots=True)
@@ -82,10 +101,9 @@ class ToolSets:
         """Whether a role's requests carry the union; None before it has asked."""
         with self._lock:
             talk = self._of(key)
-            # Who comes after others that carry only their own would be the one who pays for tools that nobody reads.
-            own = {each for roles in talk.own.values() for each in roles if each[0] == role[0]}
-            alone = not talk.joined and bool(own)
-            return True if role in talk.joined else False if role in own or alone else None
+            if role in talk.joined:
+                return True
+            return False if any(role in roles for roles in talk.own.values()) else None
 
     def settle(self, key: tuple[str, str], role: tuple[str, str], tools: tuple[str, ...], *, joins: bool) -> bool:
         """Note the tool set of a role; whether another one of the same model carries the very same ``tools``."""
@@ -93,6 +111,8 @@ class ToolSets:
             talk = self._of(key)
             if joins:
                 talk.joined.add(role)
+                for roles in talk.own.values():
+                    roles.discard(role)
                 return True
             if len(talk.own) >= _KITS:
                 talk.own.clear()
@@ -131,42 +151,36 @@ class ToolSets:
             conversation.decide(_UNIONS, entry, "\n".join(union))
 
     def choose(
-        self,
-        team: Team,
-        services: Services,
-        conversation: Decided,
-        role: str,
-        own: Sequence[str],
-        model: str = "",
-        *,
-        spoken: Callable[[], Sequence[int]],
-        fans_out: bool = False,
+        self, team: Team, services: Services, conversation: Decided, role: str, model: str, asked: ToolsAsked
     ) -> ToolSet:
-        """The tool set of a role whose own tools have these names.
+        """The tool set of a role.
 
-        ``spoken`` counts the tokens of each message that the request shares with others. A role keeps the tool set of
-        its first request in a conversation, or its layout would change. One that does not carry the union, or has a
-        tool that the union has not, shares with those of the very same tools alone. The decision is recorded in the
-        conversation, so that another process takes it up. ``fans_out`` says that others of the role are sent beside it.
+        A role keeps the tool set of its first request in a conversation, or its layout would change; but one that has
+        kept its own carries the union once others did so later than it last asked, and it reads more by that. One that
+        does not carry the union, or has a tool that the union has not, shares with those of the very same tools alone.
+        The decision is recorded in the conversation, so that another process takes it up.
 
         A role whose tools came after the conversation began grows what it carries, where that costs less. The role's
         own first request is cold in any case, and others read what that wrote: the price is what they read of its
         tools from then on. What the conversation carries is recorded.
         """
         tools = [tool for tool in team.prefix.tools if isinstance(tool, Tool)]
-        mine = set(own)
+        mine = set(asked.own)
         talk, key = (conversation.scope, common_key(conversation.id)), (model, team.role(role))
         began = self.union(team, conversation)
         with self._lock:
-            may = {*self._open(team, conversation.scope), *began, *own}
+            may = {*self._open(team, conversation.scope), *began, *mine}
         everything = tuple(tool.name for tool in tools if tool.name in may)
-        union = began if mine <= set(began) else everything
+        union, lane = began if mine <= set(began) else everything, "\0".join(sorted(mine)) or "no tools"
+
+        def sizes() -> dict[str, int]:
+            return {tool.name: services.count(tool.schema.decode(), model) for tool in tools}
 
         def pays() -> bool:
-            size = {tool.name: services.count(tool.schema.decode(), model) for tool in tools}
+            size = sizes()
             # What is added is foreign to all others.
             foreign = max(sum(size[name] for name in set(union) - one) for one in (mine, set(began)))
-            found = _pays(team, services, foreign, spoken(), model)
+            found = _pays(team, services, foreign, asked.spoken(), model)
             if not found:
                 services.notices.note(
                     f"role {role!r} keeps its own tools: reading the others' ({foreign:,} tokens) with each request "
@@ -174,24 +188,59 @@ class ToolSets:
                 )
             return found
 
+        def starts() -> bool:
+            if self._carried(talk, conversation, model):
+                return True
+            size, rules = sizes(), services.profile(model)
+            return union_starts(
+                foreign=sum(size[name] for name in set(union) - mine),
+                opening=services.count(team.prefix.text, model)
+                + sum(asked.spoken())
+                + sum(size[name] for name in mine)
+                + asked.text,
+                before=asked.paid(),
+                write=rules.default_ttl.write,
+                whole=rules.match == "unit",
+            )
+
+        def gains() -> bool:
+            rules = services.profile(model)
+            end, line = asked.outrun(lane, rules.match == "unit")
+            missed = sum(asked.spoken()[end:line])
+            if not missed:
+                return False
+            size = sizes()
+            return union_gains(foreign=sum(size[name] for name in set(union) - mine), missed=missed, read=rules.read)
+
         joins = False
         if mine <= set(union):
-            entry = digest_of(*key)
-            recorded = conversation.decided("lanes", entry)
+            entry, moved = digest_of(*key), digest_of(*key, _UNION)
+            recorded = conversation.decided("lanes", moved) or conversation.decided("lanes", entry)
             known = recorded == _UNION if recorded else self.settled(talk, key)
-            if known is None or (known and union != began):
-                joins = (mine == set(union) and union == began) or pays()
-            else:
-                joins = known
+            alike = mine == set(union) and union == began
+            if known is None:
+                joins = alike or (pays() and starts())
+            elif known:
+                joins = union == began or alike or pays()
+            elif gains() and pays():
+                joins = True
+                conversation.decide("lanes", moved, _UNION)
             if (joins and union != everything) or union != began:
                 self._keep(talk, conversation, union if joins else began)
             if not recorded and not (joins and mine == set(union)):
                 conversation.decide("lanes", entry, _UNION if joins else _OWN)
         # Those that are sent beside it carry the very same tools, which need not be another role's.
-        alike = self.settle(talk, key, tuple(sorted(mine)), joins=joins) or fans_out
+        shares = self.settle(talk, key, tuple(sorted(mine)), joins=joins) or asked.fans_out
         if joins:
             return ToolSet(union, shares=True)
-        return ToolSet(tuple(name for name in everything if name in mine), alike, "\0".join(sorted(mine)) or "no tools")
+        return ToolSet(tuple(name for name in everything if name in mine), shares, lane)
+
+    def _carried(self, key: tuple[str, str], conversation: Decided, model: str) -> bool:
+        """Whether requests of a conversation have carried the tools of all."""
+        with self._lock:
+            if any(one == model for one, _ in self._of(key).joined):
+                return True
+        return any(conversation.decided("lanes", one) == _UNION for one in conversation.decided_keys("lanes"))
 
 
 def _pays(team: Team, services: Services, foreign: int, said: Sequence[int], model: str) -> bool:

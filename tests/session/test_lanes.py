@@ -9,6 +9,7 @@ import pytest
 from benchmarks.role_plans import Plan, played, session_for, words
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
+from cacheprefix.layout.economics import union_pays
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE
 
@@ -65,15 +66,33 @@ def test_a_long_conversation_pays_for_larger_tools_than_a_short_one():
     """What was said before is shared as the handbook is: with it, the other's tool is worth its reading."""
     said = [words(500, f"said{number}-") for number in range(4)]
     for texts, carried in ((["Begin."], []), (said, ["x"])):
-        session = session_of(tool("x", 8_000), handbook=2_000, roles=("a", "b"))
+        session = session_of(tool("x", 1_300), handbook=2_000, roles=("a", "b"))
         assert sent(session, "b", [], texts) == (carried, bool(carried))
 
 
 def test_many_that_share_pay_for_larger_tools_than_few():
     """Each of the others saves what it would have paid for another one's answer."""
-    for others, carried in ((2, []), (12, ["x"])):
-        session = session_of(tool("x", 13_000), handbook=1_100, roles=[f"r{number}" for number in range(others + 1)])
-        assert sent(session, "r1", []) == (carried, bool(carried))
+    weighed = partial(union_pays, foreign=700, opening=1_000, reply=200.0, read=0.5, whole=False)
+    assert [weighed(others=others) for others in (1, 5)] == [False, True]
+
+
+def test_nobody_starts_with_tools_of_others_that_are_most_of_its_request():
+    """Should the same role ask again and nobody else, it would have paid them for nothing."""
+    session = session_of(tool("x", 600), tool("y", 600), tool("z", 600), handbook=1_500)
+    assert sent(session, "a", [tool("x", 600)]) == (["x"], False)
+
+
+def test_a_role_with_its_own_tools_follows_those_who_came_to_carry_all():
+    """Who asks first in a long conversation may start; the others read that, in another process too."""
+    tools = [tool(name, 600) for name in "xyz"]
+    session, said = session_of(*tools, handbook=1_500), ["Begin."]
+    assert sent(session, "a", tools[:1]) == (["x"], False)
+    said += [words(2_000, f"said{number}-") for number in range(7)]
+    assert sent(session, "b", tools[1:2], said) == (["x", "y", "z"], True)
+    assert sent(session, "a", tools[:1], [*said, "Go on."]) == (["x", "y", "z"], True)
+    other = session_of(*tools, handbook=1_500)
+    other.conversation("one").restore(session.conversation("one").to_json(), rebase=True)
+    assert sent(other, "a", tools[:1], [*said, "Go on."]) == (["x", "y", "z"], True)
 
 
 def test_those_of_the_very_same_tools_share_without_the_others():
@@ -115,7 +134,7 @@ def test_a_large_tool_that_came_late_stays_with_its_roles():
 
 def test_a_lane_is_kept_within_a_conversation_and_found_anew_in_the_next():
     """Long messages would make the union worth its price by now; the layout stays, since changing it costs too."""
-    session = session_of(tool("x", 2_500), tool("y"))
+    session = session_of(tool("x", 1_900), tool("y"))
     assert sent(session, "b", [tool("y")]) == (["y"], False)
     said = ["Begin.", *(words(900, f"said{number}-") for number in range(6))]
     assert sent(session, "b", [tool("y")], said) == (["y"], False)

@@ -32,6 +32,41 @@ def test_generated_open_ended_runs_stay_within_the_risk(rules):
             assert sum(ours[:calls]) <= (1.02 + RISK) * sum(unmodified[:calls]), plan
 
 
+@pytest.mark.parametrize("rules", [one for one in RULES if one != "anthropic"])
+def test_generated_open_ended_runs_are_bounded_by_the_older_rules_too(rules):
+    """By a tenth from the fourth call on; where a first mark is a write that the application never paid, by that."""
+    plans = (made(random.Random(f"older {rules} {at}")) for at in range(30))
+    profile = profile_of(rules)
+    for plan in (plan for plan in plans if not plan.known and len(plan.turns) <= 25):
+        unmodified, ours = (
+            [one.cost_units(profile) for one in played(plan, rules, some)] for some in (None, session_for(plan, rules))
+        )
+        for calls in range(LATE + 1, len(plan.turns) + 1):
+            assert sum(ours[:calls]) <= 1.12 * sum(unmodified[:calls]), plan
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_a_short_text_does_not_move_for_ever_where_nobody_else_asks(rules):
+    """A role of 90 tokens and messages of 30: moving it each time would cost more than it does without us."""
+    plan = Plan(3_000, (90,), ((0, 30),) * 20, tagged=True, marked=True)
+    profile = profile_of(rules)
+    unmodified, ours = (
+        sum(one.cost_units(profile) for one in played(plan, rules, some)) for some in (None, session_for(plan, rules))
+    )
+    assert ours <= 1.03 * unmodified
+
+
+def test_two_that_are_asked_at_once_come_to_share():
+    """The one that asks first gains nothing by it; without it the other would pay for both layouts for ever."""
+    plan = Plan(197, (292, 292), tuple((at % 2, 1_500) for at in range(28)), shape="fan-out", tagged=True)
+    profile = profile_of("openai")
+    unmodified, ours = (
+        sum(one.cost_units(profile) for one in played(plan, "openai", some))
+        for some in (None, session_for(plan, "openai"))
+    )
+    assert ours <= 0.85 * unmodified
+
+
 @pytest.mark.parametrize("rules", RULES)
 def test_a_team_that_reads_one_transcript_shares_it(rules):
     """Long answers, short texts, no tools: three quarters of what it costs without us, where parts are read at once."""
