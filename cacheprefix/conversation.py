@@ -33,7 +33,7 @@ from cacheprefix.history import (
 )
 from cacheprefix.history import Mode as CommitMode
 from cacheprefix.history.rewriting import carried_out, standing, with_beside
-from cacheprefix.history.saved import read, written
+from cacheprefix.history.saved import PLACES, read, written
 from cacheprefix.history.settling import Ask, AsyncAsk, Attempt, HistoryAccess, Terms, plainly, settling
 from cacheprefix.history.shape import Shape
 from cacheprefix.history.state import Cutting, appended, closes_cycle
@@ -548,12 +548,16 @@ class Conversation:
 
     # ------------------------------------------------------------------ JSON
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, *, places: bool = True) -> dict[str, Any]:
         """Plain JSON types: version, prefix key, ledger; and the history, where it is kept here.
 
-        Of the prefix it holds digests alone.
+        Of the prefix it holds digests alone. ``places`` is False for adapters that save where the roles' texts stand
+        beside it.
         """
-        return written(self.id, self.prefix_key, replace(self._state, ledger=self.ledger), self._answers.cold_after)
+        data = written(self.id, self.prefix_key, replace(self._state, ledger=self.ledger), self._answers.cold_after)
+        held = self._terms.places
+        found = held.saved(self.scope, self.id, sparing=True) if held is not None and places else {}
+        return {**data, PLACES: found} if found else data
 
     def dumps(self) -> str:
         """The state as JSON; loaded elsewhere, the same messages give byte-identical prompts."""
@@ -583,6 +587,12 @@ class Conversation:
                     message = f"conversation {self.id!r} already has a history; restore into a new one"
                     raise StateError(message)
                 now = replace(saved.history, ledger=now.ledger)
+            if terms.places is not None and (saved.places or not merge):
+                try:
+                    terms.places.load(self.scope, self.id or saved.id, saved.places, merge=merge)
+                except (KeyError, TypeError, ValueError) as error:
+                    raise StateError(f"conversation.{PLACES}: {error!r}; load what dumps wrote") from None
+            if saved.history is not None:
                 self._answers.cold_after = saved.cold_after
             self._state = now if merge else replace(now, ledger=saved.ledger)
             if merge:

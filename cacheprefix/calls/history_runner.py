@@ -294,6 +294,7 @@ class HistoryRunner:
             attempt=services.notices.attempt,
             note=services.notices.note,
             readable=partial(self.readable, tools),
+            places=self.state.positions,
         )
 
     def _replacing(self) -> Replace:

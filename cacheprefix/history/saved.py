@@ -19,6 +19,9 @@ from cacheprefix.wire.message_views import views_of
 VERSION: Final = 1
 """Of a conversation's form, of a history's within it, and of a ledger's: none has changed yet."""
 
+PLACES: Final = "standing"
+"""In a saved conversation: where the texts of its roles stand."""
+
 
 @dataclass(frozen=True, slots=True)
 class Saved:
@@ -29,6 +32,8 @@ class Saved:
     history: ContextState | None
     """None where the framework keeps the history."""
     cold_after: float | None
+    places: Mapping[str, Any]
+    """Where the texts of roles stood; empty where none was saved."""
 
 
 def written(id_: str, prefix: str, state: ContextState, cold_after: float | None) -> dict[str, Any]:
@@ -74,7 +79,10 @@ def read(
         held = replace(held, system_digest=digest_of(system))
     cold = data.get("cold_after")
     cold_after = float(cold) if isinstance(cold, (int, float)) else None
-    return Saved(str(data.get("id", "")), Ledger.from_json(data.get("ledger")), held, cold_after)
+    places = data.get(PLACES)
+    if not isinstance(places, Mapping):
+        places = {}
+    return Saved(str(data.get("id", "")), Ledger.from_json(data.get("ledger")), held, cold_after, places)
 
 
 def dumps(state: ContextState) -> str:

@@ -56,6 +56,18 @@ def always() -> bool:
     return True
 
 
+class Places(Protocol):
+    """Where the texts of roles stand in the requests of all conversations."""
+
+    def saved(self, scope: str, conversation: str, *, sparing: bool = False) -> dict[str, Any]:
+        """Those of one as plain data; with ``sparing`` none where no next request goes by them."""
+        ...
+
+    def load(self, scope: str, conversation: str, saved: Mapping[str, Any], *, merge: bool = False) -> None:
+        """Go on with places that were saved; with ``merge`` beside those that came about since."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """By what a conversation's history is kept short; not stored. A session fills it in from its own settings."""
@@ -83,6 +95,8 @@ class Terms:
     """Takes what the user should know."""
     readable: Callable[[], bool] = always
     """Whether requests have the tool that reads cut results again."""
+    places: Places | None = None
+    """Where the texts of roles stand in its requests, which is saved with it."""
 
     @property
     def fixed_tokens(self) -> int:

@@ -339,12 +339,18 @@ class RolePositions:
                 return {}
             return {name: _plain(talk) for name, talk in talks.items()}
 
-    def load(self, scope: str, conversation: str, saved: Mapping[str, Any]) -> None:
-        """Go on with places that were saved, in another process too, in place of those that came about since."""
+    def load(self, scope: str, conversation: str, saved: Mapping[str, Any], *, merge: bool = False) -> None:
+        """Go on with places that were saved, in another process too, in place of those that came about since.
+
+        With ``merge``, beside those, as ``merged_places`` says.
+        """
         with self._lock:
             talks = self._talks.of((scope, conversation), dict)
+            if merge and talks:
+                saved = merged_places({name: _plain(talk) for name, talk in talks.items()}, saved)
+            found = {name: _talk_of(one) for name, one in saved.items()}
             talks.clear()
-            talks.update({name: _talk_of(one) for name, one in saved.items()})
+            talks.update(found)
 
     def forget(self, scope: str, conversation: str) -> None:
         """Let a conversation go, with all models."""

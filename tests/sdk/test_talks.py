@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from sdk_driver import MODELS, RULES, creator, make_client
 
 from cacheprefix import Caching, Compaction, Session, SharedPrefix, ToolResultBudget
+from cacheprefix.errors import StateError
 from cacheprefix.prompt import ESTIMATE
-from cacheprefix.server import SimulatedProvider
-from cacheprefix_sdk import wrap
+from cacheprefix.server import Reply, SimulatedProvider
+from cacheprefix_sdk import role, wrap
 
 HANDBOOK = "The handbook says that every statement needs a source. " * 90
 USERS = ("alice", "bob")
@@ -84,3 +85,52 @@ def test_no_section_of_one_conversation_is_in_anothers_prompt_and_no_message_is_
         assert mine == history[: len(mine)]
         assert len(mine) >= len(texts) - 2
     assert not session.failures
+
+
+@pytest.mark.parametrize("api", tuple(RULES))
+def test_a_conversation_resumed_after_each_turn_sends_what_one_process_sends(servers, api):
+    """Also where a long text leaves its place: what it is reckoned from is saved with the conversation."""
+    texts = {name: f"You are the {name}. " + f"{name} rule, and its reason. " * 60 for name in ("planner", "critic")}
+    server, kept = servers[api], servers[api].simulator.script
+
+    def turns(*, resumed):
+        def made():
+            return Session(SharedPrefix(system=HANDBOOK), caching=Caching(provider=RULES[api], counter=ESTIMATE))
+
+        server.reset()
+        server.simulator.script = lambda request: Reply("fine " * (len(request.text) % 50))
+        session, said = made(), []
+        with make_client(api, server) as plain:
+            for number, size in enumerate((400, 1000, 400, 20, 400, 100)):
+                if resumed:
+                    text = session.conversation("talk").dumps()
+                    session = made()
+                    session.conversation("talk").restore(text)
+                for name, text in texts.items():
+                    said.append({"role": "user", "content": f"{number} for the {name}: {'pad ' * size}"})
+                    with role(name, instruction=text, conversation="talk"):
+                        creator(wrap(plain, session), api)(**{**_body(api, said), **_shared(api)})
+                    said.append({"role": "assistant", "content": f"fine {number}"})
+        return [record.json for record in server.requests]
+
+    try:
+        assert turns(resumed=True) == turns(resumed=False)
+    finally:
+        server.simulator.script = kept
+
+
+def _shared(api):
+    """The system text as all have it."""
+    if api == "openai-chat":
+        return {}
+    return {"instructions" if api == "openai-responses" else "system": HANDBOOK}
+
+
+def test_places_that_are_none_are_refused_and_nothing_changes():
+    """What stands in a saved conversation is checked before anything is taken from it."""
+    session = Session(SharedPrefix(system=HANDBOOK))
+    talk = session.conversation("talk")
+    saved = {**talk.to_json(), "ledger": {"version": 1, "lanes": {"a": "b"}}, "standing": {"gpt": {"line": 3}}}
+    with pytest.raises(StateError, match="standing"):
+        talk.restore(saved)
+    assert not len(talk.ledger)

@@ -81,7 +81,7 @@ class Talk:
             "speakers": sorted(self.speakers),
             "layouts": dict(self.layouts),
             **({"tools": list(self.tools)} if session.late_tools else {}),
-            "conversation": talk.to_json(),
+            "conversation": talk.to_json(places=False),
             **({"standing": places} if places else {}),
         }
 

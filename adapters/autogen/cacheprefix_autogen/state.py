@@ -74,7 +74,7 @@ def save_transcript(group: Group) -> dict[str, Any]:
         "lanes": None if group.lanes is None else {name: lane.names for name, lane in group.lanes.items()},
         "joins": {caller.name: caller.joins for caller in group.callers},
         "entries": [entry.as_dict() for entry in ordered],
-        "conversation": group.conversation.to_json(),
+        "conversation": group.conversation.to_json(places=False),
         **({"told": [entry.id for entry in group.told_so_far]} if group.told_so_far else {}),
         "places": group.session.places(group.conversation),
         **({"costs": alone} if alone else {}),

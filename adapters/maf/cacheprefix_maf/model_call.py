@@ -247,7 +247,7 @@ def _save(held: AgentSession, session: AdapterSession, conversation: Conversatio
     places = session.places(conversation, sparing=True)
     if not len(conversation.ledger) and not places:
         return
-    state = {**conversation.to_json(), **({_PLACES: places} if places else {})}
+    state = {**conversation.to_json(places=False), **({_PLACES: places} if places else {})}
     held.state[_STATE] = state
     if several:
         for each in list(_HELD.get(conversation, ())):
