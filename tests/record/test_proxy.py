@@ -212,7 +212,7 @@ def test_refusals_come_through(recording):
     """The provider's own error reaches the SDK, and the call is recorded as failed."""
 
     async def answer(upstream, reader, writer):
-        writer.write(b"HTTP/1.1 429 Slow\r\ncontent-length: 2\r\nretry-after: 9\r\n\r\n{}")
+        writer.write(b"HTTP/1.1 429 Slow\r\nconnection: close\r\ncontent-length: 2\r\nretry-after: 9\r\n\r\n{}")
         await writer.drain()
 
     kinds, here = _direct_and_through(recording, answer)
