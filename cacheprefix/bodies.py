@@ -19,9 +19,11 @@ from cacheprefix.adapter_session import AdapterSession
 from cacheprefix.calls.begin import Request
 from cacheprefix.calls.history_runner import RestOfRequest
 from cacheprefix.calls.pending import PendingCall
+from cacheprefix.errors import ToolClashError
 from cacheprefix.layout import FOLLOW, Pass, Tool, find_text, tail_text, with_volatile
 from cacheprefix.layout.known_runs import RunAhead
 from cacheprefix.layout.plan import AgentRequest, OwnTools, RequestPlan, RoleTold, failed
+from cacheprefix.layout.prefix import tool_of
 from cacheprefix.layout.role_position import LONG as LONG_ROLE
 from cacheprefix.layout.role_position import CountedHistory
 from cacheprefix.layout.shared_text import LEAST
@@ -453,6 +455,8 @@ class _Read:
     """Whether its tools may be those of all: it has none that the provider runs."""
     begins: bool
     """Whether its own system text begins with the shared one."""
+    differ: tuple[str, ...] = ()
+    """Names of its tools that the union has with another schema: then it carries its own as they are."""
 
     def request(
         self,
@@ -481,7 +485,8 @@ class _Read:
                 return session.count(content, model) + MESSAGE_TOKENS
             return session.count(str(message), model)
 
-        names, choice = tuple(tool_name(tool) for tool in self.tools), body.get("tool_choice")
+        names = tuple(tool_name(tool) for tool in self.tools)
+        free = body.get("tool_choice") in (None, "auto")
         return AgentRequest(
             role.name,
             model,
@@ -490,7 +495,7 @@ class _Read:
             history,
             spoken=lambda: list(map(tokens, self.history)),
             api=api,
-            tools=OwnTools(names, free=choice in (None, "auto"), lists=lists) if self.shared else None,
+            tools=OwnTools(names, free=free, lists=lists, differ=self.differ) if self.shared else None,
             volatile=role.volatile,
             known=_providers(self.tools),
             own=(*own, reason("kept_by_provider")) if _kept_elsewhere(session, body, api, role) else own,
@@ -533,13 +538,20 @@ def _read(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role
         own.append(_text(history.pop(0).get("content")))
     tools = list(body.get("tools") or [])
     shared = all(map(_plain, tools)) and bool(tools or session.prefix.tools)
+    differ: tuple[str, ...] = ()
     if shared:
-        # Copies: what the application later does to its dicts must not change the prefix.
-        session.adopt_tools(copy.deepcopy(tools), dict, grows=True)
+        try:
+            # Copies: what the application later does to its dicts must not change the prefix.
+            session.adopt_tools(copy.deepcopy(tools), dict, grows=True)
+        except ToolClashError as error:
+            union = {tool.name: tool.schema for tool in session.prefix.tools}
+            mine = (tool_of(tool, dict) for tool in tools)
+            differ = tuple(tool.name for tool in mine if union.get(tool.name, tool.schema) != tool.schema)
+            session.note(f"role {role.name!r} keeps its own tools, which others share no cache with: {error}")
     known = session.prefix.system
     span = find_text(known, own[0]) if known.strip() and own else None
     begins = span is not None and not own[0][: span[0]].strip()
-    return _Read(history, instruction_of((role.instruction, *own), known), tools, shared, begins)
+    return _Read(history, instruction_of((role.instruction, *own), known), tools, shared, begins, differ)
 
 
 def _laid(
@@ -589,7 +601,7 @@ def _with_text(part: Any, changed: Callable[[Any], Any]) -> Any:
 
 def _tools(session: AdapterSession, read: _Read, plan: RequestPlan[Any], api: Api) -> dict[str, Any]:
     """The tools that the plan has the request carry, and how the role is kept to its own."""
-    if plan.tools is None:
+    if plan.tools is None or read.differ:
         return {}
     union = [tool for tool in session.prefix.tools if isinstance(tool, Tool)]
     names, known = set(plan.tools.tools), {tool.name for tool in union}

@@ -9,6 +9,7 @@ from maf_teams import NAMES, look, role, served
 from test_agents import session_for
 from test_places import chat
 
+from cacheprefix.errors import NotSharedError
 from cacheprefix.profiles import cost_units, default_registry, normalise_usage
 from cacheprefix_maf import wrap
 
@@ -87,3 +88,23 @@ async def test_an_agent_that_is_made_later_shares_with_those_that_are_there(serv
     assert names == [["plan"]] * 2 + [["check", "plan"]] * 3
     assert reads == [False, True, False, True, True]
     assert session.failures == {}
+
+
+async def test_a_tool_with_another_schema_is_named_and_strict_raises(servers):
+    """Its agent keeps its own tools; which of them differs stands on the call."""
+    async with served(servers, "openai-chat") as (client, _):
+        for mode in ("fork", "strict"):
+            session = session_for("openai-chat", mode=mode)
+            other = look()
+            other.description = "Another."
+            agents = [role(client, "planner", tools=[look()]), role(client, "critic", tools=[other])]
+            first, second = (wrap(agent, session, conversation="c") for agent in agents)
+            await first.run("What now?")
+            if mode == "strict":
+                with pytest.raises(NotSharedError, match="look"):
+                    await second.run("What now?")
+            else:
+                await second.run("What now?")
+                why = [one.why for one in session.calls[1].reasons]
+                assert "tool_schema_differs" in why
+                assert session.failures == {}

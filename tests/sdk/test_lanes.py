@@ -6,6 +6,7 @@ import pytest
 from sdk_driver import MODELS, RULES, creator, make_client
 
 from cacheprefix import Caching, Session, SharedPrefix
+from cacheprefix.errors import NotSharedError
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE
 from cacheprefix.server import Reply, SimulatedProvider
@@ -71,3 +72,32 @@ def test_small_toolsets_are_united(api):
         listed = [record.json["tools"] for record in provider.requests]
     assert len(listed[0]) == len(NAMES)
     assert all(tools == listed[0] for tools in listed)
+
+
+def test_a_tool_with_another_schema_stays_its_roles_own():
+    """It is no failure of ours, the other role shares as before, and ``strict`` raises for it."""
+
+    def kits(text):
+        return [{"type": "function", "function": {"name": "look", "description": text, "parameters": {}}}]
+
+    said = [{"role": "system", "content": HANDBOOK}, {"role": "user", "content": "Begin."}]
+    with SimulatedProvider("openai-5.6") as provider, make_client("openai-chat", provider) as client:
+
+        def ask(session, name, text):
+            with role(name, conversation="one"):
+                creator(wrap(client, session), "openai-chat")(model="gpt-5.6", messages=said, tools=kits(text))
+
+        session = Session(HANDBOOK)
+        for name, text in (("a", "One."), ("b", "Another."), ("a", "One.")):
+            ask(session, name, text)
+        sent = [record.json["tools"] for record in provider.requests]
+        strict = Session(HANDBOOK, mode="strict")
+        ask(strict, "a", "One.")
+        with pytest.raises(NotSharedError, match="look"):
+            ask(strict, "b", "Another.")
+    assert sent == [kits("One."), kits("Another."), kits("One.")]
+    assert session.failures == {}
+    assert [[one.why for one in call.reasons if one.why == "tool_schema_differs"] for call in session.calls] == [
+        [], ["tool_schema_differs"], []
+    ]  # fmt: skip
+    assert provider.requests[2].outcome.read_tokens > 1_000

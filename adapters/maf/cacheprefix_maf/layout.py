@@ -87,7 +87,7 @@ def laid_out(
     history = own_history(messages, member.name) if private else history_of(messages, member.name, member.tool_memory)
     names = tuple(getattr(tool, "name", "") for tool in own)
     same = {tool.name for tool in session.prefix.tools} == set(names)
-    united = not refused and not member.keeps_tools and all(map(plain, own)) and (same or not private)
+    united = not refused and not member.differing and all(map(plain, own)) and (same or not private)
     free = options.get("tool_choice") in (None, "auto", {"mode": "auto"})
     texts = (instructions, *history.beside) if isinstance(instructions, str) else ()
 
@@ -103,8 +103,8 @@ def laid_out(
             lambda _: CountedHistory(history.shared, _digest, tokens, history.local),
             spoken=lambda: [session.count(message.text, model) for message in history.shared],
             api=api,
-            tools=OwnTools(names, carried="union" if private else "open", free=free) if united else None,
-            known=_providers(own),
+            tools=OwnTools(names, carried="union" if private else "open", free=free, differ=()) if united else None,
+            known=(*_providers(own), *(reason("tool_schema_differs", name) for name in member.differing)),
             holds_shared=session.holds_shared((*texts, *(one.text for one in messages if one.role == "user"))),
             own=refused,
             # With a history of its own the role stands before that, where it is read again with every later request.

@@ -29,8 +29,8 @@ class Member:
     volatile_role: VolatileRole = "user"
     scope: str | None = None
     layout: bool = True
-    keeps_tools: bool = False
-    """Set where the agent's tools clash with others' of the same name: they stay out of the union."""
+    differing: tuple[str, ...] = ()
+    """Set where a tool of the agent's clashes with others' of the same name: its tools stay out of the union."""
 
     def volatile_text(self) -> str:
         """Texts for one request alone; empty where there are none. What the function raises is the application's."""

@@ -41,7 +41,7 @@ def adopt(member: Member, tools: Sequence[Any]) -> None:
         if tools or session.prefix.tools:
             session.adopt_tools([_schema(tool) for tool in tools if plain(tool)], lambda schema: schema, grows=True)
     except ToolClashError as error:
-        member.keeps_tools = True
+        member.differing = (error.name,)
         session.note(f"agent {member.role!r} keeps its own tools, which others share no cache with: {error}")
 
 
