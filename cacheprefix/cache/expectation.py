@@ -55,6 +55,7 @@ class Expected(NamedTuple):
     place: int | None
     """The section that ``reason`` is about."""
     billed: Mapping[str, int]
+    """Tokens written, by lifetime, where the provider bills them."""
     ends: Mapping[int, Ttl]
     """Where entries end that this request writes or confirms."""
     marks: Marks
@@ -76,8 +77,10 @@ class Request(NamedTuple):
     prompt: Prompt
     profile: Profile
     totals: Sequence[int]
+    """Tokens up to and with each section."""
     root: Node | None
     path: Sequence[Node]
+    """The sections, from the first, that earlier prompts of the lane begin with too."""
     now: float
     count_tokens: CountTokens
     earlier: tuple[int, ...] = ()
@@ -110,23 +113,32 @@ def outlook(request: Request) -> Expected:
 
 
 def _blocks(request: Request, found: Marks, part: int, sibling: Node | None) -> Expected:
-    """The longest common beginning, in whole blocks."""
+    """What is read where no marks are needed: the longest beginning that the provider still has, in whole blocks.
+
+    ``part`` is how many tokens the first section that no earlier prompt has in this place begins with like
+    ``sibling``, one that stood there.
+    """
     profile, totals, path, now = request.profile, request.totals, request.path, request.now
     total = totals[-1]
+    # A provider's rule: prompts below a minimum are neither read nor kept.
     if total < profile.min_tokens:
         return Expected(0, 0, "below_minimum" if path or part else "cold_start", None, {}, {}, found, part, sibling)
+    # Of the sections that earlier prompts begin with too, those up to the first one that cannot be read (any more, or
+    # not yet), which is then what the expectation names.
     whole = next((at for at, node in enumerate(path) if not node.readable(now)), len(path))
     reason: Cause = "hit"
     place: int | None = None
     shared = totals[whole - 1] if whole else 0
     if whole < len(path):
         reason, place = _state(path[whole].entry, now), whole
-    # Where the nearest sibling of all can be read, it is the nearest of those that can.
+    # Behind them a part of the next section. Where the nearest sibling of all can be read, it is the nearest of those
+    # that can.
     nearest = whole == len(path) and (sibling is None or sibling.readable(now))
     here = part if nearest else _part(request, readable=True, index=whole)[0]
     if whole == len(path) and here < part and sibling is not None:
         reason, place = _state(sibling.entry, now), whole
     shared += here + _markers(request, whole)
+    # Some engines compute the last token again even where they have it: they need what follows from it.
     if profile.recomputes_last:
         shared = min(shared, total + request.envelope.answer - 1)
     read = shared - shared % profile.block_tokens
@@ -135,6 +147,7 @@ def _blocks(request: Request, found: Marks, part: int, sibling: Node | None) -> 
         if reason == "hit":
             reason = "below_minimum" if path or part else "cold_start"
     complete = bisect_right(totals, read, hi=whole)
+    # What was not read is written, which some providers bill.
     ttl = request_ttl(request.prompt, profile)
     writes = total > read and ("write" in profile.usage_fields or ttl.write != 1)
     billed = {ttl.name: total - read} if writes else {}

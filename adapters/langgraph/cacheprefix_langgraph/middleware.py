@@ -253,6 +253,7 @@ class PrefixMiddleware(AgentMiddleware):
         return self._session.attempt("ledger", answered, response)
 
     def _refusal(self, request: ToolCallRequest) -> ToolMessage | None:
+        """The answer to a call of another role's tool, which the union showed to the model; None where it may go on."""
         name = request.tool_call["name"]
         if self.allowed is None or name in self.allowed:
             if request.tool is not None or name not in self._session.prefix.tool_names:
