@@ -186,6 +186,39 @@ def billed(size: int, known: int, *, read: float, least: int, block: int = 1) ->
     return size - (1.0 - read) * (whole if whole >= least else 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Reflection:
+    """The token counts of a request from which the application leaves out the agent's tools this once."""
+
+    size: int
+    """With the tools, as our layout sends it."""
+    known: int
+    """Of that, sent by the agent's request before."""
+    bare: int
+    """Without them, as the application sends it."""
+    before: int
+    """Of that, what the application's own requests without them would have sent before."""
+    sent: int
+    """Of that, what was sent so before, in place of ours."""
+    lost: float = 0.0
+    """What sending the tools has cost more than the application's own requests, since one was last sent without."""
+
+
+def reflected(one: Reflection, *, read: float, least: int, block: int) -> tuple[float, float, bool]:
+    """What a request costs with its tools and in the application's own layout, and whether it is sent with them.
+
+    With ours, theirs and now the costs (``billed``) of the request with its tools, of the application's own without
+    them, and of that one sent now, where less of it was sent before:
+
+        ours <= now                             it does not cost more than without by itself, and
+        lost + ours - theirs <= now - theirs    what sending the tools has lost is not what sending it without costs
+    """
+    ours = billed(one.size, one.known, read=read, least=least, block=block)
+    theirs = billed(one.bare, one.before, read=read, least=least, block=block)
+    now = billed(one.bare, one.sent, read=read, least=least, block=block)
+    return ours, theirs, ours <= now and one.lost + ours - theirs <= now - theirs
+
+
 def worth_joining(*, carried: int, opening: int, speakers: int, read: float) -> bool:
     """Whether a team's selector gains by carrying the agents' ``carried`` tokens (system text, tools) in each question.
 

@@ -7,7 +7,6 @@ import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal, Protocol
 
 from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
@@ -349,11 +348,14 @@ class Member:
         # the last tools again.
         marked = rules.markers is not None and not rules.implicit_breakpoint
         bare = views.tokens(given.messages, self.tools if marked else ())
-        before, self._bare = 0 if marked else self._bare, bare
-        sent = 0 if marked else self._bare_sent
-        bill = partial(economics.billed, read=rules.read, least=rules.min_tokens, block=rules.block_tokens)
-        ours, theirs, now = bill(size, min(known, size)), bill(bare, before), bill(bare, sent)
-        if made is None or (ours <= now and self._lost + ours - theirs <= now - theirs):
+        counts = economics.Reflection(
+            size, min(known, size), bare, 0 if marked else self._bare, 0 if marked else self._bare_sent, self._lost
+        )
+        self._bare = bare
+        ours, theirs, keeps = economics.reflected(
+            counts, read=rules.read, least=rules.min_tokens, block=rules.block_tokens
+        )
+        if made is None or keeps:
             self._lost = max(0.0, self._lost + ours - theirs)
             return made, plan
         self._size, self._bare_sent, self._lost = known, bare, 0.0
