@@ -38,7 +38,7 @@ async def moved(stream):
 @pytest.mark.parametrize("api", tuple(RULES))
 @pytest.mark.parametrize("kept", [True, False], ids=["streams", "saved"])
 @settings(
-    max_examples=2,
+    max_examples=1,
     deadline=None,
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -46,7 +46,7 @@ def answer(request):
 @pytest.mark.parametrize("api", tuple(RULES))
 @pytest.mark.parametrize("held", [False, True], ids=["messages", "sessions"])
 @settings(
-    max_examples=2,
+    max_examples=1,
     deadline=None,
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
