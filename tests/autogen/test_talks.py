@@ -196,7 +196,7 @@ def _texts(record, mine):
 
 @pytest.mark.parametrize("bounded", [False, True], ids=["whole", "compacted"])
 @pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     users=st.integers(2, 3),
     turns=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans()), min_size=6, max_size=20),
