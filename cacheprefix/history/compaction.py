@@ -214,6 +214,7 @@ def plan_compaction(
         entries=tuple(changes.entries),
         clearings=tuple(changes.clearings),
         summary_at=changes.summary_at,
+        opening=_opening(rules, draft.whole) if ask else "",
         count=counter,
         shape=shape,
     )
@@ -382,6 +383,11 @@ def _standing(rules: Compaction, whole: Sequence[MessageView]) -> Sequence[int]:
     return told[max(0, len(told) - rules.summaries + 1) :]
 
 
+def _opening(rules: Compaction, whole: Sequence[MessageView]) -> str:
+    """How the summary that comes now begins, where it is one of several."""
+    return "" if rules.summaries is None else numbered(1 + max(map(number_of, whole), default=0))
+
+
 def _tell(draft: Draft, rules: Compaction, tokens: int, note: int, room: int | None) -> bool:
     """Tell the model that something is gone, by one text a compaction in the place of the first loss.
 
@@ -403,7 +409,7 @@ def _tell(draft: Draft, rules: Compaction, tokens: int, note: int, room: int | N
         draft.remove(index)
     kept = [view for view in draft.views if view is not None]
     write = extract if rules.summarise == "fork" else rules.summarise
-    opening = "" if rules.summaries is None else numbered(1 + max(map(number_of, draft.whole), default=0))
+    opening = _opening(rules, draft.whole)
     text = summarised(Removed(draft.lost(), kept, max(1, tokens - draft.count(opening)), draft.count), write)
     text = f"{opening}{text}" if text and text != REMOVED else text
     if text and (text != REMOVED or draft.lacks):

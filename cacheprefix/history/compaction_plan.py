@@ -125,6 +125,8 @@ class Plan:
     entries: tuple[tuple[str, str, str], ...] = ()
     clearings: tuple[Clearing, ...] = ()
     summary_at: str = ""
+    opening: str = ""
+    """How a summary that a model writes begins, where it is one of several."""
     count: Count = estimate_tokens
     joins: bool = False
     """Whether durable context is joined with it, to one block a key."""
@@ -141,9 +143,9 @@ class Plan:
         """The plan with a model's summary in the place of the extract, cut to what was asked for."""
         if not text.strip() or not self.summary_at or self.request is None:
             return self
-        written = fitted(text.strip(), self.request.max_tokens, self.count)
+        written, place = fitted(text.strip(), self.request.max_tokens, self.count), ("inserts", self.summary_at)
         entries = tuple(
-            (section, key, _with_text(old, written) if (section, key) == ("inserts", self.summary_at) else old)
+            (section, key, _with_text(old, written, self.opening) if (section, key) == place else old)
             for section, key, old in self.entries
         )
         return replace(self, entries=entries)
@@ -184,6 +186,7 @@ class Plan:
         return "\n".join(lines)
 
 
-def _with_text(value: str, text: str) -> str:
+def _with_text(value: str, text: str, opening: str) -> str:
     role, old, *spans = json.loads(value)
-    return json.dumps([role, f"{opening_of(old)}{text}", *spans])
+    # What stands there may say nothing, without a number: an extract that found nothing to keep.
+    return json.dumps([role, f"{opening_of(old) or opening}{text}", *spans])

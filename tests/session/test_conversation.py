@@ -467,3 +467,17 @@ def test_a_state_is_merged_or_taken_in_place_of_what_was_decided_since():
     conversation.restore(saved, merge=False)
     assert conversation.decided_keys("results") == ["early"]
     assert conversation.dumps() == saved
+
+
+def test_summaries_that_a_model_writes_are_numbered_also_where_an_extract_has_nothing_to_say():
+    """The newest ones stand in a history that is kept here, each under its number."""
+    rules = Compaction(1_500, target=700, keep_turns=1, summaries=3, summarise="fork", summary_tokens=60, horizon=10**6)
+    chat = Session(compaction=rules).conversation("thread", api="openai-chat", mode="agent_cycle")
+    for number in range(60):
+        chat.append({"role": "user", "content": f"q{number} " + "x " * 150})
+        chat.build(ask=lambda _, number=number: f"What was said before {number}.")
+        chat.append({"role": "assistant", "content": "y " * 150})
+    said = [str(message["content"]) for message in chat.build().messages if "[Summary" in str(message["content"])]
+    numbers = [int(text.removeprefix("[Summary ").partition(" ")[0]) for text in said]
+    assert numbers == [chat.ledger.epoch - 2, chat.ledger.epoch - 1, chat.ledger.epoch]
+    assert all("What was said before" in text for text in said)
