@@ -369,6 +369,10 @@ class AdapterSession:
             forget_views(count)
             forget_rendered(count)
 
+    def forgets(self, id: str, scope: str | None = None) -> int:  # noqa: A002 - as above
+        """How often it was dropped so: adapters that keep a saved state of it somewhere let that go, too."""
+        return self.shared.forgets.get((*self.team.owner(scope), id), 0)
+
     def unnamed(self, said: Sequence[Hashable], scope: str | None = None, *, run: object = None) -> str:
         """An id for a request that came without one; for adapters, once a request.
 

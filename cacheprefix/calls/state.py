@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cacheprefix.bounded import Bounded
 from cacheprefix.cache import CacheModel
 from cacheprefix.cache.lifetimes import Lifetimes
 from cacheprefix.cache.preflight import Preflight
@@ -62,6 +63,8 @@ class SharedState:
     lifetimes: Lifetimes = field(default_factory=Lifetimes)
     routing: RoutingKeys = field(default_factory=RoutingKeys)
     unnamed: Unnamed = field(default_factory=Unnamed)
+    forgets: Bounded[tuple[str, str, str], int] = field(default_factory=lambda: Bounded(_KEEP))
+    """How often conversations were forgotten because their messages are gone."""
     reads: bool = False
     """Whether the application was given the tool that reads cut results again."""
     kept: KeptAnswers = field(default_factory=KeptAnswers)
@@ -125,6 +128,8 @@ class SharedState:
     def forget(self, owner: Owner, conversation: str) -> None:
         """Forget a conversation whose messages are gone, and hold no text that only it held."""
         self.let_go(owner, conversation)
+        key = (*owner, conversation)
+        self.forgets[key] = self.forgets.get(key, 0) + 1
         texts = self.model.forget(conversation) | self.unmodified.forget(conversation)
         if texts:
             self.memo.forget(texts)

@@ -486,3 +486,22 @@ async def test_roles_of_parallel_tasks_do_not_mix(servers):
     assert marks == [1] * 9
     assert all(tail_at(prompt) == len(prompt.sections) - 1 for prompt in prompts(provider))
     assert sorted(one.agent for one in session.calls) == sorted(NAMES * 3)
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_what_a_forgotten_conversation_was_told_does_not_come_back_from_the_agents_session(servers, named):
+    """What is said to the next one arrives."""
+    async with served(servers, "openai-chat", planner=["Yes."]) as (client, provider):
+        session, held = session_for("openai-chat"), AgentSession(session_id="c")
+        agent = wrap(role(client, "planner"), session, **({"conversation": "c"} if named else {}))
+        session.conversation("c").set_zone("project", "ZONE one.")
+        for question in ("One?", "Two?"):
+            await agent.run(question, session=held)
+        assert [record.body.count(b"ZONE one.") for record in provider.requests] == [1, 1]
+        session.forget("c")
+        await agent.run("Three?", session=held)
+        assert b"ZONE one." not in provider.requests[-1].body
+        assert "ZONE one." not in json.dumps(held.to_dict())
+        await agent.run("Four?", session=held)
+    assert b"ZONE one." not in provider.requests[-1].body
+    assert session.failures == {}

@@ -33,10 +33,19 @@ _STATE = "cacheprefix"
 """Where, in an ``AgentSession``'s state, the decisions of a conversation are kept."""
 _PLACES = "standing"
 """In there, beside the ledger: where the roles' texts stand, by which their next requests go."""
-_TAKEN: WeakKeyDictionary[AgentSession, weakref.ref[Conversation]] = WeakKeyDictionary()
-"""The conversation that took over what an ``AgentSession`` had saved."""
+_TAKEN: WeakKeyDictionary[AgentSession, _Taken] = WeakKeyDictionary()
 _HELD: WeakKeyDictionary[Conversation, WeakSet[AgentSession]] = WeakKeyDictionary()
 """The ``AgentSession``s of the agents of one conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """The conversation that took over what an ``AgentSession`` had saved."""
+
+    name: str
+    conversation: weakref.ref[Conversation]
+    forgets: int
+    """How often it had been forgotten by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +233,11 @@ def _conversation(asked: Asked, name: str) -> Conversation:
     # Agents of one conversation have sessions of their own, which may be of different ages where they are saved. Else
     # what was saved is all that was decided: a session that goes back to it sends what another process would.
     several = bool(member.conversation)
-    if taken is None or taken() is not conversation:
+    forgets = member.session.forgets(name, member.scope)
+    if taken is not None and taken.name == name and taken.forgets < forgets:
+        # The application had it forgotten since: nothing that is saved here of it comes back.
+        held.state.pop(_STATE, None)
+    elif taken is None or taken.conversation() is not conversation:
         if saved:
             member.session.attempt("restore", lambda: conversation.restore(saved, rebase=True, merge=several), None)
             _restore_places(member.session, conversation, saved.get(_PLACES) or {}, merge=several)
@@ -232,7 +245,7 @@ def _conversation(asked: Asked, name: str) -> Conversation:
             # It holds its history itself, and was saved before anything was decided on it.
             member.session.forget(name, member.scope)
             conversation = member.session.conversation(name, scope=member.scope)
-    _TAKEN[held] = weakref.ref(conversation)
+    _TAKEN[held] = _Taken(name, weakref.ref(conversation), member.session.forgets(name, member.scope))
     if several:
         _HELD.setdefault(conversation, WeakSet()).add(held)
     return conversation
