@@ -18,6 +18,7 @@ CREWAI := .venv-crewai
 MAF := .venv-maf
 AG2 := .venv-ag2
 LITELLM := .venv-litellm
+OPENAI_AGENTS := .venv-openai_agents
 DOCS := .venv-docs
 READY := .stamp-ready
 PYTEST := -m pytest -ra --durations=5
@@ -33,9 +34,10 @@ CREWAI_TESTS := $(wildcard tests/crewai/test_*.py tests/crewai/*/test_*.py tests
 MAF_TESTS := $(wildcard tests/maf/test_*.py tests/transparent/test_maf.py)
 AG2_TESTS := $(wildcard tests/ag2/test_*.py tests/transparent/test_ag2.py)
 LITELLM_TESTS := $(wildcard tests/litellm/test_*.py)
+OPENAI_AGENTS_TESTS := $(wildcard tests/openai_agents/test_*.py)
 
 .PHONY: help demo test lint types build bench clean docs env fuzz pins verify-pins surface net
-.PHONY: test-more test-core test-autogen test-crewai test-maf test-ag2 test-litellm
+.PHONY: test-more test-core test-autogen test-crewai test-maf test-ag2 test-litellm test-openai_agents
 
 help:
 	@echo 'make demo     run the demo; ARGS="--json" and the like are passed on'
@@ -77,11 +79,14 @@ $(AG2)/$(READY): pyproject.toml adapters/ag2/pyproject.toml constraints/ag2.txt
 $(LITELLM)/$(READY): WHAT = -e '.[server]' -e './adapters/litellm' blockbuster hypothesis mypy pytest pytest-asyncio pytest-xdist
 $(LITELLM)/$(READY): PINS = constraints/litellm.txt
 $(LITELLM)/$(READY): pyproject.toml adapters/litellm/pyproject.toml constraints/litellm.txt
+$(OPENAI_AGENTS)/$(READY): WHAT = -e '.[server]' -e './adapters/openai_agents' blockbuster hypothesis mypy pytest pytest-asyncio pytest-xdist
+$(OPENAI_AGENTS)/$(READY): PINS = constraints/openai_agents.txt
+$(OPENAI_AGENTS)/$(READY): pyproject.toml adapters/openai_agents/pyproject.toml constraints/openai_agents.txt
 $(DOCS)/$(READY): WHAT = -e '.[docs]'
 $(DOCS)/$(READY): PINS = constraints/docs.txt
 $(DOCS)/$(READY): pyproject.toml constraints/docs.txt
 
-$(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$(READY) $(LITELLM)/$(READY) $(DOCS)/$(READY):
+$(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$(READY) $(LITELLM)/$(READY) $(OPENAI_AGENTS)/$(READY) $(DOCS)/$(READY):
 	@test -n "$(PYTHON)" || { echo 'no Python with venv found: install Python 3.10 or newer'; exit 1; }
 	@echo "== $(@D): installing the versions of $(PINS); this takes minutes the first time"
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
@@ -115,7 +120,7 @@ lint: $(CORE)/$(READY)
 	$(CORE)/bin/mypy $(OF_CORE)
 
 # Every environment has its own mypy, which uses one processor: they run side by side.
-TYPED := $(if $(CREWAI_TESTS),crewai) $(if $(AUTOGEN_TESTS),autogen) $(if $(MAF_TESTS),maf) $(if $(AG2_TESTS),ag2) $(if $(LITELLM_TESTS),litellm)
+TYPED := $(if $(CREWAI_TESTS),crewai) $(if $(AUTOGEN_TESTS),autogen) $(if $(MAF_TESTS),maf) $(if $(AG2_TESTS),ag2) $(if $(LITELLM_TESTS),litellm) $(if $(OPENAI_AGENTS_TESTS),openai_agents)
 types: $(CORE)/$(READY) $(TYPED:%=.venv-%/$(READY))
 	$(CORE)/bin/ruff check .
 	@{ echo '$(CORE)/bin/mypy $(OF_CORE)'; \
@@ -124,7 +129,7 @@ types: $(CORE)/$(READY) $(TYPED:%=.venv-%/$(READY))
 		done; } | xargs -P $(JOBS) -I{} bash -c 'said=$$({} 2>&1); status=$$?; printf "%s\n%s\n" "{}" "$$said"; exit $$status'
 
 # The core's tests come last, so that the run ends with their closing line.
-test: types $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai) $(if $(MAF_TESTS),test-maf) $(if $(AG2_TESTS),test-ag2) $(if $(LITELLM_TESTS),test-litellm) test-core
+test: types $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai) $(if $(MAF_TESTS),test-maf) $(if $(AG2_TESTS),test-ag2) $(if $(LITELLM_TESTS),test-litellm) $(if $(OPENAI_AGENTS_TESTS),test-openai_agents) test-core
 
 # What takes longer: small wrong changes of the core against its tests, as many as fit into a few minutes (what survives
 # is shown for people to read); ten thousand histories; a store that takes 5 s a call under every async front door; 30
@@ -154,7 +159,7 @@ test-versions: $(CORE)/$(READY)
 	$(CORE)/bin/python -m tests.versions --jobs $(JOBS) $(ARGS)
 
 test-core: $(CORE)/$(READY)
-	$(CORE)/bin/python $(PYTEST) $(SPREAD) $(foreach each,autogen crewai maf ag2 litellm,--ignore=tests/$(each) --ignore=tests/transparent/test_$(each).py) $(ARGS)
+	$(CORE)/bin/python $(PYTEST) $(SPREAD) $(foreach each,autogen crewai maf ag2 litellm openai_agents,--ignore=tests/$(each) --ignore=tests/transparent/test_$(each).py) $(ARGS)
 
 test-autogen: $(AUTOGEN)/$(READY)
 	$(AUTOGEN)/bin/python $(PYTEST) $(SPREAD) tests/autogen $(wildcard tests/transparent/test_autogen.py)
@@ -172,6 +177,9 @@ test-ag2: $(AG2)/$(READY)
 
 test-litellm: $(LITELLM)/$(READY)
 	$(LITELLM)/bin/python $(PYTEST) $(SPREAD) tests/litellm
+
+test-openai_agents: $(OPENAI_AGENTS)/$(READY)
+	$(OPENAI_AGENTS)/bin/python $(PYTEST) $(SPREAD) tests/openai_agents
 
 # After a change of public names or signatures that is meant.
 surface: $(CORE)/$(READY)
@@ -224,8 +232,8 @@ bench-%: $$(call environment_of,$$*)/$(READY)
 	$(call environment_of,$*)/bin/python -m benchmarks.bench_$* $(ARGS) || [ $$? -eq 77 ]
 
 # Upgrade deliberately: change a version in constraints/, let the tests run, then write down what is installed.
-pins: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$(READY) $(LITELLM)/$(READY) $(DOCS)/$(READY)
-	@for each in $(CORE):langgraph $(AUTOGEN):autogen $(CREWAI):crewai $(MAF):maf $(AG2):ag2 $(LITELLM):litellm $(DOCS):docs; do \
+pins: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$(READY) $(LITELLM)/$(READY) $(OPENAI_AGENTS)/$(READY) $(DOCS)/$(READY)
+	@for each in $(CORE):langgraph $(AUTOGEN):autogen $(CREWAI):crewai $(MAF):maf $(AG2):ag2 $(LITELLM):litellm $(OPENAI_AGENTS):openai_agents $(DOCS):docs; do \
 		into=constraints/$${each#*:}.txt; \
 		{ grep '^#' $$into; $${each%:*}/bin/python -m pip freeze --exclude-editable 2>/dev/null \
 			| grep -E '^[A-Za-z0-9._-]+==' | grep -vi '^cacheprefix' | LC_ALL=C sort -f; } > $$into.new; \
@@ -237,5 +245,5 @@ verify-pins: $(CORE)/$(READY)
 	PATH="$(CURDIR)/$(CORE)/bin:$$PATH" $(PYTHON) -I -S constraints/lock.py verify
 
 clean:
-	rm -rf $(CORE) $(AUTOGEN) $(CREWAI) $(MAF) $(AG2) $(LITELLM) $(DOCS) .venv-oldest-* .venv-newest-* dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(CORE) $(AUTOGEN) $(CREWAI) $(MAF) $(AG2) $(LITELLM) $(OPENAI_AGENTS) $(DOCS) .venv-oldest-* .venv-newest-* dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find cacheprefix adapters tests -name __pycache__ -type d -prune -exec rm -rf {} +

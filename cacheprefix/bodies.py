@@ -455,6 +455,8 @@ class _Read:
     """Whether its tools may be those of all: it has none that the provider runs."""
     begins: bool
     """Whether its own system text begins with the shared one."""
+    holds: bool
+    """Whether it may be shown the shared text: it says that itself, or the user gave it."""
     differ: tuple[str, ...] = ()
     """Names of its tools that the union has with another schema: then it carries its own as they are."""
 
@@ -504,6 +506,7 @@ class _Read:
             cached=_marked(body, api),
             ahead=role.ahead,
             joint=role.ahead is None or role.ahead.joint,
+            holds_shared=self.holds,
         )
 
 
@@ -551,7 +554,8 @@ def _read(session: AdapterSession, body: Mapping[str, Any], api: Api, role: Role
     known = session.prefix.system
     span = find_text(known, own[0]) if known.strip() and own else None
     begins = span is not None and not own[0][: span[0]].strip()
-    return _Read(history, instruction_of((role.instruction, *own), known), tools, shared, begins, differ)
+    holds = session.holds_shared((*own, *(_text(one.get("content")) for one in history if isinstance(one, Mapping))))
+    return _Read(history, instruction_of((role.instruction, *own), known), tools, shared, begins, holds, differ)
 
 
 def _laid(

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "cacheprefix"
-ADAPTERS = {"ag2", "langgraph", "autogen", "crewai", "litellm", "maf", "sdk"}
+ADAPTERS = {"ag2", "langgraph", "autogen", "crewai", "litellm", "maf", "openai_agents", "sdk"}
 
 ALWAYS = {"errors", "_version", "locks", "effects", "contexts", "bounded", "unnamed", "notices", "mode"}
 BELOW = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ADAPTERS = ("ag2", "autogen", "crewai", "langgraph", "litellm", "maf", "sdk")
+ADAPTERS = ("ag2", "autogen", "crewai", "langgraph", "litellm", "maf", "openai_agents", "sdk")
 PACKAGES = {
     "cacheprefix": ROOT / "cacheprefix",
     **{f"cacheprefix_{name}": ROOT / "adapters" / name / f"cacheprefix_{name}" for name in ADAPTERS},

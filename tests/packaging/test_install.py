@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 FRAMEWORKS = (
     "ag2", "agent_framework", "autogen_agentchat", "autogen_core", "crewai", "langchain", "langchain_core", "langgraph",
-    "litellm",
+    "agents", "litellm",
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
-FRAMEWORKS = ("ag2", "autogen", "crewai", "langgraph", "litellm", "maf")
+FRAMEWORKS = ("ag2", "autogen", "crewai", "langgraph", "litellm", "maf", "openai_agents")
 ADAPTERS = (*FRAMEWORKS, "sdk")
 PROJECTS = ("pyproject.toml", *(f"adapters/{name}/pyproject.toml" for name in ADAPTERS))
 PINS = {name: f"constraints/{name if name in FRAMEWORKS else 'langgraph'}.txt" for name in ADAPTERS}

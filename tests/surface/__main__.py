@@ -17,7 +17,7 @@ import griffe
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
-ADAPTERS = ("ag2", "autogen", "crewai", "langgraph", "litellm", "maf", "sdk")
+ADAPTERS = ("ag2", "autogen", "crewai", "langgraph", "litellm", "maf", "openai_agents", "sdk")
 PACKAGES = {"cacheprefix": ROOT, **{f"cacheprefix_{name}": ROOT / "adapters" / name for name in ADAPTERS}}
 
 

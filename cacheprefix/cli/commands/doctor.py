@@ -24,6 +24,7 @@ _ADAPTERS = {
     "maf": "agent-framework-core",
     "ag2": "ag2",
     "litellm": "litellm",
+    "openai-agents": "openai-agents",
     "sdk": "openai",
 }
 """An adapter's short name and the distribution of the framework it is for."""
@@ -188,7 +189,7 @@ def _extra(name: str) -> Part:
 
 def _adapter(name: str, framework: str) -> Part:
     distribution = f"cacheprefix-{name}"
-    install = f'pip install "cacheprefix[{name}]", or ./adapters/{name} in a clone'
+    install = f'pip install "cacheprefix[{name}]", or ./adapters/{name.replace("-", "_")} in a clone'
     needed = [_package(item) for item in _requirements(distribution) if item.name != "cacheprefix"]
     # Of what is optional (clients of providers, above all) only what is there.
     optional = [_package(item) for extra in _extras(distribution) for item in _requirements(distribution, extra)]

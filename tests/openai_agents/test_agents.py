@@ -1,0 +1,340 @@
+"""Teams of the OpenAI Agents SDK on the wire: what is shared, what is left alone, what the application sees."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import agents
+import openai
+import pytest
+from agents import (
+    Agent,
+    ModelProvider,
+    ModelRetrySettings,
+    ModelSettings,
+    RunConfig,
+    Runner,
+    SQLiteSession,
+    function_tool,
+    retry_policies,
+)
+from agents.tracing import TracingProcessor
+from agents_driver import HANDBOOK, MODELS, model_for
+from pydantic import BaseModel
+
+from cacheprefix import Caching, Session, SharedPrefix, ToolResultBudget
+from cacheprefix.errors import SetupError
+from cacheprefix.prompt import ESTIMATE
+from cacheprefix.server import Fault, Queue, Reply, SimulatedProvider
+from cacheprefix_openai_agents import unwrap, wrap
+from cacheprefix_openai_agents.plugin import cacheprefix_wrap
+
+ROOT = Path(__file__).resolve().parents[2]
+APIS = tuple(MODELS)
+
+
+def session(**options):
+    """A session without a text of its own, which counts as the provider does."""
+    return Session(caching=Caching(counter=ESTIMATE), **options)
+
+
+def agent(name, model, **options):
+    """An agent whose instructions are its role and the handbook."""
+    return Agent(name, instructions=f"You are the {name}.\n\n{HANDBOOK}", model=model, **options)
+
+
+def team_of(model):
+    """A planner that hands off to a critic, who hands off to a writer; each with a tool of its own."""
+
+    def tool_of(name):
+        @function_tool(name_override=f"{name}_tool")
+        def run() -> str:
+            """A tool."""
+            return "done"
+
+        return run
+
+    writer = agent("writer", model, tools=[tool_of("writer")])
+    critic = agent("critic", model, tools=[tool_of("critic")], handoffs=[writer])
+    return agent("planner", model, tools=[tool_of("planner")], handoffs=[critic])
+
+
+async def play(first, *, streamed=False, question="Call transfer_to_critic.", **options):
+    """Two questions: the first is handed off, the second asked of who speaks then. Events, where they are streamed."""
+    events, said, result = [], [], None
+    for text in (question, "Call transfer_to_writer."):
+        said.append({"role": "user", "content": text})
+        if streamed:
+            result = Runner.run_streamed(first, said, **options)
+            seen = [event async for event in result.stream_events()]
+            events += [(event.type, getattr(getattr(event, "data", None), "type", "")) for event in seen]
+        else:
+            result = await Runner.run(first, said, **options)
+        said, first = result.to_input_list(), result.last_agent
+    return events, result
+
+
+def units(provider):
+    """What a provider's requests cost, by its rules: a read is 0.1, a write 1.25."""
+    cost = 0.0
+    for record in provider.requests:
+        usage = record.usage
+        total = usage.get("input_tokens", usage.get("prompt_tokens"))
+        details = usage.get("input_tokens_details") or usage.get("prompt_tokens_details")
+        read, written = details.get("cached_tokens", 0), details.get("cache_write_tokens", 0)
+        cost += total - read - written + 0.1 * read + 1.25 * written
+    return cost
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["", "stream"])
+@pytest.mark.parametrize("api", APIS)
+def test_a_team_of_handoffs_costs_less_than_unmodified(provider, api, streamed):
+    """The tools of all, hand-offs included, and what all instructions say are one prefix; events stay as they are."""
+
+    async def both():
+        plain, _ = await play(team_of(model_for(api, provider)), streamed=streamed)
+        cost = units(provider)
+        provider.reset()
+        own = session()
+        forked, result = await play(wrap(team_of(model_for(api, provider)), own), streamed=streamed)
+        return plain, forked, cost, own, result
+
+    plain, forked, cost, own, result = asyncio.run(both())
+    assert units(provider) < 0.75 * cost
+    assert forked == plain
+    assert {call.layout for call in own.calls} == {"fork"}
+    assert [call.agent for call in own.calls] == ["planner", "critic", "critic", "writer"]
+    assert all(call.usage.input_tokens for call in own.calls)
+    assert result.last_agent.name == "writer"
+    assert len({json.dumps(record.json["tools"]) for record in provider.requests}) == 1
+    assert not own.failures
+
+
+def test_an_agent_as_a_tool_reads_the_same_prefix(provider):
+    """Its run is a conversation of its own, on the prefix that who calls it has written."""
+    model = model_for("openai-responses", provider)
+    critic = agent("critic", model)
+    planner = agent("planner", model, tools=[critic.as_tool("ask_critic", "Ask the critic.")])
+    own = session()
+    asyncio.run(Runner.run(wrap(planner, own), "Call ask_critic."))
+    called = next(call for call in own.calls if call.agent == "critic")
+    assert called.layout == "fork"
+    assert called.usage.cache_read_tokens > 1_024
+    assert len({call.conversation for call in own.calls}) == 2
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_observing_changes_no_byte(provider, api):
+    """And neither does an agent that was unwrapped, which has its own model again."""
+    seen = []
+    for mode in (None, "observe", "fork"):
+        provider.reset()
+        model = model_for(api, provider)
+        first = team_of(model)
+        if mode:
+            wrap(first, session(mode=mode))
+        if mode == "fork":
+            unwrap(first)
+            assert first.model is first.handoffs[0].model is model
+        asyncio.run(play(first))
+        seen.append([json.loads(record.body) for record in provider.requests])
+    for one in (each for bodies in seen for each in bodies):
+        one.pop("prompt_cache_key", None)
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_a_provider_of_models_knows_who_asks(provider):
+    """The role is the agent whose turn it is, with task and turn spans and without."""
+
+    class Mine(ModelProvider):
+        def get_model(self, model_name):
+            return model_for("openai-responses", provider)
+
+    own = Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=ESTIMATE))
+    for spans in (True, False):
+        config = RunConfig(model_provider=wrap(Mine(), own), tracing={"include_task_and_turn_spans": spans})
+        asyncio.run(play(team_of(None), run_config=config))
+    assert [call.agent for call in own.calls] == ["planner", "critic", "critic", "writer"] * 2
+    assert own.calls[-1].layout == "fork"
+
+
+def test_tracing_shows_what_the_application_asked(provider):
+    """Spans, their order and their data are those without us, but for ids, times and usage."""
+
+    class Kept(TracingProcessor):
+        def __init__(self):
+            self.spans = []
+
+        def on_span_end(self, span):
+            found = json.loads(json.dumps(span.span_data.export(), default=str))
+            known = {"usage", "response_id", "output", "turn_usage", "task_usage"}
+            self.spans.append({name: value for name, value in found.items() if name not in known})
+
+        def on_trace_start(self, trace): ...
+        def on_trace_end(self, trace): ...
+        def on_span_start(self, span): ...
+        def shutdown(self): ...
+        def force_flush(self): ...
+
+    seen = []
+    agents.set_tracing_disabled(False)
+    try:
+        for wrapped in (False, True):
+            provider.reset()
+            kept = Kept()
+            agents.set_trace_processors([kept])
+            first = team_of(model_for("openai-chat", provider))
+            asyncio.run(play(wrap(first, session()) if wrapped else first))
+            seen.append(_without_ids(kept.spans))
+    finally:
+        agents.set_trace_processors([])
+        agents.set_tracing_disabled(True)
+    assert seen[0] == seen[1]
+    assert any(span["type"] == "generation" for span in seen[0])
+
+
+IDS = ("id", "call_id", "tool_call_id", "metadata", "data")
+
+
+def _without_ids(value):
+    if isinstance(value, dict):
+        return {name: _without_ids(one) for name, one in value.items() if name not in IDS}
+    return [_without_ids(one) for one in value] if isinstance(value, list) else value
+
+
+def test_two_users_do_not_mix(provider):
+    """The same agents asked at once for two conversations."""
+    first = wrap(team_of(model_for("openai-responses", provider)), session())
+
+    def asked(name):
+        return play(first, question=f"I am {name}. Call transfer_to_critic.", run_config=RunConfig(group_id=name))
+
+    async def both():
+        await asyncio.gather(asked("Anna"), asked("Berta"))
+
+    asyncio.run(both())
+    assert not [record for record in provider.requests if b"Anna" in record.body and b"Berta" in record.body]
+
+
+def test_conversations_have_the_ids_that_the_application_gives(provider):
+    """By ``conversation=``, a text or a function of the moment."""
+    own = session()
+    for name, conversation in (("critic", "talk-1"), ("writer", lambda: "talk-2")):
+        first = agent(name, model_for("openai-responses", provider))
+        asyncio.run(Runner.run(wrap(first, own, conversation=conversation), "Hello."))
+    assert [call.conversation for call in own.calls] == ["talk-1", "talk-2"]
+
+
+def test_a_result_that_was_shortened_stays_so_while_the_session_keeps_it_whole(provider):
+    """The second run goes on from the SDK's ``Session`` and begins with what the first one sent."""
+    log = "\n".join(f"{second:04d} worker finished a step" for second in range(800))
+
+    @function_tool
+    def read_log() -> str:
+        """Read the log."""
+        return log
+
+    own, kept = session(budget=ToolResultBudget(max_tokens=300)), SQLiteSession("talk-1")
+    first = wrap(agent("critic", model_for("openai-responses", provider), tools=[read_log]), own)
+
+    async def talk():
+        await Runner.run(first, "Call read_log.", session=kept)
+        await Runner.run(first, "And now?", session=kept)
+        return await kept.get_items()
+
+    items = asyncio.run(talk())
+    assert log in str(items).replace("\\n", "\n")
+    inputs = [record.json["input"] for record in provider.requests[1:]]
+    sent = [next(one["output"] for one in said if one.get("type") == "function_call_output") for said in inputs]
+    assert len(sent) == 2
+    assert sent[0] == sent[1]
+    assert len(sent[0]) < len(log) / 4
+
+
+def test_a_chain_of_answers_goes_on_from_what_each_agent_asked(provider):
+    """``auto_previous_response_id``: what a fork said for its role alone is in no other's request."""
+    own = session()
+
+    async def chain():
+        first = wrap(team_of(model_for("openai-responses", provider)), own)
+        return await Runner.run(first, "Call transfer_to_critic.", auto_previous_response_id=True)
+
+    assert asyncio.run(chain()).last_agent.name == "critic"
+    assert b"You are the planner" not in provider.requests[-1].body
+    assert not own.failures
+
+
+def test_structured_outputs_are_the_schemas(provider):
+    """A request with a schema is of another lane, and its answer the application's type."""
+
+    class Verdict(BaseModel):
+        good: bool
+
+    first = wrap(agent("critic", model_for("openai-responses", provider), output_type=Verdict), session())
+    assert asyncio.run(Runner.run(first, "Judge.")).final_output == Verdict(good=True)
+
+
+def test_an_agent_is_not_shown_what_only_others_have_in_common(provider):
+    """The shared text was found in most instructions, and this agent's do not hold it."""
+    model = model_for("openai-responses", provider)
+    guest = Agent("guest", instructions="You are a guest.", model=model)
+    critic = agent("critic", model, handoffs=[guest])
+    wrap(agent("planner", model, handoffs=[critic]), session())
+
+    async def both():
+        await Runner.run(critic, "Hello.")
+        await Runner.run(guest, "Hello.")
+
+    asyncio.run(both())
+    assert b"every statement needs a source" not in provider.requests[-1].body
+
+
+def test_errors_are_the_applications_and_ours_are_nobodys(provider, monkeypatch):
+    """What the provider refuses reaches the caller; a fault of ours sends the request as it was asked."""
+    own = session()
+    refusing = SimulatedProvider("openai-5.6", lambda request: Reply(fault=Fault(status=400)))
+    with refusing, pytest.raises(openai.BadRequestError):
+        asyncio.run(Runner.run(wrap(agent("critic", model_for("openai-chat", refusing)), own), "Hello."))
+    assert not own.calls
+    monkeypatch.setattr("cacheprefix.bodies._read", lambda *given: 1 / 0)
+    own = Session(SharedPrefix(system=HANDBOOK), caching=Caching(counter=ESTIMATE))
+    with pytest.warns(UserWarning, match="layout"):
+        asyncio.run(Runner.run(wrap(agent("critic", model_for("openai-chat", provider)), own), "Hello."))
+    assert provider.requests[0].json["messages"][0]["content"].startswith("You are the critic.")
+    assert own.failures["layout"] == 1
+
+
+def test_a_retry_of_the_runner_is_one_call():
+    """An attempt that failed is none."""
+    settings = ModelSettings(retry=ModelRetrySettings(max_retries=1, policy=retry_policies.http_status([500])))
+    own = session()
+    with SimulatedProvider("openai-5.6", Queue([Reply(fault=Fault(status=500)), Reply("Fine.")])) as shaky:
+        first = wrap(agent("critic", model_for("openai-responses", shaky), model_settings=settings), own)
+        assert asyncio.run(Runner.run(first, "Hello.")).final_output == "Fine."
+    assert len(own.calls) == 1
+
+
+def test_only_what_asks_models_can_be_wrapped():
+    """The hook of ``cacheprefix.wrap`` leaves the rest to other adapters."""
+    with pytest.raises(SetupError, match="agent"):
+        wrap(print)
+    assert cacheprefix_wrap(print, session()) is None
+
+
+@pytest.mark.parametrize("pattern", ["handoffs", "tools"])
+def test_the_example_runs_offline_in_both_layouts(monkeypatch, capsys, pattern):
+    """The report of each layout is JSON, and the shared one is the cheaper."""
+    for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "MODEL"):
+        monkeypatch.delenv(variable, raising=False)
+    cost = {}
+    for layout in ("unmodified", "shared"):
+        monkeypatch.setattr(sys, "argv", ["team", "--layout", layout, "--pattern", pattern, "--json"])
+        runpy.run_path(str(ROOT / "examples" / "openai_agents" / "team.py"), run_name="__main__")
+        report = json.loads(capsys.readouterr().out)["report"]
+        assert report["failures"] == {}
+        cost[layout] = report["total"]["cost_units"]
+    assert cost["shared"] < 0.8 * cost["unmodified"]
