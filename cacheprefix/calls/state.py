@@ -129,7 +129,8 @@ class SharedState:
         """Forget a conversation whose messages are gone, and hold no text that only it held."""
         self.let_go(owner, conversation)
         key = (*owner, conversation)
-        self.forgets[key] = self.forgets.get(key, 0) + 1
+        with self.lock:
+            self.forgets[key] = self.forgets.get(key, 0) + 1
         texts = self.model.forget(conversation) | self.unmodified.forget(conversation)
         if texts:
             self.memo.forget(texts)
