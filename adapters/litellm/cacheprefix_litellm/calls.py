@@ -183,5 +183,3 @@ def _hidden(answer: Any) -> Mapping[str, Any]:
 
 
 supported("cacheprefix-litellm")
-
-supported("cacheprefix-litellm")
