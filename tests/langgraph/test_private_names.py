@@ -6,6 +6,8 @@ OVERRIDDEN = ("_acreate", "_agenerate", "_astream", "_create", "_generate", "_ge
 """Methods of chat models that a wrapped one has its own of."""
 PARTS = ("_api_error", "_bad_request")
 """Ends of names that are put together."""
+LATER = ("_uses_gateway",)
+"""What not every release of the range has, and is asked for with care: langchain-openai has it from 1.6 on."""
 PACKAGES = (
     "langchain",
     "langchain_core",
@@ -22,5 +24,5 @@ DISTRIBUTIONS = ("langgraph", "langchain", "langchain-core", "langchain-openai",
 
 def test_private_names_are_those_of_the_installed_release():
     """A name that is gone changed in the release that the message names."""
-    gone = missing("langgraph", PACKAGES, overridden=OVERRIDDEN, ours=PARTS)
+    gone = missing("langgraph", PACKAGES, overridden=OVERRIDDEN, ours=(*PARTS, *LATER))
     assert not gone, f"{releases(*DISTRIBUTIONS)}: {', '.join(gone)}"

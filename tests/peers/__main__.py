@@ -173,7 +173,7 @@ def source(suite: Suite, python: Path) -> Path:
     if found is not None:
         return found
     wanted = f"{suite.name}=={version}"
-    loading = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", wanted]
+    loading = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--no-binary", ":all:", wanted]
     subprocess.run([*loading, "--dest", str(WORK)], check=True)
     archive = next(path for name in names for path in WORK.glob(f"{name}.tar.gz"))
     with tarfile.open(archive) as file:

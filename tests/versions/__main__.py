@@ -166,7 +166,8 @@ def run(adapter: str, edge: str, interpreter: str, jobs: int, chosen: list[str])
     version = _said(python, "import platform; print(platform.python_version())")
     result = re.sub(r"\s+in [\d.]+s.*", "", last.strip("= "))
     row = Row(adapter, edge, version, here.strip(), result, " ".join(suite.tests))
-    log.with_suffix(".json").write_text(json.dumps(asdict(row), indent=1) + "\n", "utf-8")
+    if not chosen:
+        log.with_suffix(".json").write_text(json.dumps(asdict(row), indent=1) + "\n", "utf-8")
     print(f"{adapter} {edge} on Python {version}: {result} ({time.monotonic() - began:.0f} s; {row.versions}; {log})")
     return row
 
