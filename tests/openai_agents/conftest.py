@@ -42,3 +42,9 @@ def provider(server):
     """The provider with an empty cache."""
     server.reset()
     return server
+
+
+def pytest_collection_modifyitems(items):
+    """A test's client goes with its event loop; what it left open is closed by the garbage collector, anywhere."""
+    for item in items:
+        item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
