@@ -590,7 +590,7 @@ class Conversation:
             if terms.places is not None and (saved.places or not merge):
                 try:
                     terms.places.load(self.scope, self.id or saved.id, saved.places, merge=merge)
-                except (KeyError, TypeError, ValueError) as error:
+                except (AttributeError, KeyError, TypeError, ValueError) as error:
                     raise StateError(f"conversation.{PLACES}: {error!r}; load what dumps wrote") from None
             if saved.history is not None:
                 self._answers.cold_after = saved.cold_after

@@ -40,10 +40,11 @@ def _outside(distribution: str, line: str) -> Iterator[str]:
     if marker and "extra" not in marker:
         return
     try:
-        found = version(name)
+        found: str | None = version(name)
     except PackageNotFoundError:
         return
-    if name != distribution and not within(found, ranges):
+    # None of what a broken removal has left behind, which must not keep an adapter from being imported.
+    if found and name != distribution and not within(found, ranges):
         yield (
             f"{name} {found} lies outside of what {distribution} is tested with ({ranges.strip()}): requests that it "
             "cannot work with go out as without it; cacheprefix doctor shows what is installed"
@@ -52,7 +53,8 @@ def _outside(distribution: str, line: str) -> Iterator[str]:
 
 def outside(warn: Callable[[str, str], None]) -> tuple[str, ...]:
     """What lies outside its range, for a session's notes; ``warn(key, text)`` is called once a process for each."""
-    for text in _OUTSIDE:
+    # A copy: another thread may import an adapter meanwhile.
+    for text in tuple(_OUTSIDE):
         if text not in _told:
             _told.add(text)
             warn(text, text)

@@ -90,11 +90,12 @@ class ToolSets:
 
     def _open(self, team: Team, scope: str) -> tuple[str, ...]:
         """The shared tools that a tenant's requests may carry."""
-        # Privacy: a tool that came while requests were under way may be made for one tenant, its description too.
+        # Privacy: a tool that came while requests were under way may be made for one tenant, its description too. Until
+        # a request has it, nobody knows for whom: then it is only for who names no tenant.
         return tuple(
             name
             for name in team.prefix.tool_names
-            if name not in team.late or name not in self._late or self._brought.get((name, scope))
+            if name not in team.late or self._brought.get((name, scope)) or not (scope or name in self._late)
         )
 
     def settled(self, key: tuple[str, str], role: tuple[str, str]) -> bool | None:

@@ -108,3 +108,22 @@ async def test_a_tool_with_another_schema_is_named_and_strict_raises(servers):
                 why = [one.why for one in session.calls[1].reasons]
                 assert "tool_schema_differs" in why
                 assert session.failures == {}
+
+
+async def test_a_tool_made_for_another_tenant_is_in_no_prompt_before_that_one_asks(servers):
+    """Its agent is made while requests are under way: nobody else's, in conversations that begin then, tells of it."""
+    session = session_for("openai-chat")
+    async with served(servers, "openai-chat") as (client, provider):
+
+        def made(name, scope, *tools):
+            agent = role(client, name, tools=[look(tool) for tool in tools])
+            return wrap(agent, session, conversation="c", scope=scope)
+
+        await chat([made("planner", "acme", "plan"), made("critic", "acme")], 1)
+        theirs = made("writer", "beta", "betas")
+        await chat([made("planner", "gamma", "plan"), made("critic", "gamma")], 1)
+        await chat([theirs], 1)
+        names = [[tool["function"]["name"] for tool in record.json["tools"]] for record in provider.requests]
+    assert names[:4] == [["plan"]] * 4
+    assert "betas" in names[4]
+    assert session.failures == {}

@@ -126,11 +126,15 @@ def _shared(api):
     return {"instructions" if api == "openai-responses" else "system": HANDBOOK}
 
 
-def test_places_that_are_none_are_refused_and_nothing_changes():
+POINTS = {name: {"index": 0, "digest": ""} for name in ("line", "before", "last")}
+
+
+@pytest.mark.parametrize("standing", [{"line": 3}, {**POINTS, "seats": []}, "gone"])
+def test_places_that_are_none_are_refused_and_nothing_changes(standing):
     """What stands in a saved conversation is checked before anything is taken from it."""
     session = Session(SharedPrefix(system=HANDBOOK))
     talk = session.conversation("talk")
-    saved = {**talk.to_json(), "ledger": {"version": 1, "lanes": {"a": "b"}}, "standing": {"gpt": {"line": 3}}}
+    saved = {**talk.to_json(), "ledger": {"version": 1, "lanes": {"a": "b"}}, "standing": {"gpt": standing}}
     with pytest.raises(StateError, match="standing"):
         talk.restore(saved)
     assert not len(talk.ledger)

@@ -64,6 +64,15 @@ def test_nothing_is_said_within_the_range(installed):
     assert session.report().notes == ()
 
 
+def test_what_a_broken_removal_left_behind_keeps_no_adapter_from_being_loaded(installed, tmp_path):
+    """Its folder says no version: there is nothing to compare."""
+    (tmp_path / "a_framework-9.0.dist-info").mkdir()
+    installed()
+    session = Session()
+    given_or_configured(session)
+    assert session.report().notes == ()
+
+
 @pytest.mark.parametrize(
     ("version", "ranges", "fits"),
     [
