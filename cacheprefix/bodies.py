@@ -192,7 +192,7 @@ class ForkBody:
         while True:
             with asked.begin(asked.queue()) as turn:
                 answer = send(turn.body)
-            stream = streamed(answer, asked, turn)
+            stream = asked._watched(turn, answer, streamed)
             again = asked._finished(turn, answer) if stream is None else None
             if again is None:
                 return answer if stream is None else stream
@@ -204,11 +204,20 @@ class ForkBody:
         while True:
             with asked.begin(await asked.aqueue()) as turn:
                 answer = await send(turn.body)
-            stream = streamed(answer, asked, turn)
+            stream = asked._watched(turn, answer, streamed)
             again = asked._finished(turn, answer) if stream is None else None
             if again is None:
                 return answer if stream is None else stream
             asked = again
+
+    def _watched(self, turn: PendingCall, answer: Any, streamed: Streamed) -> Any:
+        """What ``streamed`` gives; the answer itself, of unknown usage, where it fails."""
+        failure = object()
+        found = self.session.attempt("stream", lambda: streamed(answer, self, turn), failure)
+        if found is not failure:
+            return found
+        turn.finish(None)
+        return answer
 
     def _finished(self, turn: PendingCall, answer: Any) -> ForkBody | None:
         turn.finish(getattr(answer, "usage", None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -151,6 +152,27 @@ def test_a_base_and_what_is_appended_under_its_key_are_joined_with_the_next_kick
     with install(other, elsewhere):
         other.kickoff(inputs=INPUTS)
     assert [blocks(body) for body in bodies(provider)] == shown[1]
+
+
+def test_other_requests_go_on_while_a_consolidation_hook_runs(servers, new_llm) -> None:
+    """It may ask a model: nothing that they need is held meanwhile."""
+    provider, asked = servers("openai"), list[Thread]()
+    who = agents(lambda: new_llm(provider), tools=False)
+
+    def join(key: str, texts: Any) -> str:
+        if not asked:
+            asked.append(Thread(target=who[1].kickoff, args=["What else? (plan research)"], daemon=True))
+            asked[0].start()
+            asked[0].join(30)
+            assert not asked[0].is_alive()
+        return " / ".join(texts)
+
+    session = Session(SharedPrefix(context={"world": "Sunny."}), compaction=Compaction(100_000, consolidate=join))
+    with install(who, session):
+        told(session, who)
+        who[0].kickoff("What is open? (plan research)")
+    assert [blocks(body)[-1] for body in bodies(provider)] == ["Sunny. / It rains."] * 2
+    assert session.failures == {}
 
 
 def test_observed_crews_are_told_nothing(servers, new_llm) -> None:

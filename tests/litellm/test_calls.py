@@ -14,7 +14,7 @@ from litellm import CustomStreamWrapper
 from litellm_driver import HANDBOOK, MODELS, ROLES, messages, place, router_for
 from pydantic import BaseModel
 
-from cacheprefix import Caching, Session, SharedPrefix
+from cacheprefix import CacheprefixWarning, Caching, Session, SharedPrefix
 from cacheprefix.errors import SetupError
 from cacheprefix.profiles import CacheprefixProfileWarning, cost_units, normalise_usage
 from cacheprefix.prompt import ESTIMATE
@@ -267,3 +267,17 @@ def test_the_example_runs_offline_in_both_layouts(monkeypatch, capsys, pattern, 
         assert report["total"]["calls"] == 6
         cost[layout] = report["total"]["cost_units"]
     assert cost["shared"] < 0.7 * cost["unmodified"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["arguments", "stream"])
+def test_what_fails_around_a_call_leaves_it_as_it_was_asked(fresh, monkeypatch, stream):
+    """What LiteLLM is given, and its stream; each failure is counted."""
+    provider, own = fresh("openai"), session()
+    place = (calls, "watched_stream") if stream else (litellm, "get_supported_openai_params")
+    monkeypatch.setattr(*place, lambda *_, **__: {}["gone"])
+    with pytest.warns(CacheprefixWarning):
+        answers = ask("openai", provider, wrap(litellm.completion, own), stream=stream)
+    if not stream:
+        assert [record.json["messages"] for record in provider.requests] == [messages(name) for name in ROLES]
+    assert len(answers) == len(provider.requests) == 3
+    assert own.failures == {"stream" if stream else "body": 3}

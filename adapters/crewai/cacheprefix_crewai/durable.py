@@ -42,14 +42,23 @@ class DurableTexts:
                 self._whose = held
                 self._begun.clear()
                 self._tasks.clear()
-            if first or key not in self._tasks:
-                self._tasks[key] = self._now(key[0])
-            return self._tasks[key]
+            known = None if first else self._tasks.get(key)
+        if known is not None:
+            return known
+        # Without the lock: the application's own consolidation may ask a model.
+        found = self._now(key[0], held)
+        with self._binding.lock:
+            if self._whose is held:
+                self._tasks[key] = found
+        return found
 
-    def _now(self, kickoff: str) -> tuple[str, ...]:
-        held = self._binding.held
+    def _now(self, kickoff: str, held: Conversation) -> tuple[str, ...]:
         # Agents without a crew have no kickoffs: whatever they are asked begins with the newest.
-        begun = self._begun.of(kickoff, lambda: _begun(held)) if kickoff else _begun(held)
+        known = self._begun.get(kickoff) if kickoff else None
+        begun = known or _begun(held)
+        with self._binding.lock:
+            if kickoff and self._whose is held:
+                begun = self._begun.of(kickoff, lambda: begun)
         return *begun.zones, *(context_block(key, text) for key, text in held.durable_context(begun.joined))
 
 

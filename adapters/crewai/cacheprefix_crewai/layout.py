@@ -243,9 +243,10 @@ class Layouts:
         opening = opening_of(call.messages)
         if opening is None:
             return None
+        # Before others have to wait: the application's own consolidation may ask a model.
+        self.durable.of(opening.digest, first=len(call.messages) <= opening.rest)
         with self.binding.lock:
-            first = len(call.messages) <= opening.rest
-            known = self.settled(call.model, opening, call.agent, first=first)
+            known = self.settled(call.model, opening, call.agent)
             if known is not None or call.agent is None or not _of_executor(call, opening):
                 return known
             durable = self.durable.of(opening.digest, first=False)
@@ -270,13 +271,10 @@ class Layouts:
         """What the application said to the crew's conversation."""
         return self.binding.part(DurableTexts)
 
-    def settled(self, model: str, opening: Opening, agent: Any = None, *, first: bool = False) -> TaskLayout | None:
-        """The layout that an opening got before; another one in kickoffs that are left alone (``fork_share``).
-
-        ``first`` for the first request of a task, whose durable texts are those of now.
-        """
+    def settled(self, model: str, opening: Opening, agent: Any = None) -> TaskLayout | None:
+        """The layout that an opening got before; another one in kickoffs that are left alone (``fork_share``)."""
         binding = self.binding
-        durable = self.durable.of(opening.digest, first=first)
+        durable = self.durable.of(opening.digest, first=False)
         left = binding.session.left_alone(_role(agent), _talk(binding), binding.scope) is not None
         with binding.lock:
             # Without an agent nobody knows whether its role was returned to its own layout.

@@ -125,28 +125,38 @@ def _call(name: str, *given: Any, **named: Any) -> Any:
     if bound is None or bound[0].off or named.get("fallbacks"):
         return own(*given, **named)
     session = bound[0]
-    asked = {**dict(zip(inspect.signature(own).parameters, given, strict=False)), **named}
-    body = session.attempt("body", lambda: _body(asked), None)
-    if body is None:
+    read = session.attempt("body", lambda: _read(session, own, given, named), None)
+    if read is None:
         return own(*given, **named)
-    rules = session.profile(body["model"])
+    asked, body, rules = read
     unknown = () if rules.known else (reason("rules_unknown", body["model"].partition("/")[0]),)
     # LiteLLM takes no list of allowed tools.
     fork = fork_body(session, body, "openai-chat", bound[1] or current_role(), lists=False, own=unknown)
 
-    def send(laid: Mapping[str, Any]) -> Any:
-        if laid is fork.given:
-            return own(*given, **named)
+    def arguments(laid: Mapping[str, Any]) -> dict[str, Any]:
         laid = dict(laid) if rules.markers in (None, "openai") else for_litellm(dict(laid))
         fresh = {one: value for one, value in laid.items() if value is not fork.given.get(one)}
         added = fresh.keys() & _REFUSED - asked.keys()
         known = litellm.get_supported_openai_params(asked["model"], asked.get("custom_llm_provider")) if added else ()
         out = (fork.given.keys() - laid.keys()) | (added - set(known or ()))
-        return own(**{one: value for one, value in {**asked, **fresh}.items() if one not in out})
+        return {one: value for one, value in {**asked, **fresh}.items() if one not in out}
+
+    def send(laid: Mapping[str, Any]) -> Any:
+        made = None if laid is fork.given else session.attempt("body", lambda: arguments(laid), None)
+        return own(*given, **named) if made is None else own(**made)
 
     if name == "acompletion":
         return fork.aask(send, partial(_streamed, ForkBody.awatch))
     return fork.ask(send, partial(_streamed, ForkBody.watch))
+
+
+def _read(
+    session: AdapterSession, own: Callable[..., Any], given: tuple[Any, ...], named: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """The arguments by name, the body that they make, and the rules of who serves its model."""
+    asked = {**dict(zip(inspect.signature(own).parameters, given, strict=False)), **named}
+    body = _body(asked)
+    return asked, body, session.profile(body["model"])
 
 
 def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
