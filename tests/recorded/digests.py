@@ -205,17 +205,16 @@ def _beside(one: Request, known: Sequence[tuple[str, Sequence[tuple[str, str]]]]
     return ", ".join([lead, *rest])
 
 
-_STEADY = ("calls", "input_tokens", "unmodified_cost_units_estimated")
-_SUMS = (*_STEADY, "cache_read_tokens", "cache_write_tokens", "cost_units")
+_STEADY = ("calls", "input_tokens")
+_SUMS = (*_STEADY, "unmodified_cost_units_estimated", "cache_read_tokens", "cache_write_tokens", "cost_units")
+"""Where requests go side by side, what they would have cost unmodified goes by who came first, too."""
 
 
 def _reported(report: Mapping[str, Any], number: int, *, chance: bool) -> Iterator[str]:
     """A report: the sums of each agent as numbers, its notes and failures, and the rest as a digest a field."""
     names = Names()
     for line in (*report["agents"], report["total"]):
-        # What an agent's request would have cost unmodified goes by who came first; the sum over all does not.
-        steady = _STEADY if line is report["total"] else _STEADY[:-1]
-        sums = [f"{name} {_cell(line[name])}" for name in (steady if chance else _SUMS)]
+        sums = [f"{name} {_cell(line[name])}" for name in (_STEADY if chance else _SUMS)]
         if not chance:
             rest = {key: value for key, value in line.items() if key not in ("agent", *_SUMS)}
             sums.append(f"rest {digest(_rounded(rest))}")
