@@ -138,3 +138,14 @@ def test_places_that_are_none_are_refused_and_nothing_changes(standing):
     with pytest.raises(StateError, match="standing"):
         talk.restore(saved)
     assert not len(talk.ledger)
+
+
+def test_going_back_to_a_state_without_places_drops_those_of_now():
+    """As the decisions that came about behind it are dropped; a merge keeps them."""
+    talk = Session(SharedPrefix(system=HANDBOOK)).conversation("talk")
+    before = talk.to_json()
+    talk.restore({**before, "standing": {"gpt": {**POINTS, "saved": -1, "seats": {}}}})
+    talk.restore(before)
+    assert "standing" in talk.to_json()
+    talk.restore(before, merge=False)
+    assert "standing" not in talk.to_json()

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.role_plans import Plan, played, session_for, words
 from cacheprefix import Caching, Session, SharedPrefix
 from cacheprefix.bodies import Role, fork_body
-from cacheprefix.layout.economics import union_pays
+from cacheprefix.layout.economics import union_pays, union_starts
 from cacheprefix.profiles import default_registry
 from cacheprefix.prompt import ESTIMATE
 
@@ -80,6 +80,12 @@ def test_nobody_starts_with_tools_of_others_that_are_most_of_its_request():
     """Should the same role ask again and nobody else, it would have paid them for nothing."""
     session = session_of(tool("x", 600), tool("y", 600), tool("z", 600), handbook=1_500)
     assert sent(session, "a", [tool("x", 600)]) == (["x"], False)
+
+
+def test_a_write_premium_makes_starting_later_in_a_conversation_dearer():
+    """A tenth of what it paid by then, in what a written token costs."""
+    starts = partial(union_starts, foreign=90, opening=500, before=500, whole=False)
+    assert [starts(write=write) for write in (1.0, 1.25)] == [True, False]
 
 
 def test_a_role_with_its_own_tools_follows_those_who_came_to_carry_all():
