@@ -23,7 +23,7 @@ from agents import (
     retry_policies,
 )
 from agents.tracing import TracingProcessor
-from agents_driver import HANDBOOK, MODELS, model_for
+from agents_driver import HANDBOOK, MODELS, model_for, tool
 from pydantic import BaseModel
 
 from cacheprefix import Caching, Session, SharedPrefix, ToolResultBudget
@@ -338,3 +338,17 @@ def test_the_example_runs_offline_in_both_layouts(monkeypatch, capsys, pattern):
         assert report["failures"] == {}
         cost[layout] = report["total"]["cost_units"]
     assert cost["shared"] < 0.8 * cost["unmodified"]
+
+
+def test_agents_whose_tools_of_one_name_differ_are_wrapped(provider):
+    """Each keeps its own; that is said, and no set-up of the application's fails by it."""
+    own, model = session(), model_for("openai-chat", provider)
+    schema = {"type": "object", "properties": {}}
+    critic, planner = (
+        agent(name, model, tools=[tool("look", f"As the {name} looks.", schema, str)]) for name in ("critic", "planner")
+    )
+    planner.handoffs = [critic]
+    wrap(planner, own)
+    assert any("look" in note for note in own.report().notes)
+    assert own.failures == {}
+    assert unwrap(planner).model is critic.model is model

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 from agents import (
@@ -36,7 +37,7 @@ from cacheprefix.adapter import (
     vendor_of,
     watched_client,
 )
-from cacheprefix.errors import SetupError
+from cacheprefix.errors import SetupError, ToolClashError
 
 __all__ = ["unwrap", "wrap"]
 
@@ -97,9 +98,16 @@ def _wrap_team(target: Any, session: AdapterSession, conversation: Conversation,
         session.join(agent.name)
         own = agent.model if isinstance(agent.model, Model) else provider.get_model(agent.model)
         if forks:
-            session.adopt_tools(_declared(agent, own), dict, grows=True)
+            session.attempt("tools", partial(_adopt, session, agent, own), None)
         made = _model(own, session, agent.name, conversation)
         made.cacheprefix_own, agent.model = agent.model, made
+
+
+def _adopt(session: AdapterSession, agent: Any, model: Model) -> None:
+    try:
+        session.adopt_tools(_declared(agent, model), dict, grows=True)
+    except ToolClashError as error:
+        session.note(f"agent {agent.name!r} keeps its own tools, which others share no cache with: {error}")
 
 
 def _team(agent: Any) -> Iterator[Any]:
