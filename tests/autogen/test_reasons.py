@@ -190,20 +190,22 @@ async def test_strict_mode_raises_for_another_model_by_mistake(provide, new_clie
     assert len(provider.requests) == 2
 
 
-async def test_strict_mode_raises_out_of_an_agent_whose_tools_came_too_late(provide, new_client):
-    """The first request has settled which tools all carry."""
+async def test_strict_mode_raises_out_of_an_agent(provide, new_client):
+    """Asked at once, and as a stream; one that is made later with a tool of its own is no mistake."""
     provider = provide("openai", Says())
     session = Session(SharedPrefix(system=HANDBOOK), mode="strict")
     await wrap(role("planner", new_client(provider)), session).run(task=TASK)
     tool = FunctionTool(search(), name="search", description="Looks things up.")
-    late = wrap(role("writer", new_client(provider, fresh=True), tools=[tool]), session)
+    await wrap(role("editor", new_client(provider, fresh=True), tools=[tool]), session).run(task=TASK)
+    assert whys(session)[1] == ("editor", "fork", ["shares"])
+    late = wrap(role("writer", new_client(provider, fresh=True), system_message=f"You write.\n\n{OLDER}"), session)
     with pytest.raises(NotSharedError) as raised:
         await late.run(task=TASK)
-    assert (raised.value.role, [str(one) for one in raised.value.reasons]) == ("writer", ["made_too_late search"])
+    assert (raised.value.role, [one.why for one in raised.value.reasons]) == ("writer", ["text_not_found"])
     with pytest.raises(NotSharedError):
         async for _ in late.run_stream(task=TASK):
             pass
-    assert len(provider.requests) == 1
+    assert len(provider.requests) == 2
 
 
 async def test_strict_mode_raises_out_of_a_client(provide, new_client):
