@@ -9,7 +9,10 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-ADAPTERS = Path(__file__).resolve().parents[1] / "adapters"
+ROOT = Path(__file__).resolve().parents[1]
+ADAPTERS = ROOT / "adapters"
+CLIENTS = ROOT / "cacheprefix" / "watched_clients.py"
+"""What adapters of SDK clients share of them stands in the core."""
 _PRIVATE = re.compile(r"_[a-z]\w*(?<!_)")
 _WORD = re.compile(rb"\b_[a-z]\w*")
 
@@ -21,7 +24,8 @@ def private_names(adapter: str) -> dict[str, str]:
     """
     read: dict[str, str] = {}
     own: set[str] = set()
-    for path in sorted((ADAPTERS / adapter).glob("cacheprefix_*/**/*.py")):
+    files = sorted((ADAPTERS / adapter).glob("cacheprefix_*/**/*.py"))
+    for path in [*files, *([CLIENTS] if adapter == "sdk" else [])]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             own.update(_defined(node))
             name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", None)

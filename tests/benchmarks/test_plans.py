@@ -54,7 +54,7 @@ def test_results_are_rows_of_a_topic():
     assert _table.checked(rows)
     assert {row["name"].rpartition(", ")[2] for row in rows} == {"known", "open-ended"}
     assert sum(row["plans"] for row in rows) == 8
-    assert all(len(line) == 10 for line in lines(rows))
+    assert all(len(line) == 12 for line in lines(rows))
 
 
 @pytest.mark.parametrize(("rules", "read"), list(product(RULES, READS)))

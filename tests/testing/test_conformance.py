@@ -58,7 +58,9 @@ class WireDriver:
         history = body["messages"][1:]
         inner = session.adapter
         sharing, services = inner.shared.sharing, inner.shared.services
-        if not sharing.holds(inner.team, services, team.thread, "gpt-5.6", lambda: 0) and self.fault != "dear":
+        size = services.count(inner.team.prefix.text, "gpt-5.6")
+        refused = sharing.refusal(inner.team, services, session.conversation(team.thread), "gpt-5.6", size)
+        if refused is not None and self.fault != "dear":
             return None
         views = views_of(history, self.api, session.adapter.counter("gpt-5.6"))
         if self.fault == "ledger" and session.adapter.histories.budget == ToolResultBudget(max_tokens=2_000):

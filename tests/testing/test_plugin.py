@@ -47,6 +47,8 @@ def project(pytester, monkeypatch):
     """A sample project; ``project(**changes)`` edits the agent and runs its tests."""
     pytester.makepyfile(agent=AGENT, test_agent=TEST)
     monkeypatch.syspath_prepend(pytester.path)
+    # What is edited within a second, and is as long as before, would be read from the compiled file.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def run(*arguments, replace=("", "")):
         pytester.makepyfile(agent=AGENT.replace(*replace) if replace[0] else AGENT)
