@@ -164,7 +164,7 @@ def _crewai() -> None:
 
 
 def _autogen() -> None:
-    """Every team, and every agent outside of one, is wrapped when it first runs."""
+    """Every team, and every agent outside of one, is wrapped when it first runs, or is given a state."""
     from autogen_agentchat.agents import BaseChatAgent
     from autogen_agentchat.teams import BaseGroupChat
 
@@ -188,7 +188,7 @@ def _autogen() -> None:
         for one in kind.__subclasses__():
             yield from below(one)
 
-    for name in ("run", "run_stream"):
+    for name in ("run", "run_stream", "load_state"):
         first(BaseGroupChat, name)
     for kind in below(BaseChatAgent):
         for name in ("run", "run_stream", "on_messages", "on_messages_stream"):
