@@ -133,8 +133,9 @@ test: types $(if $(AUTOGEN_TESTS),test-autogen) $(if $(CREWAI_TESTS),test-crewai
 
 # What takes longer: small wrong changes of the core against its tests, as many as fit into a few minutes (what survives
 # is shown for people to read); ten thousand histories; a store that takes 5 s a call under every async front door; 30
-# kickoffs of each documented crew; all that programs send against what is recorded, in every environment, LangChain's standard tests of chat models and a sample of
-# the frameworks' own tests (observed and forked as well as plain), prefork servers, a soak.
+# kickoffs of each documented crew; all that programs send against what is recorded, in every environment, LangChain's
+# standard tests of chat models and a sample of the frameworks' own (observed and forked as well as plain), prefork
+# servers, a soak.
 test-more: $(CORE)/$(READY) $(AUTOGEN)/$(READY) $(CREWAI)/$(READY) $(MAF)/$(READY) $(AG2)/$(READY)
 	$(CORE)/bin/python -m tests.mutants --trusted --number 200 --minutes 6 --jobs $(JOBS)
 	CACHEPREFIX_HISTORIES=10000 $(CORE)/bin/python -m pytest -ra -n $(JOBS) tests/history/test_valid_requests.py

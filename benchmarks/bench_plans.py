@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from statistics import fmean, quantiles
 from typing import Any
 
@@ -165,23 +164,36 @@ def rows_of(found: Sequence[Result], rules: str, read: float) -> list[_table.Row
         if not some:
             continue
         regrets = [one.shared / (one.best if known else one.costs[policy[family(one.plan)]]) - 1 for one in some]
-        ratios, late = [one.ratio for one in some], [one.late for one in some]
-        name = f"{rules} {read:g}x, {'known' if known else 'open-ended'}"
-        numbers: dict[str, Any] = {
-            "plans": len(some),
-            "sum": round(sum(one.shared for one in some) / sum(one.costs[_OWN] for one in some), 4),
-            "sum_best": round(sum(one.best for one in some) / sum(one.costs[_OWN] for one in some), 4),
-            "within_1.00": round(fmean(ratio <= 1.0 for ratio in ratios), 4),
-            "within_1.01": round(fmean(ratio <= 1.01 for ratio in ratios), 4),
-            "worst": round(max(ratios), 4),
-            "worst_late": round(max(late), 4),
-            "late_above_1.10": round(fmean(ratio > DEARER for ratio in late), 4),
-            "worst_premium": round(max(one.premium for one in some), 4),
+        regret = {
             "regret_mean": round(fmean(regrets), 4),
             "regret_95": round(quantiles(regrets, n=20)[-1] if len(regrets) > 1 else regrets[0], 4),
         }
-        rows.append(_table.topic(name, numbers["sum"], "share of the unmodified cost", **numbers))
+        rows.append(_row(f"{rules} {read:g}x", some, known=known, **regret))
     return rows
+
+
+def together(found: Sequence[Result], rules: str) -> list[_table.Row]:
+    """What the results of one set of rules come to at all prices; whom they are held against differs by the price."""
+    parted = {known: [one for one in found if one.plan.known == known] for known in (True, False)}
+    return [_row(f"{rules} at all prices", some, known=known) for known, some in parted.items() if some]
+
+
+def _row(what: str, some: Sequence[Result], *, known: bool, **more: float) -> _table.Row:
+    ratios, late = [one.ratio for one in some], [one.late for one in some]
+    name = f"{what}, {'known' if known else 'open-ended'}"
+    numbers: dict[str, Any] = {
+        "plans": len(some),
+        "sum": round(sum(one.shared for one in some) / sum(one.costs[_OWN] for one in some), 4),
+        "sum_best": round(sum(one.best for one in some) / sum(one.costs[_OWN] for one in some), 4),
+        "within_1.00": round(fmean(ratio <= 1.0 for ratio in ratios), 4),
+        "within_1.01": round(fmean(ratio <= 1.01 for ratio in ratios), 4),
+        "worst": round(max(ratios), 4),
+        "worst_late": round(max(late), 4),
+        "late_above_1.10": round(fmean(ratio > DEARER for ratio in late), 4),
+        "worst_premium": round(max(one.premium for one in some), 4),
+        **more,
+    }
+    return _table.topic(name, numbers["sum"], "share of the unmodified cost", **numbers)
 
 
 def lines(rows: Sequence[_table.Row]) -> list[list[str]]:
@@ -190,7 +202,8 @@ def lines(rows: Sequence[_table.Row]) -> list[list[str]]:
         "plans", "sum", "sum_best", "within_1.00", "within_1.01", "worst", "worst_late",
         "late_above_1.10", "worst_premium", "regret_mean", "regret_95",
     )  # fmt: skip
-    return [["", *names], *([row["name"], *(f"{row[name]:,.4g}" for name in names)] for row in rows)]
+    cells = ([f"{row[name]:,.4g}" if name in row else "" for name in names] for row in rows)
+    return [["", *names], *([row["name"], *line] for row, line in zip(rows, cells, strict=True))]
 
 
 def main() -> int:
@@ -205,10 +218,15 @@ def main() -> int:
     rows: list[_table.Row] = []
     # Fresh processes: nothing of this one's threads and locks goes with them.
     with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
-        for rules, read in product(given.rules, READS):
-            _table.progress(f"{rules} {read:g}x")
-            one = partial(nth, rules, read, given.seed, weigh=given.played)
-            rows += rows_of(list(pool.map(one, range(given.plans), chunksize=10)), rules, read)
+        for rules in given.rules:
+            everything: list[Result] = []
+            for read in READS:
+                _table.progress(f"{rules} {read:g}x")
+                one = partial(nth, rules, read, given.seed, weigh=given.played)
+                found = list(pool.map(one, range(given.plans), chunksize=10))
+                rows += rows_of(found, rules, read)
+                everything += found
+            rows += together(everything, rules)
     _table.finish("plans", rows, given, lines=lines)
     return 0
 

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from benchmarks import _table
-from benchmarks.bench_plans import READS, RULES, lines, made, nth, rows_of
+from benchmarks.bench_plans import READS, RULES, lines, made, nth, rows_of, together
 from benchmarks.role_plans import FIXED, asked, played, played_fixed, session_for
 
 
@@ -55,6 +55,17 @@ def test_results_are_rows_of_a_topic():
     assert {row["name"].rpartition(", ")[2] for row in rows} == {"known", "open-ended"}
     assert sum(row["plans"] for row in rows) == 8
     assert all(len(line) == 12 for line in lines(rows))
+
+
+def test_all_prices_are_summed_up_in_rows_of_their_own():
+    """Of twice the same plans the shares are the same."""
+    found = [nth("openai", 0.1, 5, number) for number in range(8)]
+    rows, once = together([*found, *found], "openai"), rows_of(found, "openai", 0.1)
+    assert _table.checked(rows)
+    for row, one in zip(rows, once, strict=True):
+        assert row["name"].startswith("openai at all prices, ")
+        assert (row["plans"], row["sum"], row["worst"]) == (2 * one["plans"], one["sum"], one["worst"])
+    assert all(len(line) == 12 for line in lines([*once, *rows]))
 
 
 @pytest.mark.parametrize(("rules", "read"), list(product(RULES, READS)))

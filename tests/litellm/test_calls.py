@@ -6,7 +6,9 @@ import asyncio
 import json
 import runpy
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import litellm
 import pytest
@@ -159,6 +161,29 @@ def test_install_covers_what_calls_litellm_by_its_module(fresh):
     assert [call.agent for call in own.calls] == ["critic"]
 
 
+def test_of_sessions_installed_side_by_side_each_has_its_own_calls(fresh):
+    """What runs in a thread of neither is left alone: whose it is is not guessed."""
+    provider, both, barrier = fresh("openai"), [session(), session()], Barrier(2)
+
+    def answered(name):
+        litellm.completion(MODELS["openai"], messages(name), **place("openai", provider))
+
+    def tenant(own, name):
+        with install(own, role=name):
+            barrier.wait(30)
+            answered(name)
+            barrier.wait(30)
+            if name == "critic":
+                with ThreadPoolExecutor(1) as libraries:
+                    libraries.submit(answered, "planner").result()
+            barrier.wait(30)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(tenant, both, ["critic", "writer"]))
+    assert [[call.agent for call in own.calls] for own in both] == [["critic"], ["writer"]]
+    assert provider.requests[-1].json["messages"] == messages("planner")
+
+
 def test_a_tool_of_another_role_is_refused(fresh):
     """Roles are kept to their tools in words, since LiteLLM takes no list as ``tool_choice``."""
     provider, own = fresh("openai"), session()
@@ -212,9 +237,7 @@ def test_a_provider_of_unknown_rules_is_left_alone(fresh):
     """Its requests go out as they were asked, and the report says why."""
     provider, own = fresh("openai"), session()
     with role("critic"), pytest.warns(CacheprefixProfileWarning):
-        wrap(litellm.completion, own)(
-            "custom_openai/house-model", messages("critic"), **place("openai", provider)
-        )
+        wrap(litellm.completion, own)("custom_openai/house-model", messages("critic"), **place("openai", provider))
     assert [one.why for one in own.calls[0].reasons] == ["rules_unknown"]
     assert provider.requests[0].json["messages"] == messages("critic")
 

@@ -89,13 +89,24 @@ def unwrap(router: T) -> T:
 
 @contextmanager
 def install(session: Session | None = None, *, role: str = "", conversation: str = "") -> Iterator[Session]:
-    """While the block runs, all that calls LiteLLM by its module asks in the session: routers and libraries too."""
+    """While the block runs, all that calls LiteLLM by its module asks in the session: routers and libraries too.
+
+    Of several such blocks side by side, each has the calls of its own thread or task, and of tasks started there; a
+    thread without one, of a library's, is left alone then.
+    """
     bound = _bound(session, role, conversation)
     _INSTALLED.append(bound)
     try:
-        yield bound[0].session
+        with _BOUND.within(bound):
+            yield bound[0].session
     finally:
         _INSTALLED.remove(bound)
+
+
+def _installed() -> Bound | None:
+    # Whose a call is where several sessions are installed is not guessed: it would show one's handbook to another's.
+    sessions = {id(session) for session, _ in tuple(_INSTALLED)}
+    return _INSTALLED[-1] if len(sessions) == 1 else None
 
 
 def _bound(session: Session | None, role: str, conversation: str) -> Bound:
@@ -120,7 +131,7 @@ def _attempts(name: str, session: AdapterSession, role: Role | None) -> property
 
 def _call(name: str, *given: Any, **named: Any) -> Any:
     """LiteLLM's own function, asked by what the session makes of the request."""
-    own, bound = _OWN[name], _BOUND.get() or (_INSTALLED[-1] if _INSTALLED else None)
+    own, bound = _OWN[name], _BOUND.get() or _installed()
     # With fallbacks it calls itself, once for each attempt.
     if bound is None or bound[0].off or named.get("fallbacks"):
         return own(*given, **named)
